@@ -1,0 +1,51 @@
+"""paceline: a trainer for PyTorch.
+
+The same numbers on one device or many, at the speed of the loop you would have written.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DataModule",
+    "PacelineError",
+    "Run",
+    "TrainModule",
+    "Trainer",
+    "__version__",
+    "order_seed",
+    "seed_everything",
+]
+
+if TYPE_CHECKING:
+    from .errors import PacelineError
+    from .trainer.datamodule import DataModule
+    from .trainer.module import TrainModule
+    from .trainer.rng import order_seed, seed_everything
+    from .trainer.run import Run
+    from .trainer.trainer import Trainer
+
+_HOMES = {
+    "DataModule": ".trainer.datamodule",
+    "PacelineError": ".errors",
+    "Run": ".trainer.run",
+    "TrainModule": ".trainer.module",
+    "Trainer": ".trainer.trainer",
+    "order_seed": ".trainer.rng",
+    "seed_everything": ".trainer.rng",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded at first use, so that the command line answers --help without torch.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

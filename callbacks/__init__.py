@@ -1,0 +1,27 @@
+"""Who watches a run: one class per file."""
+
+from __future__ import annotations
+
+from .base import Callback
+from .checkpoint import Checkpoint
+from .curves import Curves
+from .early_stopping import EarlyStopping
+from .hooks import Hooks
+from .jsonl import JSONLogger
+from .logger import Logger
+from .progress import Progress
+from .summary import ModelSummary
+from .tensorboard import TensorBoard
+
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "Curves",
+    "EarlyStopping",
+    "Hooks",
+    "JSONLogger",
+    "Logger",
+    "ModelSummary",
+    "Progress",
+    "TensorBoard",
+]

@@ -1,0 +1,30 @@
+"""The base of everything that watches a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .hooks import Hooks
+
+
+class Callback(Hooks):
+    """Override the hooks you need. A callback watches a run; it does not rewrite its step.
+
+    State that must survive a resume goes through ``state_dict`` and ``load_state_dict``, as plain data
+    (numbers, strings, lists, dicts, tensors). It is kept under ``state_key``: the class name, or the
+    ``name`` attribute where two callbacks of one class are given.
+    """
+
+    name: str | None = None
+
+    @property
+    def state_key(self) -> str:
+        """The key of this callback's state in a checkpoint."""
+        return self.name or type(self).__name__
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data that ``load_state_dict`` can read; empty: nothing is kept."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""

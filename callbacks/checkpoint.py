@@ -1,0 +1,133 @@
+"""When checkpoints are written, and which are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..durations import Cadence, Duration
+from ..errors import PacelineError
+from .base import Callback
+from .monitor import Monitor
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
+
+
+class Checkpoint(Callback):
+    """Writes a checkpoint every so often, whenever the monitored value gets better, and at the end.
+
+    Args:
+        every: A duration: steps, epochs or time.
+        monitor: A value to keep the best checkpoint of.
+        mode: ``"min"`` or ``"max"``; None takes it from the name.
+        keep: The newest so many are kept, beside the best; None keeps all.
+        name: The key of its state, where there are two of this class.
+
+    Attributes:
+        best_score: The best monitored value so far; None before the first.
+    """
+
+    def __init__(
+        self,
+        every: Any = "1ep",
+        monitor: str | None = None,
+        mode: str | None = None,
+        keep: int | None = 3,
+        *,
+        name: str | None = None,
+    ) -> None:
+        self.every = Duration.parse(every, where="Checkpoint(every=...)")
+        self._monitor = Monitor(monitor, mode, "Checkpoint") if monitor is not None else None
+        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+            raise PacelineError(
+                "Checkpoint: keep counts checkpoints",
+                got=keep,
+                allowed="a whole number from 1 on, or None for all",
+            )
+        self.keep = keep
+        self.name = name
+        self.best_score: float | None = None
+        self._best: str | None = None
+        self._saved: list[str] = []
+        self._cadence: Cadence | None = None
+        self._fresh = False
+
+    @property
+    def monitor(self) -> str | None:
+        """The full name of the value that is watched."""
+        return self._monitor.name if self._monitor else None
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        self._cadence = Cadence(self.every, trainer.steps_per_epoch)
+        self._cadence.last_seconds = trainer.clock()
+        self._fresh = False
+
+    def on_validation_end(self, trainer: Trainer) -> None:
+        if trainer.validation_counts and (self.monitor or "").startswith("val/"):
+            self._fresh = True
+
+    def on_train_epoch_end(self, trainer: Trainer) -> None:
+        if self.monitor is not None and not self.monitor.startswith("val/"):
+            self._fresh = True
+
+    def on_step_boundary(self, trainer: Trainer) -> None:
+        assert self._cadence is not None
+        due = trainer.is_due(self._cadence)
+        if self._is_best_yet(trainer) or due:
+            self._save(trainer)
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        if trainer.global_step:
+            self._save(trainer)
+
+    def _is_best_yet(self, trainer: Trainer) -> bool:
+        if self._monitor is None or not self._fresh:
+            return False
+        self._fresh = False
+        value = trainer.require_metric(self._monitor.name, "Checkpoint")
+        if not self._monitor.better(value, self.best_score):
+            return False
+        self.best_score, self._best = value, _name(trainer)
+        return True
+
+    def _save(self, trainer: Trainer) -> None:
+        if trainer.folder is None:
+            return
+        folder = trainer.folder / "checkpoints"
+        name = _name(trainer)
+        if name not in self._saved:
+            self._saved.append(name)
+            if not (folder / name / "manifest.json").exists():
+                trainer.save_checkpoint(folder / name)
+        if trainer.is_global_zero:
+            trainer.point_to("latest", name)
+            if self._best is not None:
+                trainer.point_to("best", self._best)
+            self._prune(trainer, folder)
+
+    def _prune(self, trainer: Trainer, folder: Path) -> None:
+        if self.keep is None:
+            return
+        others = {
+            name
+            for callback in trainer.callbacks
+            if isinstance(callback, Checkpoint) and callback is not self
+            for name in (*callback._saved, callback._best)
+        }
+        for name in self._saved[: -self.keep]:
+            if name != self._best:
+                self._saved.remove(name)
+                if name not in others:
+                    trainer.delete_checkpoint(folder / name)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_score": self.best_score, "best": self._best, "saved": self._saved}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best_score, self._best = state["best_score"], state["best"]
+        self._saved = list(state["saved"])
+
+
+def _name(trainer: Trainer) -> str:
+    return f"step-{trainer.global_step:08d}"

@@ -1,0 +1,92 @@
+"""Stop when a value no longer gets better."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ..errors import PacelineError
+from .base import Callback
+from .monitor import Monitor
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
+
+
+class EarlyStopping(Callback):
+    """Stops the run after ``patience`` validations in a row without a better value.
+
+    Args:
+        monitor: The value to watch. One of training (``train/...``) is looked at after each epoch.
+        mode: ``"min"`` or ``"max"``; None takes it from the name.
+        patience: Validations without a better value until the run stops: ``wait >= patience``.
+        min_delta: What counts as better must be better by more than this.
+        check_finite: Stop at once when the value is NaN or infinite.
+        name: The key of its state, where there are two of this class.
+
+    Attributes:
+        best: The best value so far; None before the first.
+        wait: Validations since then.
+    """
+
+    def __init__(
+        self,
+        monitor: str,
+        mode: str | None = None,
+        patience: int = 3,
+        min_delta: float = 0.0,
+        *,
+        check_finite: bool = True,
+        name: str | None = None,
+    ) -> None:
+        self._monitor = Monitor(monitor, mode, "EarlyStopping")
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise PacelineError(
+                "EarlyStopping: patience counts validations",
+                got=patience,
+                allowed="a whole number from 1 on",
+            )
+        if not min_delta >= 0:
+            raise PacelineError(
+                "EarlyStopping: min_delta is how much better is better",
+                got=min_delta,
+                allowed="0 or more",
+            )
+        self.patience, self.min_delta, self.check_finite = patience, min_delta, check_finite
+        self.name = name
+        self.best: float | None = None
+        self.wait = 0
+
+    @property
+    def monitor(self) -> str:
+        """The full name of the value that is watched."""
+        return self._monitor.name
+
+    def on_validation_end(self, trainer: Trainer) -> None:
+        if self.monitor.startswith("val/") and trainer.validation_counts:
+            self._look(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer) -> None:
+        if not self.monitor.startswith("val/"):
+            self._look(trainer)
+
+    def _look(self, trainer: Trainer) -> None:
+        value = trainer.require_metric(self.monitor, "EarlyStopping")
+        if self.check_finite and not math.isfinite(value):
+            trainer.stop(f"early stopping: {self.monitor} is {value}")
+            return
+        if self._monitor.better(value, self.best, self.min_delta):
+            self.best, self.wait = value, 0
+            return
+        self.wait += 1
+        if self.wait >= self.patience:
+            trainer.stop(
+                f"early stopping: {self.monitor} was best at {self.best:.6g}, "
+                f"{self.wait} validations ago"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "wait": self.wait}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.wait = state["best"], state["wait"]

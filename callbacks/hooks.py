@@ -1,0 +1,177 @@
+"""The places in a run where user code is called, and the table that calls it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import PacelineError, nearest
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from ..trainer.trainer import Trainer
+
+
+class Hooks:
+    """Every hook of a run, each with one place in the loop (docs/loop.md shows all of them).
+
+    Trailing arguments may be left out when you override one. A hook nobody overrides costs nothing.
+    ``stage`` is ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+    """
+
+    def on_setup(self, trainer: Trainer, stage: str) -> None:
+        """First of all, before data and optimizers are built."""
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Everything is built and restored; nothing has run."""
+
+    def on_train_epoch_start(self, trainer: Trainer) -> None:
+        """Before the first step of an epoch (or of what is left of it after a resume)."""
+
+    def on_step_start(self, trainer: Trainer, batches: list[Any]) -> None:
+        """Before an optimizer step; ``batches`` are its micro-batches, on the device."""
+
+    def on_before_optimizer_step(self, trainer: Trainer, optimizer: Optimizer) -> None:
+        """Gradients are reduced and unscaled, not yet clipped."""
+
+    def on_step_end(self, trainer: Trainer, outputs: list[Any]) -> None:
+        """After the update; ``global_step`` already counts it. ``outputs``: one per micro-batch."""
+
+    def on_validation_start(self, trainer: Trainer) -> None:
+        """Before a validation, the module already in eval mode."""
+
+    def on_validation_step_end(
+        self, trainer: Trainer, output: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After each validation batch."""
+
+    def on_validation_end(self, trainer: Trainer) -> None:
+        """After a validation; its values are in ``trainer.metrics``."""
+
+    def on_test_start(self, trainer: Trainer) -> None:
+        """Before a test."""
+
+    def on_test_step_end(self, trainer: Trainer, output: Any, batch: Any, batch_idx: int) -> None:
+        """After each test batch."""
+
+    def on_test_end(self, trainer: Trainer) -> None:
+        """After a test; its values are in ``trainer.metrics``."""
+
+    def on_predict_start(self, trainer: Trainer) -> None:
+        """Before a prediction."""
+
+    def on_predict_step_end(
+        self, trainer: Trainer, output: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After each prediction batch."""
+
+    def on_predict_end(self, trainer: Trainer) -> None:
+        """After a prediction."""
+
+    def on_train_epoch_end(self, trainer: Trainer) -> None:
+        """After an epoch's last step and the validation that belongs to it."""
+
+    def on_step_boundary(self, trainer: Trainer) -> None:
+        """A step and all that followed it (validation, epoch end, schedules) are finished.
+
+        The state is whole here: this is where checkpoints are written.
+        """
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        """At a normal end and at a stop that was asked for."""
+
+    def on_save_checkpoint(self, trainer: Trainer, state: dict[str, Any]) -> None:
+        """Add plain data to ``state``; it comes back in ``on_load_checkpoint``."""
+
+    def on_load_checkpoint(self, trainer: Trainer, state: dict[str, Any]) -> None:
+        """``state`` as ``on_save_checkpoint`` left it."""
+
+    def on_exception(self, trainer: Trainer, error: BaseException) -> None:
+        """Once, when an error ends the run."""
+
+    def on_teardown(self, trainer: Trainer, stage: str) -> None:
+        """Always, last of all: release what you hold."""
+
+
+HOOKS = tuple(name for name in vars(Hooks) if name.startswith("on_"))
+
+# Callbacks before the module when something opens, behind it when something closes: nested like `with`.
+_OPENING = ("on_setup", "on_before_optimizer_step", "on_load_checkpoint")
+
+_PEERS = {
+    "on_train_start": "on_fit_start",
+    "on_train_end": "on_fit_end",
+    "on_train_batch_start": "on_step_start",
+    "on_train_batch_end": "on_step_end",
+    "on_epoch_start": "on_train_epoch_start",
+    "on_epoch_end": "on_train_epoch_end",
+    "on_validation_batch_end": "on_validation_step_end",
+    "on_validation_epoch_start": "on_validation_start",
+    "on_validation_epoch_end": "on_validation_end",
+    "on_test_batch_end": "on_test_step_end",
+    "on_test_epoch_end": "on_test_end",
+    "on_predict_batch_end": "on_predict_step_end",
+    "on_before_zero_grad": "on_step_end",
+    "on_log": "on_step_end",
+    "on_save": "on_save_checkpoint",
+    "on_step_begin": "on_step_start",
+    "on_train_begin": "on_fit_start",
+}
+
+
+class HookTable:
+    """For each hook the functions that really exist, built once: ``for hook in table["on_step_end"]``."""
+
+    def __init__(self, module: Any, callbacks: Iterable[Any]) -> None:
+        self._table: dict[str, tuple[Callable[..., None], ...]] = {}
+        watchers = list(callbacks)
+        for owner in (module, *watchers):
+            _refuse_unknown_hooks(owner)
+        for name in HOOKS:
+            opening = name.endswith("_start") or name in _OPENING
+            owners = [*watchers, module] if opening else [module, *watchers]
+            self._table[name] = tuple(
+                _with_arity(getattr(owner, name), name)
+                for owner in owners
+                if _overrides(owner, name)
+            )
+
+    def __getitem__(self, name: str) -> tuple[Callable[..., None], ...]:
+        return self._table[name]
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call every function of one hook, in order."""
+        for hook in self._table[name]:
+            hook(*args)
+
+
+def _overrides(owner: Any, name: str) -> bool:
+    found = getattr(owner, name, None)
+    return found is not None and getattr(found, "__func__", found) is not getattr(Hooks, name)
+
+
+def _with_arity(hook: Callable[..., None], name: str) -> Callable[..., None]:
+    """Let a hook leave out trailing arguments."""
+    expected = len(inspect.signature(getattr(Hooks, name)).parameters) - 1
+    kinds = [p.kind for p in inspect.signature(hook).parameters.values()]
+    taken = sum(
+        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for k in kinds
+    )
+    if taken >= expected or inspect.Parameter.VAR_POSITIONAL in kinds:
+        return hook
+    return lambda *args: hook(*args[:taken])
+
+
+def _refuse_unknown_hooks(owner: Any) -> None:
+    for name in dir(type(owner)):
+        if not name.startswith("on_") or name in HOOKS or not callable(getattr(type(owner), name)):
+            continue
+        raise PacelineError(
+            f"{type(owner).__name__}.{name} is no hook of a run, so it would never be called",
+            allowed=", ".join(HOOKS),
+            meant=_PEERS.get(name) or nearest(name, HOOKS),
+            fix="take the name of the hook you mean, or one that does not begin with on_",
+        )

@@ -1,0 +1,51 @@
+"""metrics.jsonl: one flat JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from .logger import Logger
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
+
+
+class JSONLogger(Logger):
+    """Appends each row to ``metrics.jsonl`` in the run folder; NaN and infinities become strings."""
+
+    def __init__(self) -> None:
+        self._file: IO[str] | None = None
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        if trainer.folder is None or not trainer.is_global_zero:
+            return
+        path = trainer.folder / "metrics.jsonl"
+        if path.exists():
+            _cut_behind(path, trainer.global_step)
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+
+    def write(self, row: dict[str, float]) -> None:
+        if self._file is not None:
+            safe = {k: v if math.isfinite(v) else str(v) for k, v in row.items()}
+            self._file.write(json.dumps(safe) + "\n")
+
+    def on_teardown(self, trainer: Trainer, stage: str) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _cut_behind(path: Path, step: int) -> None:
+    """Drop the rows behind ``step``: a resumed run writes them again."""
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:  # the last line of a killed run
+            continue
+        if row["step"] <= step:
+            kept.append(line + "\n")
+    path.write_text("".join(kept), encoding="utf-8")

@@ -1,0 +1,69 @@
+"""A logged value that decides something: its full name and which way is better."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ..errors import PacelineError
+
+PHASES = ("train", "val", "test")
+_MIN = ("loss", "error", "perplexity")
+_MAX = ("accuracy", "acc", "f1", "auc", "iou", "bleu")
+
+
+def full_name(name: str, phase: str) -> str:
+    """``loss``, ``val_loss`` and ``val/loss`` are one value in validation: ``val/loss``."""
+    if "/" in name:
+        return name
+    return f"{phase}/{name.removeprefix(phase + '_')}"
+
+
+def monitor_name(name: str) -> str:
+    """A monitor's full name; one without a phase is meant in validation."""
+    for phase in PHASES:
+        if name.startswith(phase + "_"):
+            return full_name(name, phase)
+    return full_name(name, "val")
+
+
+class Monitor:
+    """A value to watch.
+
+    Args:
+        name: As it is logged; ``val_loss``, ``loss`` and ``val/loss`` are the same.
+        mode: ``"min"`` or ``"max"``; None takes it from the name, where the name tells.
+        owner: Who watches, for messages.
+
+    Raises:
+        PacelineError: for another mode, and for none where the name does not tell.
+    """
+
+    def __init__(self, name: str, mode: str | None, owner: str) -> None:
+        self.name = monitor_name(name)
+        self.mode = mode or self._mode_of(self.name, owner)
+        if self.mode not in ("min", "max"):
+            raise PacelineError(
+                f"{owner}: mode says which way is better", got=mode, allowed="'min', 'max'"
+            )
+
+    @staticmethod
+    def _mode_of(name: str, owner: str) -> str:
+        words = re.split(r"[^a-z0-9]+", name.rpartition("/")[2].lower())
+        if any(word in words for word in _MIN):
+            return "min"
+        if any(word in words for word in _MAX):
+            return "max"
+        raise PacelineError(
+            f"{owner}: whether a high or a low {name!r} is good cannot be told from its name",
+            fix="give mode='min' or mode='max'",
+        )
+
+    def better(self, value: float, best: float | None, min_delta: float = 0.0) -> bool:
+        """Whether ``value`` beats ``best`` by more than ``min_delta``. A NaN never does."""
+        if math.isnan(value):
+            return False
+        if best is None:
+            return True
+        gain = best - value if self.mode == "min" else value - best
+        return gain > min_delta

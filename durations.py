@@ -1,0 +1,114 @@
+"""Durations as one value: ``500``, ``"500st"``, ``"2ep"``, ``"0.25ep"``, ``"30min"``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any
+
+from .errors import PacelineError
+
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+_ALLOWED = 'steps (500 or "500st"), epochs ("2ep", "0.25ep"), time ("30s", "30min", "2h", "1d", "00:30:00")'
+
+
+@dataclass(frozen=True)
+class Duration:
+    """An amount of steps (``st``), epochs (``ep``) or seconds (``s``); always above zero."""
+
+    amount: Fraction
+    unit: str
+
+    @classmethod
+    def parse(cls, value: Any, *, where: str = "a duration") -> Duration:
+        """Read an int (optimizer steps over the whole run), a string or a timedelta.
+
+        Raises:
+            PacelineError: for anything else, zero and negative amounts included.
+        """
+        parsed = cls._read(value)
+        if parsed is None or parsed.amount <= 0:
+            raise PacelineError(f"{where} is not a duration", got=value, allowed=_ALLOWED)
+        return parsed
+
+    @classmethod
+    def _read(cls, value: Any) -> Duration | None:
+        if isinstance(value, Duration):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return cls(Fraction(value), "st")
+        if isinstance(value, timedelta):
+            return cls(Fraction(value.total_seconds()), "s")
+        if not isinstance(value, str):
+            return None
+        text = value.strip()
+        if clock := re.fullmatch(r"(?:(\d+):)?(\d+):(\d\d):(\d\d)", text):
+            days, hours, minutes, seconds = (int(g or 0) for g in clock.groups())
+            return cls(Fraction(((days * 24 + hours) * 60 + minutes) * 60 + seconds), "s")
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(st|ep|s|min|h|d)?", text)
+        if not match:
+            return None
+        amount, unit = Fraction(match[1]), match[2] or "st"
+        if unit == "st" and amount.denominator != 1:
+            return None
+        return cls(amount * _SECONDS.get(unit, 1), "s" if unit in _SECONDS else unit)
+
+    def __str__(self) -> str:
+        return f"{float(self.amount):g}{self.unit}"
+
+
+class Cadence:
+    """Says, step by step, whether something that happens ``every`` so often is due.
+
+    Args:
+        every: The duration between two occurrences.
+        steps_per_epoch: Optimizer steps in an epoch, None where unknown.
+
+    Raises:
+        PacelineError: for a fraction of an epoch whose length is unknown.
+    """
+
+    def __init__(self, every: Duration, steps_per_epoch: int | None) -> None:
+        self.every = every
+        self.steps_per_epoch = steps_per_epoch
+        self.last_seconds = 0.0
+        self._whole = every.amount.denominator == 1
+        self._amount = int(every.amount) if self._whole else 0
+        if every.unit == "ep" and not self._whole and steps_per_epoch is None:
+            raise PacelineError(
+                f"{every} is a part of an epoch, but the training data has no length",
+                fix='count in steps ("500st") or time ("10min") instead',
+            )
+
+    def due(
+        self, global_step: int, epoch: int, epoch_ended: bool, clock: Callable[[], float]
+    ) -> bool:
+        """True once for each occurrence, asked after each optimizer step.
+
+        Args:
+            global_step: Steps done, this one included.
+            epoch: The epoch (from 0) this step belongs to.
+            epoch_ended: Whether this step was the epoch's last.
+            clock: Tells the seconds of training so far; asked only where time counts.
+        """
+        if self.every.unit == "st":
+            return global_step % self._amount == 0
+        if self.every.unit == "s":
+            seconds = clock()
+            if seconds - self.last_seconds < self.every.amount:
+                return False
+            self.last_seconds = seconds
+            return True
+        if self._whole:
+            return epoch_ended and (epoch + 1) % self._amount == 0
+        return self._fraction_due(global_step, epoch, epoch_ended)
+
+    def _fraction_due(self, global_step: int, epoch: int, epoch_ended: bool) -> bool:
+        length = self.steps_per_epoch or 1
+        in_epoch = length if epoch_ended else global_step - epoch * length
+        now = (epoch + Fraction(in_epoch, length)) / self.every.amount
+        before = (epoch + Fraction(in_epoch - 1, length)) / self.every.amount
+        return now // 1 > before // 1

@@ -1,0 +1,96 @@
+"""Errors a tired person can act on, and tracebacks that show the user's own frames."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_RECIPES = _PACKAGE + "recipes" + os.sep
+_UNSET: Any = object()
+
+
+class PacelineError(ValueError):
+    """A mistake, said in one form: what, where, got, allowed, did you mean, fix.
+
+    Args:
+        what: One sentence that names the mistake.
+        where: The place: ``file:line``, a config key path, a step.
+        got: What was given; shown by ``repr`` unless it is a string.
+        allowed: What would have been right.
+        meant: The nearest right name, when there is one.
+        fix: What to do now.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        got: Any = _UNSET,
+        allowed: str | None = None,
+        meant: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        lines = [what]
+        if where:
+            lines.append(f"  where: {where}")
+        if got is not _UNSET:
+            lines.append(f"  got: {got if isinstance(got, str) else repr(got)}")
+        if allowed:
+            lines.append(f"  allowed: {allowed}")
+        if meant:
+            lines.append(f"  did you mean: {meant}?")
+        if fix:
+            lines.append(f"  fix: {fix}")
+        super().__init__("\n".join(lines))
+        show_users_frames_only()
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice most like ``name``, or None when nothing is like it."""
+    by_folded = {c.lower().replace("-", "_"): c for c in choices}
+    found = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else None
+
+
+def is_users_frame(filename: str) -> bool:
+    """True for code the user wrote: not ours (recipes are run as a user's), not a library's."""
+    path = os.path.abspath(filename)
+    if path.startswith(_PACKAGE) and not path.startswith(_RECIPES):
+        in_package = path[len(_PACKAGE) :].split(os.sep)
+        own_code = in_package[0] in {"trainer", "callbacks", "strategies"} or len(in_package) == 1
+        return not own_code
+    library = "site-packages" in path or path.startswith(os.path.dirname(os.__file__) + os.sep)
+    return not library and not filename.startswith("<frozen")
+
+
+def show_users_frames_only() -> None:
+    """Print uncaught errors with the user's own frames, unless ``PACELINE_TRACEBACK=full``.
+
+    Only Python's default hook is replaced: a debugger's or notebook's own stays.
+    """
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_users_frames
+
+
+def _print_users_frames(
+    kind: type[BaseException], error: BaseException, tb: TracebackType | None
+) -> None:
+    ours = isinstance(error, PacelineError) or getattr(error, "_crossed_fit", False)
+    if not ours or os.environ.get("PACELINE_TRACEBACK") == "full":
+        sys.__excepthook__(kind, error, tb)
+        return
+    shown = traceback.TracebackException(kind, error, tb)
+    link: traceback.TracebackException | None = shown
+    while link is not None:
+        frames = [f for f in link.stack if is_users_frame(f.filename)]
+        link.stack = traceback.StackSummary.from_list(frames)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    text = "".join(shown.format())
+    print(text.replace("paceline.errors.PacelineError", "PacelineError"), file=sys.stderr, end="")

@@ -1,0 +1,199 @@
+"""Precision plugins: which dtype parameters, computation and gradients have.
+
+They mean the same under every strategy. Each is a small object whose verbs default to doing nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import PacelineError, nearest
+
+
+class Precision:
+    """Full fp32 precision, and the verbs the others override."""
+
+    name = "32"
+    param_dtype: torch.dtype = torch.float32
+    """The dtype the parameters are kept and updated in."""
+    compute_dtype: torch.dtype = torch.float32
+    """The dtype of matrix products."""
+    input_dtype: torch.dtype | None = None
+    """The dtype floating inputs are cast to; None leaves them as they are."""
+
+    def attach(self, device: torch.device) -> None:
+        """Refuse a device that cannot compute in this precision (one 2x2 product is tried).
+
+        Raises:
+            PacelineError: when the product fails.
+        """
+        try:
+            x = torch.ones(2, 2, dtype=self.compute_dtype, device=device)
+            torch.mm(x, x)
+        except (RuntimeError, TypeError) as error:
+            raise PacelineError(
+                f"precision {self.name!r} does not run on {device}: {str(error).splitlines()[0]}",
+                got=f"precision={self.name!r} on {device}",
+                fix='precision="32" runs everywhere',
+            ) from None
+
+    def convert_module(self, module: nn.Module) -> None:
+        """Give the parameters their dtype, before the optimizers are built."""
+
+    def context(self, device: torch.device) -> Callable[[], AbstractContextManager[Any]] | None:
+        """What a step's forward runs in; None when there is nothing to enter."""
+        return None
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss as ``backward`` is to see it."""
+        return loss
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Take the scale out of the gradients of ``optimizer``."""
+
+    def step(self, optimizer: Optimizer) -> bool:
+        """Update the weights; False when the update was skipped."""
+        optimizer.step()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""
+
+
+class AutocastBF16(Precision):
+    """fp32 parameters, products in bfloat16 under autocast. Needs no loss scale."""
+
+    name = "bf16"
+    compute_dtype = torch.bfloat16
+
+    def context(self, device: torch.device) -> Callable[[], AbstractContextManager[Any]] | None:
+        return partial(torch.autocast, device.type, dtype=self.compute_dtype)
+
+
+class AutocastFP16(AutocastBF16):
+    """fp32 parameters, products in float16 under autocast, with a gradient scaler.
+
+    Args:
+        init_scale: The loss scale of the first step.
+        growth_factor: What the scale is multiplied by after ``growth_interval`` finite steps.
+        backoff_factor: What it is multiplied by after a step whose gradients overflowed; that step is skipped.
+        growth_interval: Finite steps in a row before the scale grows.
+    """
+
+    name = "fp16"
+    compute_dtype = torch.float16
+
+    def __init__(
+        self,
+        init_scale: float = 65536.0,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+    ) -> None:
+        self._settings = {
+            "init_scale": init_scale,
+            "growth_factor": growth_factor,
+            "backoff_factor": backoff_factor,
+            "growth_interval": growth_interval,
+        }
+        self._watched: set[int] = set()
+        self._applied = False
+
+    def attach(self, device: torch.device) -> None:
+        super().attach(device)
+        settings: dict[str, Any] = self._settings
+        self.scaler = torch.amp.GradScaler(device.type, **settings)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        return self.scaler.scale(loss)
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        self.scaler.unscale_(optimizer)
+
+    def step(self, optimizer: Optimizer) -> bool:
+        if id(optimizer) not in self._watched:
+            # The scaler does not tell whether it stepped; the optimizer's own hook does, with no sync.
+            optimizer.register_step_post_hook(self._note_applied)
+            self._watched.add(id(optimizer))
+        self._applied = False
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return self._applied
+
+    def _note_applied(self, *_: Any) -> None:
+        self._applied = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scaler.load_state_dict(state)
+
+
+class Full(Precision):
+    """Parameters, inputs and products all in one dtype: ``"64"``, ``"bf16-true"``, ``"fp16-true"``."""
+
+    def __init__(self, name: str, dtype: torch.dtype) -> None:
+        self.name = name
+        self.param_dtype = self.compute_dtype = self.input_dtype = dtype
+
+    def convert_module(self, module: nn.Module) -> None:
+        module.to(self.param_dtype)
+
+
+_BUILDERS: dict[str, Callable[[], Precision]] = {
+    "32": Precision,
+    "bf16": AutocastBF16,
+    "fp16": AutocastFP16,
+    "64": lambda: Full("64", torch.float64),
+    "bf16-true": lambda: Full("bf16-true", torch.bfloat16),
+    "fp16-true": lambda: Full("fp16-true", torch.float16),
+}
+_READ_TOO = {
+    "32-true": "32",
+    "fp32": "32",
+    "float32": "32",
+    "bf16-mixed": "bf16",
+    "16": "fp16",
+    "16-mixed": "fp16",
+    "16-true": "fp16-true",
+    "no": "32",
+    "64-true": "64",
+    "fp64": "64",
+    "float64": "64",
+    "double": "64",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+}
+PRECISIONS = tuple(_BUILDERS)
+
+
+def make_precision(precision: str | int | Precision) -> Precision:
+    """The plugin of that name; an object of ``Precision`` is taken as it is.
+
+    Raises:
+        PacelineError: for a name that is none.
+    """
+    if isinstance(precision, Precision):
+        return precision
+    name = str(precision)
+    build = _BUILDERS.get(_READ_TOO.get(name, name))
+    if build is None:
+        raise PacelineError(
+            f"precision: there is no {name!r}",
+            got=precision,
+            allowed=", ".join(PRECISIONS) + ", or an object of paceline.strategies.Precision",
+            meant=nearest(name, [*PRECISIONS, *_READ_TOO]),
+        )
+    return build()

@@ -1,0 +1,1 @@
+"""What a run is: module, state, loop, data order, metrics, checkpoints."""

@@ -1,0 +1,276 @@
+"""The Trainer's arguments, validated at construction, all violations together.
+
+pydantic is imported here, at the first construction and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ..callbacks.base import Callback
+from ..callbacks.logger import Logger
+from ..durations import Duration
+from ..errors import PacelineError, nearest
+from ..strategies import PRECISIONS, STRATEGIES, Precision, Strategy
+
+PEERS = {
+    "accumulate_grad_batches": "accumulate",
+    "gradient_accumulation_steps": "accumulate",
+    "gradient_clip_val": "clip_grad_norm",
+    "max_grad_norm": "clip_grad_norm",
+    "gradient_clipping": "clip_grad_norm",
+    "gradient_clip_algorithm": "clip_grad_norm or clip_grad_value",
+    "check_val_every_n_epoch": 'validate_every="2ep"',
+    "val_check_interval": 'validate_every="0.25ep"',
+    "eval_steps": "validate_every",
+    "eval_strategy": 'validate_every="1ep"',
+    "log_every_n_steps": "log_every",
+    "logging_steps": "log_every",
+    "num_sanity_val_steps": "sanity_val_batches",
+    "logger": "loggers",
+    "report_to": "loggers",
+    "enable_progress_bar": "progress",
+    "disable_tqdm": "progress=False",
+    "enable_checkpointing": "checkpoint",
+    "enable_model_summary": "progress",
+    "save_steps": "callbacks=[Checkpoint(every=...)]",
+    "save_total_limit": "callbacks=[Checkpoint(keep=...)]",
+    "default_root_dir": "run_dir",
+    "output_dir": "run_dir",
+    "num_train_epochs": "max_epochs",
+    "epochs": "max_epochs",
+    "mixed_precision": "precision",
+    "fp16": 'precision="fp16"',
+    "bf16": 'precision="bf16"',
+    "gpus": "devices",
+    "num_processes": "devices",
+    "resume_from_checkpoint": "fit(resume=...)",
+    "learning_rate": "configure_optimizers",
+    "train_batch_size": "global_batch_size",
+    "per_device_train_batch_size": "the DataLoader's batch_size",
+    "detect_anomaly": "torch.autograd.set_detect_anomaly(True)",
+    "benchmark": "torch.backends.cudnn.benchmark",
+}
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number")
+    return value
+
+
+def _duration(value: Any) -> Any:
+    if value is not None:
+        Duration.parse(value)
+    return value
+
+
+def _seconds(value: Any) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, int) and Duration.parse(value).unit == "s":
+        return value
+    raise ValueError("time")
+
+
+_Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+_Amount = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
+_Duration = Annotated[Any, BeforeValidator(_duration)]
+_Limit = (
+    Annotated[int, BeforeValidator(_no_bool), Field(ge=0, strict=True)]
+    | Annotated[float, Field(ge=0, le=1, strict=True)]
+    | None
+)
+
+
+class TrainerArguments(BaseModel):
+    """Types and ranges of what ``Trainer`` takes; the meanings stand there."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    strategy: Literal["auto", "single"] | Strategy = "auto"
+    precision: Any = "32"
+    accelerator: Annotated[str, Field(min_length=1)] = "auto"
+    devices: Any = "auto"
+    num_nodes: Literal[1] = 1
+    max_epochs: _Count | None = None
+    max_steps: _Count | None = None
+    max_time: Annotated[Any, BeforeValidator(_seconds)] = None
+    global_batch_size: _Count | None = None
+    accumulate: _Count = 1
+    clip_grad_norm: _Amount | None = None
+    clip_grad_value: _Amount | None = None
+    validate_every: _Duration = "1ep"
+    log_every: _Duration = None
+    sanity_val_batches: Annotated[int, BeforeValidator(_no_bool), Field(ge=0)] = 2
+    limit_train_batches: _Limit = None
+    limit_val_batches: _Limit = None
+    limit_test_batches: _Limit = None
+    limit_predict_batches: _Limit = None
+    fast_dev_run: bool = False
+    overfit_batches: _Limit = 0
+    callbacks: Annotated[list[Callback], BeforeValidator(lambda v: _as_list(v))] = []
+    progress: bool = True
+    checkpoint: bool = True
+    loggers: Annotated[bool | list[Logger], BeforeValidator(lambda v: _as_loggers(v))] = True
+    nonfinite: Literal["raise", "skip", "ignore"] = "raise"
+    max_restarts: Literal[0] = 0
+    timeouts: None = None
+    debug: Literal[False] = False
+    sync_batchnorm: Literal[False] = False
+    profile: None = None
+    seed: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**63)] = 0
+    deterministic: bool = False
+    compile: Literal[False] = False
+    run_dir: Any = "runs"
+    name: Annotated[str, Field(pattern=r"^[\w.+=-]+(/[\w.+=-]+)*$")] | None = None
+
+
+_ALLOWED = {
+    "max_epochs": "a whole number from 1 on, or None",
+    "max_steps": "a whole number from 1 on, or None",
+    "max_time": 'a time such as "30min", "2h", "00:30:00" or a timedelta, or None',
+    "global_batch_size": "a whole number from 1 on, or None",
+    "accumulate": "a whole number from 1 on",
+    "clip_grad_norm": "a number above 0, or None",
+    "clip_grad_value": "a number above 0, or None",
+    "validate_every": 'a duration such as 500, "1ep", "0.25ep", "10min", or None for never',
+    "log_every": 'a duration such as 50, "1ep", "30s", or None for every 50 steps',
+    "sanity_val_batches": "a whole number from 0 on",
+    "limit_train_batches": "a count (int), a part (float from 0.0 to 1.0), or None",
+    "callbacks": "objects of paceline.callbacks.Callback",
+    "loggers": "True, False, or objects of paceline.callbacks.Logger",
+    "nonfinite": "'raise', 'skip', 'ignore'",
+    "seed": "a whole number from 0 to 2**63 - 1",
+    "strategy": ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
+    "name": "letters, digits and . _ + = -, parts separated by /",
+}
+for _limit in ("val", "test", "predict"):
+    _ALLOWED[f"limit_{_limit}_batches"] = _ALLOWED["limit_train_batches"]
+_ALLOWED["overfit_batches"] = "a count (int), a part (float from 0.0 to 1.0), or 0"
+_LATER = {
+    "num_nodes": "1",
+    "max_restarts": "0",
+    "timeouts": "None",
+    "debug": "False",
+    "sync_batchnorm": "False",
+    "profile": "None",
+    "compile": "False",
+}
+
+
+def _as_list(value: Any) -> Any:
+    if isinstance(value, Callback):
+        return [value]
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _as_loggers(value: Any) -> Any:
+    return value if isinstance(value, bool) else _as_list(value)
+
+
+def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
+    """Check all arguments at once.
+
+    Raises:
+        PacelineError: one report of every argument that is unknown, of the wrong type or out of range.
+    """
+    given = dict(given)
+    problems = [_unknown(name) for name in given if name not in TrainerArguments.model_fields]
+    known = {k: v for k, v in given.items() if k in TrainerArguments.model_fields}
+    try:
+        arguments: TrainerArguments | None = TrainerArguments(**known)
+    except ValidationError as error:
+        arguments = None
+        wrong = list(dict.fromkeys(str(e["loc"][0]) for e in error.errors()))
+        problems += [_violation(name, given[name]) for name in wrong]
+    problems += _by_name(given)
+    if arguments is not None:
+        problems += _together(arguments)
+    if problems:
+        shown = problems[:9] + ([f"  and {len(problems) - 9} more"] if len(problems) > 9 else [])
+        head = "Trainer: " + ("an argument is" if len(problems) == 1 else f"{len(problems)} are")
+        raise PacelineError("\n".join([f"{head} not right", *shown]))
+    assert arguments is not None
+    return arguments
+
+
+def _unknown(name: str) -> str:
+    ours = PEERS.get(name)
+    if ours is None:
+        meant = nearest(name, TrainerArguments.model_fields)
+        return f"  {name}: no such argument" + (f"; did you mean {meant}?" if meant else "")
+    return f"  {name}: it is called {ours} here"
+
+
+def _violation(name: str, value: Any) -> str:
+    got = repr(value)
+    got = got if len(got) <= 60 else got[:57] + "..."
+    if name in _LATER:
+        return f"  {name}: got {got}; allowed in this version: {_LATER[name]}"
+    meant = ""
+    allowed = _ALLOWED.get(name, "True, False")
+    if isinstance(value, str) and name == "nonfinite":
+        near = nearest(value, ("raise", "skip", "ignore"))
+        meant = f"; did you mean {near!r}?" if near else ""
+    if name == "strategy" and isinstance(value, str):
+        return _as_line("strategy", value)
+    return f"  {name}: got {got}; allowed: {allowed}{meant}"
+
+
+def _as_line(name: str, value: Any) -> str:
+    """The message of the part that reads this argument, on one line."""
+    from ..strategies import make_precision, make_strategy
+
+    try:
+        make_strategy(value) if name == "strategy" else make_precision(value)
+    except PacelineError as error:
+        first, *rest = str(error).splitlines()
+        return "  " + "; ".join([first, *(line.strip() for line in rest)])
+    return ""
+
+
+def _by_name(given: dict[str, Any]) -> list[str]:
+    precision = given.get("precision", "32")
+    if isinstance(precision, Precision):
+        return []
+    if isinstance(precision, bool) or not isinstance(precision, (str, int)):
+        return [f"  precision: got {precision!r}; allowed: {', '.join(PRECISIONS)}"]
+    line = _as_line("precision", precision)
+    return [line] if line else []
+
+
+def _together(arguments: TrainerArguments) -> list[str]:
+    problems = []
+    devices = arguments.devices
+    good = isinstance(devices, int) and not isinstance(devices, bool) and (devices >= 1 or devices == -1)
+    good = good or devices == "auto" or (isinstance(devices, str) and _is_ids(devices.split(",")))
+    good = good or (isinstance(devices, (list, tuple)) and bool(devices) and _is_ids(devices))
+    if not good:
+        problems.append(
+            f"  devices: got {devices!r}; allowed: a count from 1 on, -1 for all, a list of ids, "
+            '"0,1" or "auto"'
+        )
+    if arguments.global_batch_size is not None and arguments.accumulate != 1:
+        problems.append("  accumulate: follows from global_batch_size; give one of the two")
+    keys = [c.state_key for c in arguments.callbacks]
+    doubled = sorted({k for k in keys if keys.count(k) > 1})
+    if doubled:
+        problems.append(f"  callbacks: two of {doubled[0]}; give each a name=")
+    return problems
+
+
+def _is_ids(parts: Any) -> bool:
+    return all(
+        not isinstance(p, bool) and (isinstance(p, int) or (isinstance(p, str) and p.strip().isdigit()))
+        for p in parts
+    )
+
+
+def elapsed_limit(max_time: str | timedelta | None) -> float | None:
+    """``max_time`` in seconds."""
+    return None if max_time is None else float(Duration.parse(max_time).amount)

@@ -1,0 +1,97 @@
+"""Nested batches: counting their samples, moving them to a device, describing them in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def first_tensor(batch: Any) -> Tensor | None:
+    """The first tensor of a nested batch, in the order it is written."""
+    if isinstance(batch, Tensor):
+        return batch
+    for item in _children(batch):
+        found = first_tensor(item)
+        if found is not None:
+            return found
+    return None
+
+
+def count_samples(batch: Any) -> int:
+    """The first dimension of the first tensor; 1 where there is none."""
+    if type(batch) in (tuple, list) and batch and type(batch[0]) is Tensor:
+        tensor = batch[0]
+    else:
+        tensor = first_tensor(batch)
+    return tensor.shape[0] if tensor is not None and tensor.ndim else 1
+
+
+def _children(batch: Any) -> list[Any]:
+    if isinstance(batch, Mapping):
+        return list(batch.values())
+    if isinstance(batch, (tuple, list)):
+        return list(batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return [getattr(batch, f.name) for f in dataclasses.fields(batch)]
+    return []
+
+
+def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
+    """A batch of the same structure with ``change`` applied to tensors and objects with ``.to``."""
+    if isinstance(batch, Tensor) or (hasattr(batch, "to") and not isinstance(batch, Mapping)):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        changed = {key: map_tensors(value, change) for key, value in batch.items()}
+        return changed if type(batch) is dict else _rebuilt_mapping(batch, changed)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(item, change) for item in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(map_tensors(item, change) for item in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        values = {
+            f.name: map_tensors(getattr(batch, f.name), change)
+            for f in dataclasses.fields(batch)
+            if f.init
+        }
+        return dataclasses.replace(batch, **values)
+    return batch
+
+
+def _rebuilt_mapping(batch: Mapping[Any, Any], changed: dict[Any, Any]) -> Any:
+    try:
+        return type(batch)(changed)  # type: ignore[call-arg]
+    except TypeError:
+        return changed
+
+
+def make_transfer(device: torch.device, dtype: torch.dtype | None) -> Callable[[Any], Any] | None:
+    """What brings a batch to the device and its floats to ``dtype``; None where nothing would change."""
+    if device.type == "cpu" and dtype is None:
+        return None
+
+    def move(value: Any) -> Any:
+        if dtype is not None and isinstance(value, Tensor) and value.is_floating_point():
+            return value.to(device, dtype, non_blocking=True)
+        return (
+            value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
+        )
+
+    return lambda batch: map_tensors(batch, move)
+
+
+def describe(batch: Any, depth: int = 0) -> str:
+    """One line: ``(uint8 [8, 3, 32, 32], int64 [8])``."""
+    if isinstance(batch, Tensor):
+        return f"{str(batch.dtype).removeprefix('torch.')} {list(batch.shape)}"
+    if isinstance(batch, Mapping) and depth < 3:
+        items = [f"{k!r}: {describe(v, depth + 1)}" for k, v in list(batch.items())[:6]]
+        return "{" + ", ".join(items) + (", ..." if len(batch) > 6 else "") + "}"
+    if isinstance(batch, (tuple, list)) and depth < 3:
+        inside = ", ".join(describe(item, depth + 1) for item in batch[:6])
+        inside += ", ..." if len(batch) > 6 else ""
+        return f"({inside})" if isinstance(batch, tuple) else f"[{inside}]"
+    return type(batch).__name__

@@ -1,0 +1,40 @@
+"""Data of a run in one object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DataModule:
+    """Dataloaders and how to prepare them. Every method may be left out.
+
+    The same methods on the module serve too; dataloaders given to ``fit`` come first.
+    """
+
+    def prepare_data(self) -> None:
+        """Download or convert, once per node. Set no attributes here."""
+
+    def setup(self, stage: str) -> None:
+        """Build datasets, on every rank. ``stage``: ``fit``, ``validate``, ``test`` or ``predict``."""
+
+    def train_dataloader(self) -> Any:
+        """The training data; None where there is none."""
+
+    def val_dataloader(self) -> Any:
+        """The validation data: one dataloader, or a list or dict of them."""
+
+    def test_dataloader(self) -> Any:
+        """The test data."""
+
+    def predict_dataloader(self) -> Any:
+        """The data to predict."""
+
+    def teardown(self, stage: str) -> None:
+        """Release what ``setup`` took."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""

@@ -1,0 +1,126 @@
+"""What we know about an error out of user code, added to it as notes; its type and traceback stay."""
+
+from __future__ import annotations
+
+import re
+import traceback
+import warnings
+from collections.abc import Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import PacelineError, is_users_frame, show_users_frames_only
+from .batch import describe
+from .evaluation import EvaluationLoop
+from .loop import TrainLoop
+
+_FULL = "PACELINE_TRACEBACK=full shows every frame"
+
+
+def explain(error: BaseException) -> None:
+    """Mark an error that ends a run, and add notes: the step, the batch, and a cure where one is known."""
+    error._crossed_fit = True  # type: ignore[attr-defined]
+    show_users_frames_only()
+    if isinstance(error, PacelineError) or not isinstance(error, Exception):
+        return
+    frames = _frames_by_code(error)
+    step = frames.get(TrainLoop.step.__code__) or frames.get(TrainLoop.manual_step.__code__)
+    evaluation = frames.get(EvaluationLoop._read.__code__)
+    if evaluation is not None:
+        _explain_evaluation(error, evaluation)
+    elif step is not None:
+        _explain_step(error, step)
+    error.add_note(_FULL)
+
+
+def _frames_by_code(error: BaseException) -> dict[CodeType, FrameType]:
+    return {frame.f_code: frame for frame, _ in traceback.walk_tb(error.__traceback__)}
+
+
+def _explain_evaluation(error: Exception, frame: FrameType) -> None:
+    loop, batch = frame.f_locals["self"], frame.f_locals.get("batch")
+    if batch is not None:
+        place = f"{loop.stage}, batch {frame.f_locals['batch_idx']}"
+        _explain_batch(error, place, batch)
+
+
+def _explain_step(error: Exception, frame: FrameType) -> None:
+    loop = frame.f_locals["self"]
+    batch = frame.f_locals.get("batch")
+    if batch is None and frame.f_locals.get("batches"):
+        batch = frame.f_locals["batches"][0]
+    if batch is None:
+        return
+    if "modified by an inplace operation" in str(error):
+        place = _saved_where(loop, batch) or "an operation of training_step"
+        error.add_note(
+            f"in {loop.trainer.place}: backward needs a tensor that was changed in place. "
+            f"It was saved at {place}."
+        )
+        error.add_note(
+            "fix: after that line, write x = x + y instead of x += y, x.add(y) instead of x.add_(y), "
+            "and leave inplace=True out of activations"
+        )
+        return
+    _explain_batch(error, loop.trainer.place, batch)
+
+
+def _explain_batch(error: Exception, place: str, batch: Any) -> None:
+    error.add_note(f"in {place}, on the batch {describe(batch)}")
+    cure = _cure(error, batch)
+    if cure:
+        error.add_note(f"fix: {cure}")
+
+
+def _cure(error: Exception, batch: Any) -> str | None:
+    text = str(error)
+    tensors = _tensors(batch)
+    if isinstance(batch, Mapping) and isinstance(error, (ValueError, TypeError, AttributeError)):
+        return f"the batch is a dict: take its values by key, batch[{next(iter(batch), 'key')!r}]"
+    if isinstance(batch, (tuple, list)) and isinstance(error, (ValueError, TypeError)):
+        if "unpack" in text or "indices must be" in text:
+            kind = type(batch).__name__
+            return f"the batch is a {kind} of {len(batch)}: unpack it as {len(batch)} values"
+    if isinstance(error, RuntimeError) and re.search(r"dtype|Byte|type|Long|Double|Half", text):
+        small = [t for t in tensors if t.dtype == torch.uint8]
+        if small:
+            return "uint8 images go into a model as floats: images.float() / 255, in the dataset or here"
+        doubles = [t for t in tensors if t.dtype == torch.float64]
+        if doubles:
+            return "numpy's float64 came through: x.float() in the dataset, or precision='64'"
+        return "give the tensors of the batch the dtype the model takes, for instance labels.long()"
+    return None
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    if isinstance(batch, Tensor):
+        return [batch]
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    return [t for item in batch for t in _tensors(item)] if isinstance(batch, (tuple, list)) else []
+
+
+def _saved_where(loop: TrainLoop, batch: Any) -> str | None:
+    """Run the failed step's forward and backward once more under anomaly detection: it knows the line."""
+    with warnings.catch_warnings(record=True) as caught, torch.enable_grad():
+        warnings.simplefilter("always")
+        try:
+            with torch.autograd.detect_anomaly(check_nan=False):
+                output = loop.training_step(*(batch, 0)[: 2 if loop.takes_index else 1])
+                loss = output["loss"] if isinstance(output, Mapping) else output
+                loss.backward()
+        except Exception:  # the same error again; what it says is in the warnings
+            pass
+    for warning in caught:
+        text = str(warning.message)
+        if "Traceback of forward call" not in text:
+            continue
+        found = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', text)
+        users = [f for f in found if is_users_frame(f[0])]
+        if users:
+            file, line, code = users[-1]
+            return f"{file}:{line}: {code.strip()}"
+    return None

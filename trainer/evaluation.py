@@ -1,0 +1,99 @@
+"""Validation, test and prediction: one pass over the data, in eval mode, that leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .batch import map_tensors
+from .feed import Feed
+from .loop import positional_arguments
+from .metrics import MetricStore
+from .modes import evaluating
+from .output import log_evaluation_output
+from .rng import untouched
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
+_HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
+PHASES = {"validate": "val", "test": "test", "predict": "predict"}
+
+
+class EvaluationLoop:
+    """Runs one of ``validate``, ``test`` and ``predict`` over one or several dataloaders.
+
+    Args:
+        feeds: By name; one unnamed feed has the name "".
+    """
+
+    def __init__(self, trainer: Trainer, stage: str, feeds: dict[str, Feed]) -> None:
+        self.trainer, self.stage, self.feeds = trainer, stage, feeds
+        self.store = MetricStore(PHASES[stage], trainer.say)
+        step = getattr(trainer.module, STEPS[stage])
+        self.step = trainer.strategy.step_function(trainer.module, STEPS[stage])
+        self.takes = min(positional_arguments(step), 3)
+        self.hook = f"on_{_HOOKS[stage]}"
+
+    def run(
+        self, publish: Callable[[dict[str, float]], None], limit: int | None = None
+    ) -> None:
+        """One pass. The end hooks see the reduced values; what they log is published behind them.
+
+        Args:
+            publish: Takes reduced values by full name.
+            limit: Read at most so many batches of each dataloader (the sanity pass).
+        """
+        with self._trace_free():
+            self._read_all(lambda output: log_evaluation_output(output, self.store), limit)
+            publish(self.store.close_epoch())
+            for hook in self.trainer.hooks[f"{self.hook}_end"]:
+                hook(self.trainer)
+                publish(self.store.close_epoch())
+
+    def predict(self) -> list[Any]:
+        """One pass; the output of each batch, on the CPU, in the data's order."""
+        outputs: list[Any] = []
+        with self._trace_free():
+            self._read_all(
+                lambda output: outputs.append(map_tensors(output, lambda t: t.cpu())), None
+            )
+            self.trainer.hooks.call(f"{self.hook}_end", self.trainer)
+        return outputs
+
+    @contextmanager
+    def _trace_free(self) -> Iterator[None]:
+        trainer = self.trainer
+        with (
+            evaluating(trainer.module),
+            torch.no_grad(),
+            untouched(trainer.strategy.device),
+            trainer.logging_to(self.store),
+        ):
+            yield
+
+    def _read_all(self, keep: Callable[[Any], None], limit: int | None) -> None:
+        self.trainer.hooks.call(f"{self.hook}_start", self.trainer)
+        for number, (name, feed) in enumerate(self.feeds.items()):
+            self.store.set_loader(name)
+            self._read(feed, number, keep, limit)
+        self.store.set_loader("")
+        self.store.weight = 1
+
+    def _read(
+        self, feed: Feed, number: int, keep: Callable[[Any], None], limit: int | None
+    ) -> None:
+        step_end = self.trainer.hooks[f"{self.hook}_step_end"]
+        for batch_idx, (batches, sizes, _) in enumerate(feed.steps(0)):
+            if batch_idx == limit:
+                break
+            batch = batches[0]
+            self.store.weight = sizes[0]
+            output = self.step(*(batch, batch_idx, number)[: self.takes])
+            keep(output)
+            for hook in step_end:
+                hook(self.trainer, output, batch, batch_idx)

@@ -1,0 +1,189 @@
+"""Everything between ``fit(...)`` and the first step, in order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..callbacks.monitor import monitor_name
+from ..errors import PacelineError, nearest
+from . import checkpoint_files as files
+from . import snapshot
+from .announce import first_lines
+from .evaluation import EvaluationLoop
+from .loop import TrainLoop
+from .module import is_overridden
+from .optimization import Optimization, read_configuration
+from .rng import seed_everything
+from .run import find_resume
+from .run_folder import make_run_folder, write_config, write_environment
+from .sources import evaluation_feeds, find_data, training_feed
+
+if TYPE_CHECKING:
+    from .feed import Feed
+    from .trainer import Trainer
+
+
+@dataclass
+class FitData:
+    """What ``fit`` was given to read."""
+
+    train: Any
+    val: Any
+    datamodule: Any
+
+
+def check_module(trainer: Trainer) -> None:
+    """Refuse a module that cannot be trained, before anything is loaded."""
+    module = trainer.module
+    name = type(module).__name__
+    for method, what in (("training_step", "return the loss"), ("configure_optimizers", "")):
+        if not is_overridden(module, method):
+            example = (
+                "def training_step(self, batch, batch_idx): ... return loss"
+                if what
+                else "def configure_optimizers(self): return torch.optim.AdamW(self.parameters())"
+            )
+            raise PacelineError(f"{name} has no {method}", fix=example)
+    if not any(p.requires_grad for p in module.parameters()):
+        raise PacelineError(
+            f"{name} has no trainable parameter",
+            fix="assign its layers to self in __init__, or unfreeze some with requires_grad_(True)",
+        )
+
+
+def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> TrainLoop:
+    """Data, folder, optimizers, checkpoint, first lines: a loop that is ready to run."""
+    arguments, module, strategy = trainer.settings, trainer.module, trainer.strategy
+    seed_everything(arguments.seed)
+    if arguments.deterministic:
+        torch.use_deterministic_algorithms(True)
+    source = None
+    if resume is not None:
+        source = find_resume(resume, arguments.run_dir, trainer.name, trainer.say)
+    saved = files.verify(source)["counters"]["global_batch"] if source else 0
+    train = find_data(data.train, "train", data.datamodule, module)
+    feed = training_feed(trainer, train, saved)
+    trainer.feeds.append(feed)
+    trainer.steps_per_epoch = feed.steps_per_epoch
+    validation = _validation_feeds(trainer, data, train)
+    _check_monitored_phases(trainer, bool(validation))
+
+    def build_optimizers() -> Optimization:
+        configured = module.configure_optimizers()
+        return read_configuration(module, configured, module.automatic_optimization)
+
+    trainer.optimization = strategy.setup(module, build_optimizers)
+    if source is not None:
+        snapshot.restore(trainer, source)
+    _settle_folder(trainer, source)
+    trainer.state.global_batch = feed.step_size or 0
+    for line in first_lines(trainer, feed, source, []):
+        trainer.say(line)
+    _check_monitored_names(trainer, trainer.optimization)
+    loop = EvaluationLoop(trainer, "validate", validation) if validation else None
+    trainer.validation = loop
+    return TrainLoop(trainer, feed, trainer.optimization, loop)
+
+
+def _validation_feeds(trainer: Trainer, data: FitData, train: Any) -> dict[str, Feed]:
+    module, name = trainer.module, type(trainer.module).__name__
+    found = find_data(data.val, "val", data.datamodule, module)
+    written = is_overridden(module, "validation_step")
+    if written and found is not None and trainer.settings.overfit_batches:
+        found = train
+    if not written or found is None:
+        if written:
+            trainer.say(f"{name} has a validation_step, but there is no validation data")
+        elif found is not None:
+            trainer.say(f"there is validation data, but {name} has no validation_step")
+        return {}
+    feeds = evaluation_feeds(trainer, "validate", found)
+    trainer.feeds.extend(feeds.values())
+    return feeds
+
+
+def _settle_folder(trainer: Trainer, source: Path | None) -> None:
+    """A resumed run goes on in its own folder when its newest checkpoint was taken; else a new one."""
+    arguments = trainer.settings
+    parent = None
+    if source is not None:
+        run = source.parent.parent
+        finished = files.finished(source.parent)
+        if finished and finished[-1] == source and (run / "config.yaml").exists():
+            trainer.folder = run
+        parent = str(source)
+    if arguments.fast_dev_run:
+        trainer.folder = None
+    elif trainer.folder is None:
+        trainer.folder = make_run_folder(arguments.run_dir, trainer.name)
+        write_config(trainer.folder, trainer.config() | ({"parent": parent} if parent else {}))
+        write_environment(trainer.folder)
+    if trainer.folder is not None:
+        files.sweep(trainer.folder / "checkpoints")
+    trainer.run_log.open(trainer.folder)
+
+
+def run_name(settings_name: str | None, module: Any) -> str:
+    """The run's name: as given, else the module's class name in lower case with dashes."""
+    if settings_name:
+        return settings_name
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(module).__name__).lower()
+
+
+def _monitored(trainer: Trainer) -> list[tuple[str, str]]:
+    """(who, full name) of everything that waits for a value."""
+    found = [
+        (type(c).__name__, monitor_name(c.monitor))
+        for c in trainer.callbacks
+        if isinstance(getattr(c, "monitor", None), str)
+    ]
+    schedules = trainer.optimization.schedules if trainer.optimization else []
+    return found + [(type(s.scheduler).__name__, s.monitor) for s in schedules if s.monitor]
+
+
+def _check_monitored_phases(trainer: Trainer, validates: bool) -> None:
+    for who, name in _monitored(trainer):
+        if name.startswith("val/") and not validates:
+            raise PacelineError(
+                f"{who} watches {name!r}, but this run has no validation",
+                fix="give fit a val_dataloader (and the module a validation_step), or watch "
+                "'train/loss_epoch'",
+            )
+
+
+def _check_monitored_names(trainer: Trainer, optimization: Optimization) -> None:
+    _check_monitored_phases(trainer, bool(trainer.feeds[1:]))
+
+
+def sanity_check(trainer: Trainer) -> None:
+    """A few validation batches before training: nothing is logged, mistakes show before they cost."""
+    batches = 1 if trainer.settings.fast_dev_run else trainer.settings.sanity_val_batches
+    if trainer.validation is None or not batches or trainer.global_step:
+        return
+    before = dict(trainer.metrics)
+    trainer.sanity_checking = True
+    try:
+        trainer.validation.run(trainer.metrics.update, limit=batches)
+        logged = [name for name in trainer.metrics if name not in before]
+        require_monitored(trainer, logged)
+    finally:
+        trainer.sanity_checking = False
+        trainer.metrics.clear()
+        trainer.metrics.update(before)
+
+
+def require_monitored(trainer: Trainer, logged: list[str]) -> None:
+    """Every watched value of validation must be among those that validation logs."""
+    for who, name in _monitored(trainer):
+        if name.startswith("val/") and name not in logged:
+            raise PacelineError(
+                f"{who} watches {name!r}, which validation does not log",
+                got=f"logged: {', '.join(logged) or 'nothing'}",
+                meant=nearest(name, logged),
+                fix=f"self.log({name.removeprefix('val/')!r}, value) in validation_step",
+            )

@@ -1,0 +1,47 @@
+"""Manual optimization: the optimizers a ``training_step`` steps itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+
+class ManualOptimizer:
+    """An optimizer whose ``step`` unscales and clips the gradients of its own parameters first.
+
+    Everything else is the optimizer's own: ``zero_grad``, ``param_groups``, ``state`` ...
+    """
+
+    def __init__(self, optimizer: Optimizer, trainer: Trainer) -> None:
+        self.optimizer = optimizer
+        self._trainer = trainer
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:
+        """Update this optimizer's parameters. Gradients stay until ``zero_grad``.
+
+        Args:
+            closure: For optimizers that evaluate the loss themselves; nothing is clipped then.
+        """
+        if closure is not None:
+            self.optimizer.step(closure)
+            return
+        trainer = self._trainer
+        strategy, settings = trainer.strategy, trainer.settings
+        strategy.unscale(self.optimizer)
+        for hook in trainer.hooks["on_before_optimizer_step"]:
+            hook(trainer, self.optimizer)
+        if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
+            strategy.clip(self.optimizer, settings.clip_grad_norm, settings.clip_grad_value)
+        strategy.precision.step(self.optimizer)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self.optimizer.zero_grad(set_to_none=set_to_none)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.optimizer, name)

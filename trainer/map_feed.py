@@ -1,0 +1,216 @@
+"""Steps of a map-style DataLoader, in exact order, from any position, at no reading cost."""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+from ..errors import PacelineError
+from .batch import count_samples
+from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
+from .order import Layout, Piece
+from .rng import cpu_state, generators_of, order_seed, seed_for_sample, set_cpu_state
+from .sampling import (
+    Place,
+    PlacedIndex,
+    PlacedIndices,
+    SeededDataset,
+    Source,
+    WorkerInit,
+    may_draw,
+)
+
+
+class MapFeed(Feed):
+    """Reads a shallow copy of the user's loader whose batch sampler gives exactly the step's samples.
+
+    A custom batch sampler's batches, and the items of a loader that does not collate, are units: they
+    are not cut, and a step is ``accumulate x world`` of them.
+    """
+
+    def __init__(self, loader: DataLoader[Any], settings: FeedSettings) -> None:
+        super().__init__(settings)
+        self._users = loader
+        self._collates = loader.batch_sampler is not None
+        plain = type(loader.batch_sampler) is BatchSampler
+        self._units = not plain
+        if self._units:
+            refuse_global_batch(settings, "the loader's batch sampler makes the batches")
+            self._sampler: Any = loader.batch_sampler if self._collates else loader.sampler
+            self._layout = Layout(1, settings.accumulate, None, settings.rank, settings.world)
+        else:
+            batches: Any = loader.batch_sampler
+            self._sampler = batches.sampler
+            self._layout = Layout(
+                batches.batch_size,
+                settings.accumulate,
+                settings.global_batch,
+                settings.rank,
+                settings.world,
+                batches.drop_last,
+            )
+        self._order: Sequence[Any] = ()
+        self._pieces: list[Piece] = []
+        self._source = Source()
+        self._loader = self._copy(loader)
+        self._drawn_here = may_draw(loader) and loader.num_workers == 0
+        total = self._length()
+        self.steps_per_epoch = None if total is None else self._layout.steps(self._cut(total))
+        self.step_size = None if self._units else self._layout.step_size
+        self.micro_batches = len(self._layout.pieces(0, self._layout.step_size))
+        if isinstance(self._sampler, DistributedSampler):
+            settings.say("DistributedSampler: its order over all ranks is used, each sample once")
+
+    def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        duplicate = copy.copy(loader)
+        # DataLoader forbids assigning these after construction, to keep users from half-changing one.
+        inside = vars(duplicate)
+        inside["batch_sampler" if self._collates else "sampler"] = self._source
+        inside["generator"] = torch.Generator()
+        inside["_iterator"] = None
+        if may_draw(loader):
+            inside["dataset"] = SeededDataset(loader.dataset)
+        if loader.num_workers:
+            inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
+        return duplicate
+
+    def _length(self) -> int | None:
+        if isinstance(self._sampler, DistributedSampler):
+            return len(self._sampler.dataset)  # type: ignore[arg-type]
+        try:
+            return len(self._sampler)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def _cut(self, items: int) -> int:
+        """Items of the order an epoch takes, under the limit on batches."""
+        if self.settings.limit is None:
+            return items
+        one_batch = self._layout.micro_batch * self.settings.world
+        return min(items, limited(-(-items // one_batch), self.settings.limit) * one_batch)
+
+    def order(self, epoch: int) -> Sequence[Any]:
+        """The order of an epoch: sample indices, or units. The same on every rank."""
+        if self.settings.fixed_order:
+            epoch = 0
+        loader, seed = self._users, order_seed(self.settings.seed, epoch)
+        for owner in (loader, loader.dataset, loader.sampler, loader.batch_sampler):
+            set_epoch = getattr(owner, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
+        before = cpu_state()
+        try:
+            seed_for_sample(seed)
+            for generator in generators_of(loader, loader.sampler, loader.batch_sampler):
+                generator.manual_seed(seed)
+            # An iterating DataLoader draws its workers' seed first: so do we, and the order is
+            # the one that the loader itself would give under this seed.
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            return _collected(self._sampler, self._units)
+        finally:
+            set_cpu_state(before)
+
+    def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
+        self._order = order = self.order(epoch)
+        sizes = self._unit_sizes(order)
+        total = self._cut(len(order))
+        start = position
+        if sizes is not None:
+            ends = list(accumulate(sizes, initial=0))
+            start = bisect_left(ends, position)
+        first = start
+        self._source.make = lambda: self._indices(epoch, first, total)
+        self._source.length = len(self._order)
+        assert self._loader.generator is not None
+        self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
+        iterator = iter(self._loader)
+        isolate: Callable[[], None] | None = (lambda: None) if self._drawn_here else None
+        plan = self._layout.epoch(total, start)
+        upcoming = next(plan, None)
+        self.ended = upcoming is None
+        while upcoming is not None:
+            (advance, pieces), upcoming = upcoming, next(plan, None)
+            self.ended, self._pieces = upcoming is None, pieces
+            try:
+                batches = [self._read(iterator, isolate) for _ in pieces]
+            except StopIteration:
+                raise PacelineError(
+                    f"{type(self._users).__name__} ended before its sampler did",
+                    fix="a loader's __iter__ must give one batch for each batch of its batch sampler",
+                ) from None
+            if sizes is None:
+                yield batches, [p.size for p in pieces], advance
+            else:
+                moved, start = sum(sizes[start : start + advance]), start + advance
+                yield batches, [self._size(p, b, sizes) for p, b in zip(pieces, batches)], moved
+
+    def _size(self, piece: Piece, batch: Any, sizes: Sequence[int]) -> int:
+        return sizes[piece.start] if self._collates else count_samples(batch)
+
+    def _unit_sizes(self, order: Sequence[Any]) -> Sequence[int] | None:
+        if not self._units:
+            return None
+        return [len(unit) for unit in order] if self._collates else [1] * len(order)
+
+    def _indices(self, epoch: int, start: int, total: int) -> Iterator[Any]:
+        """What the loader is to read, micro-batch by micro-batch, each with its place."""
+        order, seed = self._order, self.settings.seed
+        place_start = list(accumulate(self._unit_sizes(order) or (), initial=0))
+        for _, pieces in self._layout.epoch(total, start):
+            for piece in pieces:
+                if not self._units:
+                    part = order[piece.start : piece.start + piece.size]
+                    yield _placed(list(part), Place(seed, epoch, piece.start))
+                    continue
+                place = Place(seed, epoch, place_start[piece.start])
+                unit = order[piece.start]
+                if self._collates:
+                    yield _placed(list(unit), place)
+                else:
+                    inner = isinstance(self._loader.dataset, SeededDataset)
+                    yield PlacedIndex(unit, place) if inner else unit
+
+    def samples_of(self, micro_batch: int) -> list[Any]:
+        piece = self._pieces[micro_batch]
+        items = list(self._order[piece.start : piece.start + piece.size])
+        return [i for unit in items for i in unit] if self._units and self._collates else items
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"dataset": type(self._users.dataset).__name__, "samples": self._length()}
+
+    def close(self) -> None:
+        vars(self._loader)["_iterator"] = None
+
+
+def _placed(indices: list[Any], place: Place) -> PlacedIndices:
+    placed = PlacedIndices(indices)
+    placed.place = place
+    return placed
+
+
+def _collected(sampler: Any, units: bool) -> Sequence[Any]:
+    """All a sampler gives; whole numbers as an array of 8 bytes each, for data sets of any size."""
+    if isinstance(sampler, DistributedSampler):
+        return _over_all_ranks(sampler)
+    items = iter(sampler)
+    first = next(items, None)
+    if first is None:
+        return ()
+    if units or type(first) is not int:
+        return list(chain([first], items))
+    return array("q", chain([first], items))
+
+
+def _over_all_ranks(sampler: DistributedSampler[Any]) -> Sequence[int]:
+    """A DistributedSampler's order before it was cut among ranks, its padding dropped."""
+    whole = copy.copy(sampler)
+    whole.num_replicas, whole.rank = 1, 0
+    whole.total_size = whole.num_samples = len(sampler.dataset)  # type: ignore[arg-type]
+    return array("q", iter(whole))

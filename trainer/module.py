@@ -1,0 +1,218 @@
+"""What a run trains: an ``nn.Module`` with steps."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..callbacks.hooks import Hooks
+from ..errors import PacelineError
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+T = TypeVar("T", bound="TrainModule")
+
+_LOG_PEERS = {
+    "on_step": "values are logged every log_every steps by themselves; leave it out",
+    "on_epoch": "the mean of the epoch is logged as <name>_epoch by itself; leave it out",
+    "sync_dist": "values are always reduced over all ranks; leave it out",
+    "batch_size": "the weight of a value is the samples in the batch; weight=... gives another",
+    "logger": "every logged value goes to the loggers; leave it out",
+    "reduce_fx": "reduce='mean', 'sum', 'min' or 'max'",
+    "rank_zero_only": "values are the same on every rank; leave it out",
+    "add_dataloader_idx": "with several dataloaders the name holds the dataloader's; leave it out",
+}
+
+
+class TrainModule(Hooks, nn.Module):
+    """Subclass it, write ``training_step`` and ``configure_optimizers``, and give it to ``Trainer.fit``.
+
+    Attributes:
+        automatic_optimization: Set it to False to call ``manual_backward`` and ``optimizer.step``
+            yourself in ``training_step``; needed for several optimizers.
+    """
+
+    automatic_optimization: bool = True
+    _trainer: Trainer | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Record the arguments of the outermost constructor, for ``hparams``."""
+        module = super().__new__(cls)
+        object.__setattr__(module, "_hparams", _bound_arguments(cls, module, args, kwargs))
+        return module
+
+    # -- what you write ------------------------------------------------------------------------
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """The loss of one micro-batch: a Tensor, or a mapping with ``loss`` and values to log.
+
+        With ``"weight"`` in the mapping (tokens, say; the loss is a mean over it), the step's gradient is
+        the weighted mean over all its micro-batches. ``batch_idx`` may be left out.
+        """
+        raise NotImplementedError
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        """Log values, or return them: a Tensor is the ``loss``, a mapping holds values by name."""
+        raise NotImplementedError
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        """As ``validation_step``, for ``Trainer.test``."""
+        raise NotImplementedError
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """What ``Trainer.predict`` is to give for this batch."""
+        raise NotImplementedError
+
+    def configure_optimizers(self) -> Any:
+        """An optimizer, or optimizers and schedulers in one of the documented shapes.
+
+        ``self.trainer.total_steps`` is known here.
+        """
+        raise NotImplementedError
+
+    # -- what you call -------------------------------------------------------------------------
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer of the run under way.
+
+        Raises:
+            PacelineError: outside fit, validate, test and predict.
+        """
+        if self._trainer is None:
+            raise PacelineError(
+                f"{type(self).__name__}.trainer is there only while a Trainer runs the module",
+                fix="use it in a step or a hook, not in __init__",
+            )
+        return self._trainer
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter; the CPU where there is none."""
+        first = next(self.parameters(), None)
+        return first.device if first is not None else torch.device("cpu")
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps done; 0 outside a run."""
+        return self._trainer.global_step if self._trainer else 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, from 0; 0 outside a run."""
+        return self._trainer.epoch if self._trainer else 0
+
+    @property
+    def hparams(self) -> dict[str, Any]:
+        """The constructor's arguments by name, defaults included."""
+        found: dict[str, Any] = self._hparams
+        return found
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *,
+        prog_bar: bool = False,
+        weight: float | Tensor | None = None,
+        reduce: str = "mean",
+        **unknown: Any,
+    ) -> None:
+        """Log a value: a number, a tensor of one element, or a torchmetrics object you updated.
+
+        Args:
+            name: Gets its phase in front unless it has a "/": ``loss`` is ``val/loss`` in validation.
+            prog_bar: Show it on the progress bar.
+            weight: What it counts in a mean; the samples of the batch unless given.
+            reduce: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"``.
+
+        Raises:
+            PacelineError: for a value that is not one number.
+        """
+        if unknown:
+            raise _unknown_log_argument(next(iter(unknown)))
+        trainer = self._trainer
+        if trainer is not None:  # outside a run a step can be called by hand, and logs nothing
+            trainer.store.log(name, value, prog_bar, weight, reduce)
+
+    def log_dict(self, values: Any, **options: Any) -> None:
+        """``log`` each item of a mapping or of a torchmetrics collection."""
+        for name, value in values.items():
+            self.log(name, value, **options)
+
+    def print(self, *values: Any) -> None:
+        """Print on rank 0 only, above a progress bar."""
+        text = " ".join(map(str, values))
+        if self._trainer is None:
+            print(text)
+        else:
+            self._trainer.say(text)
+
+    def all_gather(self, value: Tensor) -> Tensor:
+        """The value of every rank, stacked along a new first dimension."""
+        return torch.stack(self.trainer.strategy.gather(value))
+
+    def optimizers(self) -> Any:
+        """The optimizer, or the list of them, for manual optimization."""
+        found = self.trainer.manual_optimizers
+        return found[0] if len(found) == 1 else found
+
+    def lr_schedulers(self) -> Any:
+        """The scheduler, or the list of them, for manual optimization; None where there is none."""
+        found = [s.scheduler for s in self.trainer.optimization.schedules]
+        return found[0] if len(found) == 1 else (found or None)
+
+    def manual_backward(self, loss: Tensor) -> None:
+        """``loss.backward()`` under the run's precision."""
+        self.trainer.strategy.backward(loss)
+
+    @classmethod
+    def load_from_checkpoint(cls: type[T], path: Any, **arguments: Any) -> T:
+        """Build the module from a checkpoint's ``hparams`` and load its weights, on the CPU.
+
+        Args:
+            path: A checkpoint folder, or a run folder (its best checkpoint, else its latest).
+            arguments: Constructor arguments that replace the recorded ones, or were not plain data.
+
+        Raises:
+            PacelineError: for a damaged checkpoint, missing arguments, and weights of another model.
+        """
+        from .snapshot import build_from_checkpoint
+
+        return build_from_checkpoint(cls, path, arguments)
+
+
+def _bound_arguments(
+    cls: type, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+    try:
+        bound = signature.bind(module, *args, **kwargs)
+    except TypeError:
+        return {}  # copying and unpickling call __new__ alone; a wrong call fails in __init__ itself
+    bound.apply_defaults()
+    found: dict[str, Any] = {}
+    for name, value in list(bound.arguments.items())[1:]:
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            found |= value
+        elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
+            found[name] = value
+    return found
+
+
+def _unknown_log_argument(name: str) -> PacelineError:
+    return PacelineError(
+        f"log has no argument {name!r}",
+        allowed="prog_bar, weight, reduce",
+        fix=_LOG_PEERS.get(name),
+    )
+
+
+def is_overridden(module: TrainModule, name: str) -> bool:
+    """Whether the user's class writes this step."""
+    return getattr(type(module), name) is not getattr(TrainModule, name) or name in vars(module)

@@ -1,0 +1,90 @@
+"""Plain data to JSON and back, exactly: tuples, small tensors, arrays, bytes and non-string keys included."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import PacelineError
+
+_KIND = "__kind__"
+
+
+def encode(value: Any, where: str = "state") -> Any:
+    """``value`` as JSON can hold it.
+
+    Raises:
+        PacelineError: for anything that is no plain data; ``where`` names its place.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return _encode_mapping(value, where)
+    if isinstance(value, list):
+        return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        items = [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return {_KIND: "tuple", "items": items}
+    if isinstance(value, bytes):
+        return {_KIND: "bytes", "data": base64.b64encode(value).decode()}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {_KIND: "array", "dtype": value.dtype.str, "shape": list(value.shape), "data": data}
+    if isinstance(value, Tensor):
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        dtype = str(value.dtype).removeprefix("torch.")
+        data = base64.b64encode(raw).decode()
+        return {_KIND: "tensor", "dtype": dtype, "shape": list(value.shape), "data": data}
+    raise PacelineError(
+        "a checkpoint holds plain data only: numbers, strings, lists, dicts, tensors",
+        where=where,
+        got=type(value).__name__,
+        fix="leave it out of state_dict, or turn it into plain data there",
+    )
+
+
+def _encode_mapping(value: Mapping[Any, Any], where: str) -> Any:
+    if all(isinstance(key, str) for key in value) and _KIND not in value:
+        return {key: encode(item, f"{where}.{key}") for key, item in value.items()}
+    items = [
+        [encode(key, where), encode(item, f"{where}[{key!r}]")] for key, item in value.items()
+    ]
+    return {_KIND: "dict", "items": items}
+
+
+def decode(value: Any) -> Any:
+    """What ``encode`` was given."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kind = value.get(_KIND)
+    if kind is None:
+        return {key: decode(item) for key, item in value.items()}
+    if kind == "tuple":
+        return tuple(decode(item) for item in value["items"])
+    if kind == "dict":
+        return {decode(key): decode(item) for key, item in value["items"]}
+    data = base64.b64decode(value["data"])
+    if kind == "bytes":
+        return data
+    if kind == "array":
+        return np.frombuffer(data, dtype=value["dtype"]).reshape(value["shape"]).copy()
+    flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
+    return flat.view(getattr(torch, value["dtype"])).reshape(value["shape"])
+
+
+def is_plain(value: Any) -> bool:
+    """Whether ``encode`` takes it."""
+    try:
+        encode(value)
+    except PacelineError:
+        return False
+    return True

@@ -1,0 +1,100 @@
+"""Random generators: seeding all of them, and putting them back."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def derive(*parts: int) -> int:
+    """A 63-bit number that depends on all of ``parts`` and on nothing else."""
+    text = ",".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def order_seed(seed: int, epoch: int) -> int:
+    """The seed under which an epoch's sample order is drawn.
+
+    A hand-written loop gets the same order: ``seed_everything(order_seed(seed, epoch))``, then
+    ``for batch in loader``. A generator of the loader's own takes ``manual_seed`` of the same number.
+    """
+    return derive(seed, epoch)
+
+
+def seed_everything(seed: int) -> int:
+    """Seed torch (all devices), ``random`` and numpy; returns ``seed``.
+
+    Args:
+        seed: Any whole number from 0 to 2**64 - 1; numpy takes its lower 32 bits.
+    """
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    return seed
+
+
+def seed_for_sample(seed: int) -> None:
+    """Seed the CPU generators only: what a dataset draws from, in 8 us instead of 70."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+
+
+def cpu_state() -> tuple[Any, Any, Any]:
+    """The state of torch's CPU generator, ``random`` and numpy."""
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+
+def set_cpu_state(state: tuple[Any, Any, Any]) -> None:
+    """Put back what ``cpu_state`` gave."""
+    torch.set_rng_state(state[0])
+    random.setstate(state[1])
+    np.random.set_state(state[2])
+
+
+def full_state(device: torch.device) -> dict[str, Any]:
+    """Everything a resumed run must put back, as plain data and tensors."""
+    cpu, py, numpy = cpu_state()
+    state = {"torch": cpu, "python": py, "numpy": numpy}
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def set_full_state(state: dict[str, Any], device: torch.device) -> None:
+    """Put back what ``full_state`` gave."""
+    name, keys, *rest = state["numpy"]
+    numpy = (name, np.asarray(keys, dtype=np.uint32), *rest)
+    version, internal, gauss = state["python"]
+    set_cpu_state((state["torch"], (version, tuple(internal), gauss), numpy))
+    if device.type != "cpu" and "device" in state:
+        torch.get_device_module(device).set_rng_state(state["device"], device)
+
+
+@contextmanager
+def untouched(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn inside leaves no trace: validation cannot change training."""
+    state = full_state(device)
+    try:
+        yield
+    finally:
+        set_full_state(state, device)
+
+
+def generators_of(*owners: Any) -> list[torch.Generator]:
+    """The torch generators that loaders, samplers and batch samplers carry, nested samplers included."""
+    found: list[torch.Generator] = []
+    for owner in owners:
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator) and not any(generator is g for g in found):
+            found.append(generator)
+        inner = getattr(owner, "sampler", None)
+        if inner is not None:
+            found += [g for g in generators_of(inner) if not any(g is f for f in found)]
+    return found

@@ -1,0 +1,170 @@
+"""A finished or running run, read from its folder."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from ..errors import PacelineError, nearest
+from . import checkpoint_files as files
+from .run_folder import numbered
+
+
+class Series(NamedTuple):
+    """One value over a run."""
+
+    steps: list[int]
+    values: list[float]
+
+
+class Run:
+    """What ``fit`` returns, and ``paceline.Run(folder)`` opens.
+
+    Args:
+        folder: ``runs/<name>/<n>``.
+
+    Raises:
+        PacelineError: when there is no run in the folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "config.yaml").is_file():
+            raise PacelineError("there is no run in this folder", where=str(self.folder))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.yaml."""
+        found: dict[str, Any] = yaml.safe_load((self.folder / "config.yaml").read_text())
+        return found
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """metrics.jsonl, line by line; ``"nan"`` is NaN again."""
+        path = self.folder / "metrics.jsonl"
+        if not path.is_file():
+            return []
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [{k: float(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
+
+    @property
+    def metrics(self) -> Metrics:
+        """Each value over the run: ``run.metrics["val/accuracy"].values[-1]``."""
+        series = Metrics()
+        for row in self.rows:
+            for name, value in row.items():
+                if name not in ("step", "epoch", "time", "samples"):
+                    one = series.setdefault(name, Series([], []))
+                    one.steps.append(int(row["step"]))
+                    one.values.append(value)
+        return series
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The finished checkpoints, oldest first."""
+        return files.finished(self.folder / "checkpoints")
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest checkpoint."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def best(self) -> Path | None:
+        """The best checkpoint, where a Checkpoint callback monitored a value."""
+        return files.read_pointer(self.folder / "checkpoints" / "best")
+
+    def load(self, which: str = "best", **arguments: Any) -> Any:
+        """The trained module, built and loaded from the best (else the latest) checkpoint.
+
+        Args:
+            which: ``"best"`` or ``"latest"``.
+            arguments: Constructor arguments that are no plain data.
+
+        Raises:
+            PacelineError: when there is no checkpoint, or the module's class cannot be imported.
+        """
+        folder = (self.best if which == "best" else None) or self.latest
+        if folder is None:
+            raise PacelineError("the run has no checkpoint", where=str(self.folder))
+        name = files.verify(folder)["module"]["class"]
+        where, _, qualified = name.partition(":")
+        found: Any = sys.modules.get(where) or importlib.import_module(where)
+        for part in qualified.split("."):
+            found = getattr(found, part, None)
+        if found is None:
+            raise PacelineError(
+                f"the module's class {name} cannot be imported here",
+                fix=f"import it and call {qualified}.load_from_checkpoint({str(folder)!r})",
+            )
+        return found.load_from_checkpoint(folder, **arguments)
+
+
+class Metrics(dict[str, Series]):
+    """Series by full name; a wrong name is answered with the nearest one."""
+
+    def __missing__(self, name: str) -> Series:
+        raise PacelineError(
+            f"the run has no value {name!r}",
+            allowed=", ".join(self) or "nothing was logged",
+            meant=nearest(name, self),
+        )
+
+
+def find_checkpoint(path: Any) -> Path:
+    """The checkpoint folder that ``path`` is, or the best, else latest, of the run folder it is.
+
+    Raises:
+        PacelineError: when it is neither.
+    """
+    folder = Path(path)
+    if (folder / files.MANIFEST).is_file():
+        return folder
+    if (folder / "config.yaml").is_file():
+        run = Run(folder)
+        found = run.best or run.latest
+        if found is not None:
+            return found
+    raise PacelineError(
+        "there is no checkpoint at this path",
+        where=str(folder),
+        allowed="a folder with manifest.json, or a run folder with checkpoints",
+    )
+
+
+def find_resume(resume: str | Path, run_dir: str | Path, name: str, say: Any) -> Path | None:
+    """The checkpoint that ``fit(resume=...)`` means; None for ``"auto"`` where there is none.
+
+    Raises:
+        PacelineError: for ``"latest"`` and ``"best"`` without a checkpoint, and for a path that is none.
+    """
+    runs = [folder for _, folder in reversed(numbered(Path(run_dir) / name))]
+    if resume in ("latest", "auto"):
+        newest_first = (p for run in runs for p in reversed(files.finished(run / "checkpoints")))
+        found = files.newest_valid(newest_first, say)
+        if found is not None or resume == "auto":
+            return found
+    elif resume == "best":
+        for run in runs:
+            best = Run(run).best if (run / "config.yaml").is_file() else None
+            if best is not None:
+                files.verify(best)
+                return best
+    else:
+        found = find_checkpoint(resume)
+        files.verify(found)
+        return found
+    raise PacelineError(
+        f"resume={resume!r}: there is no checkpoint to resume from",
+        where=str(Path(run_dir) / name),
+        fix='resume="auto" starts fresh where there is none',
+    )

@@ -1,0 +1,127 @@
+"""The pieces put into a shallow copy of the user's DataLoader so that it reads in exact order.
+
+The user's dataset, collate function, workers and subclass stay; only the batch sampler is replaced, and,
+where something may draw random numbers, the dataset is wrapped so that each sample is read under a seed
+of its own.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+    default_convert,
+    get_worker_info,
+)
+
+from .rng import derive, seed_for_sample
+
+
+class Place(NamedTuple):
+    """Where a micro-batch lies: what its samples' seeds are derived from."""
+
+    seed: int
+    epoch: int
+    start: int
+
+
+class PlacedIndices(list[Any]):
+    """The indices of one micro-batch, carrying their place through the worker queue."""
+
+    place: Place
+
+
+class PlacedIndex(NamedTuple):
+    """One index of a loader that does not collate, with its place."""
+
+    index: Any
+    place: Place
+
+
+class SeededDataset(Dataset[Any]):
+    """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
+
+    A dataset with ``__getitems__`` of its own is read by the micro-batch, under the seed of its first sample.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.inner = dataset
+        self._draws = not reads_plainly(dataset)
+        own = getattr(dataset, "__getitems__", None)
+        self._by_batch = callable(own) and not isinstance(dataset, Subset)
+
+    def __getitem__(self, item: PlacedIndex) -> Any:
+        seed_for_sample(derive(*item.place))
+        return self.inner[item.index]
+
+    def __getitems__(self, indices: PlacedIndices) -> list[Any]:
+        seed, epoch, start = indices.place
+        if self._by_batch or not self._draws:
+            seed_for_sample(derive(seed, epoch, start))
+            return list(
+                self.inner.__getitems__(list(indices))
+                if self._by_batch
+                else [self.inner[i] for i in indices]
+            )
+        samples = []
+        for position, index in enumerate(indices, start):
+            seed_for_sample(derive(seed, epoch, position))
+            samples.append(self.inner[index])
+        return samples
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+
+class WorkerInit:
+    """Runs in each loader worker: leaves Ctrl-C to the main process and shows user code its own dataset."""
+
+    def __init__(self, users: Callable[[int], None] | None) -> None:
+        self._users = users
+
+    def __call__(self, worker_id: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        info = get_worker_info()
+        if info is not None and isinstance(info.dataset, SeededDataset):
+            vars(info)["dataset"] = info.dataset.inner
+        if self._users is not None:
+            self._users(worker_id)
+
+
+class Source:
+    """Stands where the loader's batch sampler was: gives what the feed wants read next."""
+
+    def __init__(self) -> None:
+        self.make: Callable[[], Iterable[Any]] = tuple
+        self.length = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.make())
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def reads_plainly(dataset: Any) -> bool:
+    """True for datasets that cannot draw: tensors, lists, and torch's subsets of them."""
+    kind = type(dataset)
+    if kind is Subset:
+        return reads_plainly(dataset.dataset)
+    if kind is ConcatDataset:
+        return all(reads_plainly(d) for d in dataset.datasets)
+    return kind in (TensorDataset, Tensor, list, tuple)
+
+
+def may_draw(loader: DataLoader[Any]) -> bool:
+    """Whether reading a batch can draw random numbers, in the dataset or in collating."""
+    plain_collate = loader.collate_fn in (default_collate, default_convert)
+    return not (plain_collate and reads_plainly(loader.dataset))

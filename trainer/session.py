@@ -1,0 +1,327 @@
+"""The run under way: where it is, and what callbacks and modules can ask of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..callbacks import Callback, Logger
+from ..callbacks.hooks import HookTable
+from ..durations import Cadence
+from ..errors import PacelineError, nearest
+from ..strategies import Strategy
+from . import checkpoint_files as files
+from . import snapshot
+from .evaluation import EvaluationLoop
+from .feed import Feed
+from .manual import ManualOptimizer
+from .metrics import MetricStore
+from .module import TrainModule
+from .optimization import Optimization
+from .run import Run
+from .run_folder import RunLog
+from .state import TrainState
+
+if TYPE_CHECKING:
+    from .arguments import TrainerArguments
+
+_ATTRIBUTE_PEERS = {
+    "callback_metrics": "metrics",
+    "logged_metrics": "metrics",
+    "progress_bar_metrics": "metrics",
+    "current_epoch": "epoch",
+    "should_stop": 'stop("why")',
+    "estimated_stepping_batches": "total_steps",
+    "lightning_module": "module",
+    "model": "module",
+    "log_dir": "folder",
+    "is_main_process": "is_global_zero",
+    "global_rank": "rank",
+    "train": "fit(module, dataloader)",
+    "evaluate": "validate(module, dataloader)",
+    "save_model": "save_checkpoint(path)",
+}
+
+
+class Session:
+    """The Trainer without its verbs: state, metrics, folder, stopping, saving.
+
+    Attributes:
+        settings: The validated arguments.
+        metrics: The latest reduced values by full name, plain floats, the same on every rank.
+        folder: The run folder; None before ``fit`` and where nothing is written.
+        stage: ``fit``, ``validate``, ``test`` or ``predict``; "" between runs.
+        sanity_checking: True during the validation before training.
+        max_epochs, max_steps: The limits in force; one epoch where none was given.
+    """
+
+    def __init__(
+        self, settings: TrainerArguments, strategy: Strategy, callbacks: list[Callback]
+    ) -> None:
+        from .arguments import elapsed_limit
+
+        self.settings, self.strategy, self.callbacks = settings, strategy, callbacks
+        self.max_steps = 1 if settings.fast_dev_run else settings.max_steps
+        no_limit = settings.max_epochs is self.max_steps is settings.max_time is None
+        self.max_epochs = 1 if no_limit else settings.max_epochs
+        self._max_seconds = elapsed_limit(settings.max_time)
+        self._writers = [c.write for c in callbacks if isinstance(c, Logger)]
+        self.run_log = RunLog()
+        self.name = settings.name or ""
+        self.hooks: HookTable
+        self.stage = ""
+        self._module: TrainModule | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new run: counters at zero, no folder, nothing logged."""
+        self.state = TrainState()
+        self.metrics: dict[str, float] = {}
+        self.folder: Path | None = None
+        self.optimization = Optimization()
+        self.manual_optimizers: list[ManualOptimizer] = []
+        self.steps_per_epoch: int | None = None
+        self.validation: EvaluationLoop | None = None
+        self.feeds: list[Feed] = []
+        self.train_store = self.store = MetricStore("train", self.say)
+        self.sanity_checking = False
+        self._stop: str | None = None
+        self._clock_start: float | None = None
+
+    @property
+    def module(self) -> TrainModule:
+        """The module of the run under way, or of the last one."""
+        if self._module is None:
+            raise PacelineError("the trainer has no module yet", fix="trainer.fit(module, ...)")
+        return self._module
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps done."""
+        return self.state.global_step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return self.state.epoch
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps until the limits on epochs and steps; None where that is unknown."""
+        limits = [] if self.max_steps is None else [self.max_steps]
+        if self.max_epochs is not None and self.steps_per_epoch is not None:
+            limits.append(self.max_epochs * self.steps_per_epoch)
+        return min(limits, default=None)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends here; None while it goes on."""
+        state = self.state
+        if self._stop is not None:
+            return self._stop
+        if self.max_steps is not None and state.global_step >= self.max_steps:
+            return f"max_steps={self.max_steps} reached"
+        if self.max_epochs is not None and state.epoch >= self.max_epochs:
+            return f"max_epochs={self.max_epochs} reached"
+        if self._max_seconds is not None and self.clock() >= self._max_seconds:
+            return f"max_time={self.settings.max_time} reached"
+        return None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is any reason to stop."""
+        return self.stop_reason is not None
+
+    @property
+    def place(self) -> str:
+        """The step under way, for messages."""
+        return f"step {self.state.global_step + 1}, epoch {self.state.epoch + 1}"
+
+    @property
+    def rank(self) -> int:
+        """This process' number among all, from 0."""
+        return self.strategy.environment.rank
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on the one process that writes files."""
+        return self.strategy.environment.is_global_zero
+
+    @property
+    def best(self) -> Path | None:
+        """The best checkpoint of the run, where one is monitored."""
+        return Run(self.folder).best if self.folder else None
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest checkpoint of the run."""
+        return Run(self.folder).latest if self.folder else None
+
+    @property
+    def validation_counts(self) -> bool:
+        """Whether the validation under way is one of training, not a sanity check or a call by itself."""
+        return self.stage == "fit" and not self.sanity_checking
+
+    @property
+    def shown_metrics(self) -> list[str]:
+        """Full names of the values logged with ``prog_bar=True``."""
+        stores = [self.train_store] + ([self.validation.store] if self.validation else [])
+        return [name for store in stores for name in store.shown]
+
+    def __getattr__(self, name: str) -> Any:
+        ours = _ATTRIBUTE_PEERS.get(name)
+        hint = f"; it is called {ours} here" if ours else ""
+        if not ours and not name.startswith("_"):
+            near = nearest(name, [n for n in dir(type(self)) if not n.startswith("_")])
+            hint = f"; did you mean {near}?" if near else ""
+        raise AttributeError(f"Trainer has no attribute {name!r}{hint}")
+
+    # -- time and stopping ---------------------------------------------------------------------
+
+    def clock(self) -> float:
+        """Seconds of training, earlier sessions of a resumed run included."""
+        if self._clock_start is None:
+            return self.state.elapsed
+        return self.state.elapsed + time.perf_counter() - self._clock_start
+
+    def start_clock(self) -> None:
+        """Training time runs from here."""
+        self._clock_start = time.perf_counter()
+
+    def stop_clock(self) -> None:
+        """Training time stands still from here."""
+        self.state.elapsed, self._clock_start = self.clock(), None
+
+    def stop(self, why: str) -> None:
+        """Ask the run to end at the next step boundary; the first reason given is kept."""
+        self._stop = self._stop or why
+
+    def is_due(self, cadence: Cadence) -> bool:
+        """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""
+        ended = self.state.position == 0
+        return cadence.due(self.state.global_step, self.state.epoch - ended, ended, self.clock)
+
+    # -- values --------------------------------------------------------------------------------
+
+    def log(self, name: str, value: Any, **options: Any) -> None:
+        """``TrainModule.log``, for callbacks."""
+        self.module.log(name, value, **options)
+
+    @contextmanager
+    def logging_to(self, store: MetricStore) -> Iterator[None]:
+        """What is logged inside goes to ``store``."""
+        before, self.store = self.store, store
+        try:
+            yield
+        finally:
+            self.store = before
+
+    def publish(self, values: dict[str, float]) -> None:
+        """Make reduced values the latest ones and write them as a row."""
+        if not values:
+            return
+        self.metrics.update(values)
+        if self.is_global_zero:
+            state = self.state
+            row = {
+                "step": state.global_step,
+                "epoch": state.epoch,
+                "time": round(self.clock(), 3),
+                "samples": state.samples,
+            }
+            for write in self._writers:
+                write(row | values)
+
+    def call_and_flush(self, hook_name: str) -> None:
+        """Call a hook; what each function of it logs is published behind it."""
+        for hook in self.hooks[hook_name]:
+            hook(self)
+            self.publish(self.train_store.close_window())
+
+    def validate_during_fit(self) -> None:
+        """A validation of the run under way, its values published."""
+        assert self.validation is not None
+        self.validation.run(self.publish)
+
+    def require_metric(self, name: str, who: str) -> float:
+        """The latest value of ``name``.
+
+        Raises:
+            PacelineError: when it was never logged; ``who`` asks for it.
+        """
+        if name not in self.metrics:
+            raise PacelineError(
+                f"{who} watches {name!r}, which was not logged",
+                where=f"after step {self.global_step}",
+                got=f"logged: {', '.join(self.metrics) or 'nothing'}",
+                meant=nearest(name, self.metrics),
+            )
+        return self.metrics[name]
+
+    def say(self, text: str) -> None:
+        """A line for the console (rank 0) and log.txt."""
+        self.run_log.say(text, console=self.is_global_zero)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """Write a checkpoint of the run under way into a new folder.
+
+        Raises:
+            PacelineError: when the folder exists, or no run is under way.
+        """
+        if self.module._trainer is None:
+            raise PacelineError(
+                "save_checkpoint writes the run under way, and there is none",
+                fix=f"the last run's checkpoints are in {self.folder}/checkpoints",
+            )
+        snapshot.save(self, Path(path))
+
+    def delete_checkpoint(self, path: Path) -> None:
+        """Delete a checkpoint, in an order that never leaves one that looks whole."""
+        files.delete(path)
+
+    def point_to(self, pointer: str, name: str) -> None:
+        """Make ``checkpoints/<pointer>`` (``latest``, ``best``) name a checkpoint."""
+        assert self.folder is not None
+        files.write_pointer(self.folder / "checkpoints" / pointer, name)
+
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration, as plain data for config.yaml."""
+        trainer = {name: _shown(getattr(self.settings, name)) for name in type(self.settings).model_fields}
+        module = self.module
+        return {
+            "name": self.name,
+            "trainer": trainer
+            | {"strategy": self.strategy.name, "precision": self.strategy.precision.name},
+            "module": {
+                "class": f"{type(module).__module__}:{type(module).__qualname__}",
+                "hparams": {name: _shown(value) for name, value in module.hparams.items()},
+            },
+        }
+
+    def data_fingerprint(self) -> dict[str, Any]:
+        """What tells the training data from other data."""
+        return self.feeds[0].fingerprint() if self.feeds else {}
+
+    def feed_state(self) -> dict[str, Any]:
+        """The position of a source that keeps its own."""
+        return self.feeds[0].state_dict()
+
+    def load_feed_state(self, state: dict[str, Any]) -> None:
+        """Take back what ``feed_state`` gave."""
+        self.feeds[0].load_state_dict(state)
+
+
+def _shown(value: Any) -> Any:
+    """Plain data as it is, anything else by its type's name."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_shown(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _shown(item) for key, item in value.items()}
+    return str(value) if isinstance(value, Path) else type(value).__name__

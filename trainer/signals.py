@@ -1,0 +1,47 @@
+"""Ctrl-C and SIGTERM: stop at the next step boundary, where the state is whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_WATCHED = (signal.SIGINT, signal.SIGTERM)
+
+
+class SignalStop:
+    """Turns the first signal into a stop request and the second into an immediate exit.
+
+    The handlers that were there before are put back by ``close``. Python runs handlers in the main thread
+    only: elsewhere nothing is installed.
+    """
+
+    def __init__(self, stop: Callable[[str], None]) -> None:
+        self._stop = stop
+        self._before: dict[int, Any] = {}
+        self.received: int | None = None
+        if threading.current_thread() is threading.main_thread():
+            for number in _WATCHED:
+                self._before[number] = signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            os._exit(128 + number)
+        self.received = number
+        self._stop(f"{signal.Signals(number).name} received")
+
+    def close(self) -> None:
+        """Put the earlier handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def reraise(self) -> None:
+        """After an orderly stop, end the process as the signal meant: nothing of the script runs on."""
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is not None:
+            raise SystemExit(128 + self.received)

@@ -1,0 +1,254 @@
+"""What a checkpoint holds of a run, and how it is put back: everything by name, nothing by position."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import PacelineError
+from ..strategies.single import Single
+from . import checkpoint_files as files
+from .batch import map_tensors
+from .optimization import Optimization
+from .plain import decode, encode, is_plain
+from .rng import full_state, set_full_state
+
+if TYPE_CHECKING:
+    from .module import TrainModule
+    from .trainer import Trainer
+
+M = TypeVar("M", bound="TrainModule")
+
+
+def save(trainer: Trainer, folder: Path) -> None:
+    """Write a checkpoint of a run at a step boundary."""
+    module, strategy = trainer.module, trainer.strategy
+    tensors = {f"model.{name}": value for name, value in _tensors(module).items()}
+    numbers: dict[str, Any] = {}
+    for index, optimizer in enumerate(trainer.optimization.optimizers):
+        found, plain = _optimizer_state(module, optimizer)
+        tensors |= {f"optim.{index}.{name}": value for name, value in found.items()}
+        numbers[str(index)] = plain
+    extra: dict[str, Any] = {}
+    trainer.hooks.call("on_save_checkpoint", trainer, extra)
+    trainer.state.elapsed = trainer.clock()
+    state = {
+        "counters": trainer.state.state_dict(),
+        "rng": full_state(strategy.device),
+        "optimizers": numbers,
+        "schedulers": [s.scheduler.state_dict() for s in trainer.optimization.schedules],
+        "precision": strategy.precision.state_dict(),
+        "callbacks": {c.state_key: c.state_dict() for c in trainer.callbacks},
+        "data": trainer.feed_state(),
+        "metrics": {"latest": trainer.metrics, "train": trainer.train_store.state_dict()},
+        "metric_objects": _metric_objects(module),
+        "extra_state": {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)},
+        "hooks": extra,
+    }
+    manifest = {
+        "counters": trainer.state.state_dict(),
+        "world": {"size": strategy.environment.world, "strategy": strategy.name},
+        "precision": strategy.precision.name,
+        "module": {
+            "class": f"{type(module).__module__}:{type(module).__qualname__}",
+            "hparams": {k: encode(v) for k, v in module.hparams.items() if is_plain(v)},
+            "not_plain": [k for k, v in module.hparams.items() if not is_plain(v)],
+        },
+        "config": trainer.config(),
+        "metrics": {k: v if v == v else "nan" for k, v in trainer.metrics.items()},
+        "data": trainer.data_fingerprint(),
+    }
+    files.write(folder, strategy, tensors, encode(state), manifest)
+
+
+def restore(trainer: Trainer, folder: Path) -> None:
+    """Put a run back where a checkpoint left it: everything but data position, which the state holds."""
+    manifest, state = read(folder)
+    module, strategy = trainer.module, trainer.strategy
+    names = stored_names(folder, manifest)
+    load_weights(module, folder, strategy, names)
+    optimizers = trainer.optimization.optimizers
+    if len(optimizers) != len(state["optimizers"]):
+        raise PacelineError(
+            "the checkpoint has another number of optimizers",
+            got=f"{len(optimizers)} now, {len(state['optimizers'])} in {folder}",
+        )
+    for index, optimizer in enumerate(optimizers):
+        prefix = f"optim.{index}."
+        wanted = [name for name in names if name.startswith(prefix)]
+        found = strategy.load_tensors(str(folder), wanted) if wanted else {}
+        tensors = {name.removeprefix(prefix): value for name, value in found.items()}
+        _load_optimizer(module, optimizer, tensors, state["optimizers"][str(index)])
+    _load_schedulers(trainer.optimization, state["schedulers"])
+    strategy.precision.load_state_dict(state["precision"])
+    trainer.state.load_state_dict(state["counters"])
+    for callback in trainer.callbacks:
+        if state["callbacks"].get(callback.state_key):
+            callback.load_state_dict(state["callbacks"][callback.state_key])
+    trainer.metrics.update(state["metrics"]["latest"])
+    trainer.train_store.load_state_dict(state["metrics"]["train"])
+    _load_metric_objects(module, map_tensors(state["metric_objects"], lambda t: t.to(strategy.device)))
+    trainer.load_feed_state(state["data"])
+    trainer.hooks.call("on_load_checkpoint", trainer, state["hooks"])
+    set_full_state(state["rng"], strategy.device)
+
+
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A verified checkpoint's manifest and decoded state."""
+    manifest = files.verify(folder)
+    state: dict[str, Any] = decode(files.read_state(folder))
+    return manifest, state
+
+
+def stored_names(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    """The names of all tensors in a checkpoint."""
+    from safetensors import safe_open
+
+    names: list[str] = []
+    for file in manifest["files"]:
+        if file.endswith(".safetensors"):
+            with safe_open(folder / file, framework="pt") as content:
+                names += content.keys()
+    return names
+
+
+def load_weights(
+    module: nn.Module, folder: Path, strategy: Any, names: list[str] | None = None
+) -> None:
+    """Load a checkpoint's weights into ``module``.
+
+    Raises:
+        PacelineError: one report of everything missing, unexpected or of another shape.
+    """
+    if names is None:
+        names = stored_names(folder, files.verify(folder))
+    stored = {n.removeprefix("model."): n for n in names if n.startswith("model.")}
+    mine = _tensors(module)
+    loaded = strategy.load_tensors(str(folder), stored.values())
+    values = {name: loaded[full] for name, full in stored.items()}
+    differences = [f"missing in the checkpoint: {n}" for n in mine if n not in values]
+    differences += [f"not in the model: {n}" for n in values if n not in mine]
+    differences += [
+        f"{n}: shape {list(values[n].shape)} in the checkpoint, {list(mine[n].shape)} in the model"
+        for n in mine
+        if n in values and values[n].shape != mine[n].shape
+    ]
+    if differences:
+        more = f"\n    and {len(differences) - 6} more" if len(differences) > 6 else ""
+        raise PacelineError(
+            f"the checkpoint is of another model: {len(differences)} differences",
+            where=str(folder),
+            got="\n    " + "\n    ".join(differences[:6]) + more,
+        )
+    with torch.no_grad():
+        for name, tensor in mine.items():
+            tensor.copy_(values[name])
+
+
+def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:
+    """``TrainModule.load_from_checkpoint``."""
+    from .run import find_checkpoint
+
+    folder = find_checkpoint(path)
+    recorded = files.verify(folder)["module"]
+    missing = [name for name in recorded["not_plain"] if name not in arguments]
+    if missing:
+        raise PacelineError(
+            f"{cls.__name__}.load_from_checkpoint needs what is no plain data: {', '.join(missing)}",
+            fix=f"{cls.__name__}.load_from_checkpoint(path, {missing[0]}=...)",
+        )
+    hparams = {name: decode(value) for name, value in recorded["hparams"].items()}
+    module = cls(**(hparams | arguments))
+    load_weights(module, folder, Single())
+    return module
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+
+
+def _parameter_names(module: nn.Module) -> dict[int, str]:
+    return {id(p): name for name, p in module.named_parameters()}
+
+
+def _optimizer_state(
+    module: nn.Module, optimizer: Optimizer
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Moments by ``<parameter>.<key>``, and the rest: groups and plain values, by parameter name."""
+    names = _parameter_names(module)
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            name = f"{names[id(parameter)]}.{key}"
+            (tensors if isinstance(value, Tensor) else values)[name] = value
+    groups = [
+        {key: value for key, value in group.items() if key != "params"}
+        | {"params": [names[id(p)] for p in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    return tensors, {"groups": groups, "values": values}
+
+
+def _load_optimizer(
+    module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
+) -> None:
+    names = _parameter_names(module)
+    content = optimizer.state_dict()
+    by_position: dict[int, str] = {}
+    for group, saved in zip(optimizer.param_groups, content["param_groups"], strict=True):
+        for position, parameter in zip(saved["params"], group["params"], strict=True):
+            by_position[position] = names[id(parameter)]
+    mine = [[by_position[i] for i in saved["params"]] for saved in content["param_groups"]]
+    if [sorted(g) for g in mine] != [sorted(g["params"]) for g in plain["groups"]]:
+        raise PacelineError(
+            "the optimizer's parameter groups are not those of the checkpoint",
+            got=f"{[len(g) for g in mine]} parameters a group",
+            allowed=f"{[len(g['params']) for g in plain['groups']]}, by the same names",
+        )
+    everything: dict[str, Any] = {**tensors, **plain["values"]}
+    by_name: dict[str, dict[str, Any]] = {}
+    for full, value in everything.items():
+        name, _, key = full.rpartition(".")
+        by_name.setdefault(name, {})[key] = value
+    content["state"] = {i: by_name[n] for i, n in by_position.items() if n in by_name}
+    for saved, group in zip(content["param_groups"], plain["groups"], strict=True):
+        saved.update({key: value for key, value in group.items() if key != "params"})
+    optimizer.load_state_dict(content)
+
+
+def _load_schedulers(optimization: Optimization, states: list[dict[str, Any]]) -> None:
+    if len(states) != len(optimization.schedules):
+        raise PacelineError(
+            "the checkpoint has another number of learning rate schedules",
+            got=f"{len(optimization.schedules)} now, {len(states)} in the checkpoint",
+        )
+    for schedule, state in zip(optimization.schedules, states, strict=True):
+        for key, value in vars(schedule.scheduler).items():
+            if isinstance(value, Counter) and isinstance(state.get(key), dict):
+                state[key] = Counter(state[key])
+        schedule.scheduler.load_state_dict(state)
+
+
+def _metric_objects(module: nn.Module) -> dict[str, Any]:
+    """The states of torchmetrics objects, which a state_dict leaves out: an epoch may be half counted."""
+    return {
+        name: {"state": dict(part.metric_state), "count": getattr(part, "_update_count", 0)}
+        for name, part in module.named_modules()
+        if isinstance(getattr(part, "metric_state", None), Mapping)
+    }
+
+
+def _load_metric_objects(module: nn.Module, states: dict[str, Any]) -> None:
+    parts = dict(module.named_modules())
+    for name, saved in states.items():
+        if name in parts:
+            for key, value in saved["state"].items():
+                setattr(parts[name], key, value)
+            parts[name]._update_count = saved["count"]

@@ -1,0 +1,43 @@
+"""Where a run is: one small value, and all that counts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(slots=True)
+class TrainState:
+    """The counters of a run. A checkpoint writes exactly these.
+
+    Attributes:
+        global_step: Optimizer steps done over the whole run.
+        epoch: The epoch under way, from 0; after the last one, the number of epochs done.
+        position: How far the epoch's order is consumed by finished steps, in samples.
+        batch_idx: Micro-batches of this epoch that this rank has done.
+        samples: Samples trained on over the whole run, all ranks.
+        elapsed: Seconds of training, earlier sessions of a resumed run included.
+        skipped_steps: Updates left out because a loss was not finite.
+        weight_reference: The power of two that returned weights are divided by; None until needed.
+        global_batch: Samples in a full step, as the run began; 0 where it is not known.
+    """
+
+    global_step: int = 0
+    epoch: int = 0
+    position: int = 0
+    batch_idx: int = 0
+    samples: int = 0
+    elapsed: float = 0.0
+    skipped_steps: int = 0
+    weight_reference: float | None = None
+    global_batch: int = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """All counters, as plain data."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave; a counter it lacks keeps its default."""
+        for field in fields(self):
+            if field.name in state:
+                setattr(self, field.name, state[field.name])

@@ -1,0 +1,149 @@
+"""Steps of anything that can only be iterated: IterableDataset loaders, lists of batches, generators."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from .batch import count_samples
+from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
+from .order import split
+from .rng import derive, order_seed, seed_for_sample
+from .sampling import Source, WorkerInit
+
+
+class StreamFeed(Feed):
+    """Takes batches as they come; a step is ``accumulate`` of them.
+
+    A loader over an IterableDataset can be asked for other batch sizes, so ``global_batch_size`` holds
+    there. Resuming uses the source's own ``state_dict`` where it has one, and reads forward elsewhere.
+    """
+
+    def __init__(self, source: Any, settings: FeedSettings) -> None:
+        super().__init__(settings)
+        self._source = source
+        self._ready = isinstance(source, (list, tuple))
+        self._loader = isinstance(source, DataLoader)
+        self._drop_last = bool(getattr(source, "drop_last", False))
+        self.micro_batches = settings.accumulate
+        if self._loader:
+            self._source = self._copy(source)
+        else:
+            refuse_global_batch(settings, "the batches come ready made")
+        try:
+            batches: int | None = limited(len(source), settings.limit)
+        except (TypeError, NotImplementedError):
+            batches = settings.limit if isinstance(settings.limit, int) else None
+        self._batches = batches
+        self.steps_per_epoch = batches and -(-batches // self.micro_batches)
+        self._users = source
+        self._restored: dict[str, Any] | None = None
+        self._handed_out = 0
+
+    def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        duplicate = copy.copy(loader)
+        inside = vars(duplicate)
+        inside["generator"] = torch.Generator()
+        inside["_iterator"] = None
+        if loader.num_workers:
+            inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
+        if loader.batch_size is not None:
+            self.step_size = self.settings.global_batch or (
+                loader.batch_size * self.settings.accumulate
+            )
+        if self.settings.global_batch is not None:
+            if loader.batch_size is None:
+                refuse_global_batch(self.settings, "the dataset makes the batches")
+            sizes = split(
+                self.settings.global_batch, -(-self.settings.global_batch // loader.batch_size)
+            )
+            self.micro_batches = len(sizes)
+            source = Source()
+            source.make = lambda: ([None] * size for size in cycle(sizes))
+            inside["batch_sampler"] = source
+        return duplicate
+
+    def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
+        set_epoch = getattr(getattr(self._users, "dataset", self._users), "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+        if self._loader:
+            self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
+        self.ended = False
+        self._handed_out = 0
+        iterator = self._iterate()
+        self._go_to(epoch, position, iterator)
+        while True:
+            batches, sizes = self._gather(iterator, epoch)
+            if not batches or (self._drop_last and len(batches) < self.micro_batches):
+                return
+            self.ended = self._ready and self._handed_out == self._batches
+            yield batches, sizes, sum(sizes)
+
+    def _iterate(self) -> Iterator[Any]:
+        """The source's own iteration, begun at the first read: under that read's seed."""
+        yield from iter(self._source)
+
+    def _gather(self, iterator: Iterator[Any], epoch: int) -> tuple[list[Any], list[int]]:
+        batches: list[Any] = []
+        while len(batches) < self.micro_batches and self._handed_out != self._batches:
+            try:
+                batches.append(self._read(iterator, self._isolate(epoch)))
+            except StopIteration:
+                break
+            self._handed_out += 1
+        return batches, [count_samples(batch) for batch in batches]
+
+    def _isolate(self, epoch: int) -> Callable[[], None] | None:
+        if self._ready:
+            return None
+        seed = derive(self.settings.seed, epoch, self._handed_out)
+        return lambda: seed_for_sample(seed)
+
+    def _go_to(self, epoch: int, position: int, iterator: Iterator[Any]) -> None:
+        restored, self._restored = self._restored, None
+        if restored is not None and position:
+            self._keeper().load_state_dict(restored["source"])
+            self._handed_out = restored["batches"]
+            return
+        done = 0
+        while done < position:
+            batches, sizes = self._gather(iterator, epoch)
+            if not batches:
+                break
+            done += sum(sizes)
+        if position and not self._ready:
+            self.settings.say(
+                f"the data keeps no position of its own: read {self._handed_out} batches forward"
+            )
+
+    def _keeper(self) -> Any:
+        """Who keeps a position that can be saved: the loader, or its dataset read in this process."""
+        dataset = getattr(self._source, "dataset", None)
+        here = getattr(self._source, "num_workers", 0) == 0
+        for owner in (self._source, dataset if here else None):
+            if hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict"):
+                return owner
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        keeper = self._keeper()
+        if keeper is None:
+            return {}
+        return {"source": keeper.state_dict(), "batches": self._handed_out}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state and self._keeper() is not None:
+            self._restored = state
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"dataset": type(getattr(self._users, "dataset", self._users)).__name__}
+
+    def close(self) -> None:
+        if self._loader:
+            vars(self._source)["_iterator"] = None

@@ -1,0 +1,306 @@
+"""The Trainer: owns the run, leaves the algorithm to ``loop.py`` and the device to the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, Never
+
+from ..callbacks import (
+    Callback,
+    Checkpoint,
+    Curves,
+    JSONLogger,
+    Logger,
+    ModelSummary,
+    Progress,
+    TensorBoard,
+)
+from ..callbacks.hooks import HookTable
+from ..errors import PacelineError, nearest
+from ..strategies import Environment, Precision, Strategy, find_device, make_precision, make_strategy
+from . import fitting, snapshot
+from .diagnosis import explain
+from .evaluation import PHASES, EvaluationLoop
+from .manual import ManualOptimizer
+from .module import TrainModule
+from .run import Run, find_checkpoint
+from .session import Session
+from .signals import SignalStop
+from .sources import evaluation_feeds, find_data, require_step
+
+_FIT_PEERS = {
+    "ckpt_path": "resume",
+    "resume_from_checkpoint": "resume",
+    "train_dataloaders": "train_dataloader",
+    "val_dataloaders": "val_dataloader",
+    "eval_dataset": "val_dataloader",
+    "dataloaders": "dataloader",
+    "model": "module, the first argument",
+}
+_FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "dataloader", "datamodule", "resume", "weights")
+class Trainer(Session):
+    """Trains a ``TrainModule``.
+
+    Args:
+        strategy: ``"auto"`` or ``"single"``, or a ``Strategy`` object.
+        precision: ``"32"``, ``"bf16"``, ``"fp16"``, ``"64"``, ``"bf16-true"``, ``"fp16-true"``, or a
+            ``Precision`` object.
+        accelerator: ``"auto"``, ``"cpu"``, ``"gpu"`` or a device type ``torch.accelerator`` knows.
+        devices: A count, -1, a list of ids, ``"0,1"`` or ``"auto"``.
+        max_epochs, max_steps, max_time: The first limit reached ends the run. Without any: one epoch.
+        global_batch_size: Samples in an optimizer step; else batch size x ranks x ``accumulate``.
+        accumulate: Micro-batches in a step.
+        clip_grad_norm, clip_grad_value: Clip each step's gradients; None does not.
+        validate_every: A duration; None never validates.
+        log_every: A duration between two log points, 50 steps unless given; step 1 is logged too.
+        sanity_val_batches: Validation batches read before training; nothing of them is logged.
+        limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: A count (int)
+            or a part (float) of the loader's batches.
+        fast_dev_run: One step and one validation batch; nothing is written.
+        overfit_batches: Train (and validate) on the same few batches of the training data every epoch.
+        callbacks: Added to the default ones; one of the same class (or a subclass) replaces it.
+        progress, checkpoint, loggers: The default callbacks, each off with False.
+        nonfinite: For a loss that is NaN or infinite: ``"raise"``, ``"skip"`` its step, or ``"ignore"``.
+            Looking at the loss waits for the device once a micro-batch; ``"ignore"`` never waits.
+        seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
+        deterministic: Switch torch's deterministic algorithms on.
+        run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given.
+
+    The remaining arguments are for later versions; other values than their defaults are refused.
+
+    Raises:
+        PacelineError: one report of all arguments that are not right.
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: str | Strategy = "auto",
+        precision: str | int | Precision = "32",
+        accelerator: str = "auto",
+        devices: int | str | Sequence[int] = "auto",
+        num_nodes: int = 1,
+        max_epochs: int | None = None,
+        max_steps: int | None = None,
+        max_time: str | timedelta | None = None,
+        global_batch_size: int | None = None,
+        accumulate: int = 1,
+        clip_grad_norm: float | None = None,
+        clip_grad_value: float | None = None,
+        validate_every: int | str | timedelta | None = "1ep",
+        log_every: int | str | timedelta | None = None,
+        sanity_val_batches: int = 2,
+        limit_train_batches: int | float | None = None,
+        limit_val_batches: int | float | None = None,
+        limit_test_batches: int | float | None = None,
+        limit_predict_batches: int | float | None = None,
+        fast_dev_run: bool = False,
+        overfit_batches: int | float = 0,
+        callbacks: Callback | Sequence[Callback] = (),
+        progress: bool = True,
+        checkpoint: bool = True,
+        loggers: bool | Logger | Sequence[Logger] = True,
+        nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+        max_restarts: int = 0,
+        timeouts: None = None,
+        debug: bool = False,
+        sync_batchnorm: bool = False,
+        profile: None = None,
+        seed: int = 0,
+        deterministic: bool = False,
+        compile: bool = False,
+        run_dir: str | Path = "runs",
+        name: str | None = None,
+        **unknown: Never,
+    ) -> None:
+        given = {k: v for k, v in locals().items() if k not in ("self", "unknown", "__class__")} | unknown
+        from .arguments import elapsed_limit, validate_arguments
+
+        settings = validate_arguments(given)
+        strategy = make_strategy(settings.strategy)
+        device = find_device(settings.accelerator, settings.devices)
+        strategy.attach(Environment(device), make_precision(settings.precision))
+        super().__init__(settings, strategy, _all_callbacks(settings))
+
+    # -- runs ----------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        module: TrainModule,
+        train_dataloader: Any = None,
+        val_dataloader: Any = None,
+        datamodule: Any = None,
+        resume: str | Path | None = None,
+        **unknown: Never,
+    ) -> Run:
+        """Train ``module`` until the first limit is reached or a stop is asked for.
+
+        Args:
+            train_dataloader: A DataLoader, or any object with ``__iter__`` over batches.
+            val_dataloader: One, or a list or dict of several.
+            resume: ``"auto"``, ``"latest"``, ``"best"`` or the path of a checkpoint or run.
+
+        Raises:
+            PacelineError: for mistakes, before anything is computed where that is possible.
+        """
+        _refuse_unknown("fit", unknown)
+        self.reset()
+        with self._stage("fit", module, datamodule) as signals:
+            fitting.check_module(self)
+            data = fitting.FitData(train_dataloader, val_dataloader, datamodule)
+            loop = fitting.prepare(self, data, resume)
+            self.manual_optimizers = [
+                ManualOptimizer(o, self) for o in self.optimization.optimizers
+            ]
+            if self.done:
+                self.say(f"nothing to do: the run is at its limit already ({self.stop_reason})")
+            else:
+                self.hooks.call("on_fit_start", self)
+                fitting.sanity_check(self)
+                self.start_clock()
+                loop.run()
+                self.hooks.call("on_fit_end", self)
+        signals.reraise()
+        return Run(self.folder)
+
+    def validate(
+        self, module: TrainModule, dataloader: Any = None, weights: Any = None, **more: Any
+    ) -> dict[str, float]:
+        """One pass over validation data; the values by full name.
+
+        Args:
+            dataloader: One, or a list or dict of several; else the DataModule's or module's own.
+            weights: ``"best"`` of the last fit, or the path of a checkpoint or run; None: as they are.
+        """
+        return self._evaluate("validate", module, dataloader, weights, more)
+
+    def test(
+        self, module: TrainModule, dataloader: Any = None, weights: Any = None, **more: Any
+    ) -> dict[str, float]:
+        """As ``validate``, with ``test_step`` and test data."""
+        return self._evaluate("test", module, dataloader, weights, more)
+
+    def predict(
+        self, module: TrainModule, dataloader: Any = None, weights: Any = None, **more: Any
+    ) -> list[Any]:
+        """The output of ``predict_step`` for each batch, on the CPU, in the data's order."""
+        outputs: list[Any] = self._evaluate("predict", module, dataloader, weights, more)
+        return outputs
+
+    def _evaluate(
+        self, stage: str, module: TrainModule, dataloader: Any, weights: Any, more: dict[str, Any]
+    ) -> Any:
+        datamodule = more.pop("datamodule", None)
+        _refuse_unknown(stage, more)
+        self.feeds = []
+        with self._stage(stage, module, datamodule) as signals:
+            require_step(self, stage)
+            kind = PHASES[stage]
+            data = find_data(dataloader, kind, datamodule, module)
+            if data is None:
+                raise PacelineError(
+                    f"there is no data to {stage} with",
+                    allowed=f"{stage}(module, dataloader), a DataModule, or {kind}_dataloader "
+                    "on the module",
+                )
+            if weights is not None:
+                found = self.best if weights == "best" else find_checkpoint(weights)
+                if found is None:
+                    raise PacelineError("there is no best checkpoint", fix="Checkpoint(monitor=...)")
+                snapshot.load_weights(module, found, self.strategy)
+            self.strategy.setup(module, lambda: None)
+            feeds = evaluation_feeds(self, stage, data)
+            self.feeds = list(feeds.values())
+            loop = EvaluationLoop(self, stage, feeds)
+            values: dict[str, float] = {}
+            if stage == "predict":
+                result: Any = loop.predict()
+            else:
+                loop.run(values.update)
+                self.metrics.update(values)
+                result = values
+                shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+                self.say(f"{stage}: {shown}")
+        signals.reraise()
+        return result
+
+    @contextmanager
+    def _stage(self, stage: str, module: TrainModule, datamodule: Any) -> Iterator[SignalStop]:
+        """What surrounds every run: setup, the one report of an error, and teardown always."""
+        if not isinstance(module, TrainModule):
+            raise PacelineError(
+                f"{stage} takes a TrainModule", got=type(module).__name__, fix="subclass TrainModule"
+            )
+        self._module, self.stage = module, stage
+        self.name = fitting.run_name(self.settings.name, module)
+        self.hooks = HookTable(module, self.callbacks)
+        vars(module)["_trainer"] = self
+        signals = SignalStop(self.stop)
+        failed: BaseException | None = None
+        try:
+            for owner in (datamodule, module):
+                if hasattr(owner, "prepare_data"):
+                    owner.prepare_data()
+                if hasattr(owner, "setup"):
+                    owner.setup(stage)
+            self.hooks.call("on_setup", self, stage)
+            yield signals
+        except BaseException as error:
+            failed = error
+            explain(error)
+            self._call_each("on_exception", failed, self, error)
+            raise
+        finally:
+            self._call_each("on_teardown", failed, self, stage)
+            for owner in (datamodule, module):
+                if hasattr(owner, "teardown"):
+                    owner.teardown(stage)
+            for feed in self.feeds:
+                feed.close()
+            self.strategy.close()
+            signals.close()
+            vars(module).pop("_trainer", None)
+            self.stop_clock()
+            self.stage = ""
+
+    def _call_each(self, name: str, failed: BaseException | None, *args: Any) -> None:
+        """Call every function of a closing hook, whatever one of them raises."""
+        first: BaseException | None = None
+        for hook in self.hooks[name]:
+            try:
+                hook(*args)
+            except Exception as error:
+                first = first or error
+                if failed is not None:
+                    failed.add_note(f"then {name} failed too: {type(error).__name__}: {error}")
+        if first is not None and failed is None:
+            raise first
+
+
+def _refuse_unknown(method: str, unknown: dict[str, Any]) -> None:
+    for name in unknown:
+        ours = _FIT_PEERS.get(name)
+        raise PacelineError(
+            f"{method} has no argument {name!r}",
+            meant=None if ours else nearest(name, _FIT_ARGUMENTS),
+            fix=f"it is called {ours} here" if ours else None,
+        )
+
+
+def _all_callbacks(settings: Any) -> list[Callback]:
+    """The user's callbacks, then the defaults none of them replaces; checkpoints last, to see all others' state."""
+    given: list[Callback] = list(settings.callbacks)
+    defaults: list[Callback] = []
+    if settings.progress:
+        defaults += [Progress(), ModelSummary()]
+    if settings.loggers is True and not settings.fast_dev_run:
+        defaults += [JSONLogger(), TensorBoard(), Curves()]
+    elif settings.loggers and not settings.fast_dev_run:
+        defaults += settings.loggers
+    if settings.checkpoint and not settings.fast_dev_run:
+        defaults.append(Checkpoint())
+    kept = [d for d in defaults if not any(isinstance(g, type(d)) for g in given)]
+    return sorted([*given, *kept], key=lambda c: isinstance(c, Checkpoint))
