@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -105,6 +106,14 @@ class Cadence:
         if self._whole:
             return epoch_ended and (epoch + 1) % self._amount == 0
         return self._fraction_due(global_step, epoch, epoch_ended)
+
+    def next_step(self, global_step: int, epoch: int) -> float:
+        """The earliest step behind ``global_step`` that may be due; infinite: only an epoch's end may."""
+        if self.every.unit == "st":
+            return (global_step // self._amount + 1) * self._amount
+        if self.every.unit == "ep" and self._whole:
+            return math.inf
+        return global_step + 1
 
     def _fraction_due(self, global_step: int, epoch: int, epoch_ended: bool) -> bool:
         length = self.steps_per_epoch or 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -134,9 +135,14 @@ def _clock(seconds: float) -> str:
 
 def _memory(device: torch.device) -> str:
     if device.type == "cpu":
-        import psutil
-
-        used = psutil.Process().memory_info().rss
+        used = _process().memory_info().rss
     else:
         used = torch.accelerator.memory_allocated(device)
     return f"{used / 2**30:.2g}GB"
+
+
+@cache
+def _process() -> Any:
+    import psutil
+
+    return psutil.Process()

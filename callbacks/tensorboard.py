@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +17,15 @@ _POSITION = {"step", "epoch", "time", "samples"}
 
 
 class TensorBoard(Logger):
-    """Writes every value as a scalar. TensorBoard is imported at the first write, not before."""
+    """Writes every value as a scalar, without a thread of its own.
+
+    TensorBoard is imported at the first write, not before.
+    """
 
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._writer: Any = None
+        self._event: Any = None
         self._resumed_at: int | None = None
 
     def on_fit_start(self, trainer: Trainer) -> None:
@@ -30,25 +36,31 @@ class TensorBoard(Logger):
     def write(self, row: dict[str, float]) -> None:
         if self._folder is None:
             return
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
         if self._writer is None:
-            self._writer = EventFileWriter(str(self._folder))
-            if self._resumed_at is not None:
-                # What a killed run wrote behind its checkpoint is purged by the reader on this mark.
-                purge = Event(wall_time=time.time(), step=self._resumed_at + 1)
-                purge.session_log.status = SessionLog.START
-                self._writer.add_event(purge)
-        # One event for the whole row: a tenth of the time of one event per value.
-        values = [
-            Summary.Value(tag=name, simple_value=value)
-            for name, value in row.items()
-            if name not in _POSITION
-        ]
-        event = Event(wall_time=time.time(), step=int(row["step"]), summary=Summary(value=values))
-        self._writer.add_event(event)
+            self._open(self._folder)
+        # One event for the whole row: a fraction of the time of one event per value.
+        event = self._event(wall_time=time.time(), step=int(row["step"]))
+        for name, value in row.items():
+            if name not in _POSITION:
+                event.summary.value.add(tag=name, simple_value=value)
+        self._writer.write(event.SerializeToString())
+        self._writer.flush()
+
+    def _open(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(exist_ok=True)
+        self._event = Event
+        now = time.time()
+        path = folder / f"events.out.tfevents.{now:.6f}.{platform.node()}.{os.getpid()}"
+        self._writer = RecordWriter(path.open("wb"))
+        self._writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+        if self._resumed_at is not None:
+            # What a killed run wrote behind its checkpoint is purged by the reader on this mark.
+            purge = Event(wall_time=now, step=self._resumed_at + 1)
+            purge.session_log.status = SessionLog.START
+            self._writer.write(purge.SerializeToString())
 
     def on_teardown(self, trainer: Trainer, stage: str) -> None:
         if self._writer is not None:

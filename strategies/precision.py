@@ -28,6 +28,9 @@ class Precision:
     input_dtype: torch.dtype | None = None
     """The dtype floating inputs are cast to; None leaves them as they are."""
 
+    scales: bool = False
+    """Whether ``scale`` and ``unscale`` do anything."""
+
     def attach(self, device: torch.device) -> None:
         """Refuse a device that cannot compute in this precision (one 2x2 product is tried).
 
@@ -93,6 +96,7 @@ class AutocastFP16(AutocastBF16):
 
     name = "fp16"
     compute_dtype = torch.float16
+    scales = True
 
     def __init__(
         self,

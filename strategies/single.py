@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .base import Strategy, parameters_of
+from .base import Strategy, clear_gradients, parameters_of
 
 T = TypeVar("T")
 
@@ -39,7 +39,9 @@ class Single(Strategy):
         return step_in_context
 
     def backward(self, loss: Tensor) -> None:
-        self.precision.scale(loss).backward()
+        if self.precision.scales:
+            loss = self.precision.scale(loss)
+        loss.backward()
 
     def unscale(self, optimizer: Optimizer) -> None:
         self.precision.unscale(optimizer)
@@ -57,8 +59,12 @@ class Single(Strategy):
             nn.utils.clip_grad_value_(parameters, value)
 
     def step(self, optimizer: Optimizer) -> bool:
-        applied = self.precision.step(optimizer)
-        optimizer.zero_grad(set_to_none=True)
+        applied = True
+        if self.precision.scales:
+            applied = self.precision.step(optimizer)
+        else:
+            optimizer.step()
+        clear_gradients(optimizer)
         return applied
 
     def reduce(self, values: Tensor, op: str = "sum") -> Tensor:

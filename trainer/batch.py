@@ -27,7 +27,7 @@ def count_samples(batch: Any) -> int:
         tensor = batch[0]
     else:
         tensor = first_tensor(batch)
-    return tensor.shape[0] if tensor is not None and tensor.ndim else 1
+    return tensor.size(0) if tensor is not None and tensor.ndim else 1
 
 
 def _children(batch: Any) -> list[Any]:

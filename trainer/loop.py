@@ -41,9 +41,9 @@ class TrainLoop:
         self.training_step = self.strategy.step_function(module, "training_step")
         self.takes_index = positional_arguments(module.training_step) > 1
         self.loss_value = self.store.value("loss")
-        self.nonfinite = settings.nonfinite
+        self.reads_loss = settings.nonfinite != "ignore"
         self.clock = trainer.clock
-        self.clip_norm, self.clip_value = settings.clip_grad_norm, settings.clip_grad_value
+        self.optimizer = optimization.optimizers[0]
         self.step_schedules = optimization.of_interval("step") if not self.manual else []
         self.hooks = trainer.hooks
         self.on_step_start = trainer.hooks["on_step_start"]
@@ -51,8 +51,8 @@ class TrainLoop:
         self.on_step_end = trainer.hooks["on_step_end"]
         self.on_step_boundary = trainer.hooks["on_step_boundary"]
         self.touches_gradients = bool(
-            self.clip_norm is not None
-            or self.clip_value is not None
+            settings.clip_grad_norm is not None
+            or settings.clip_grad_value is not None
             or self.on_before_optimizer_step
         )
         length = feed.steps_per_epoch
@@ -64,6 +64,7 @@ class TrainLoop:
             self.validate_cadence = Cadence(every, length)
         self.validated_at = -1
         self.logged_at = (time.perf_counter(), self.state.samples)
+        self.next_event = self.find_next_event()
 
     def run(self) -> None:
         """Train until the trainer is done."""
@@ -73,36 +74,37 @@ class TrainLoop:
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
         trainer, state, feed = self.trainer, self.state, self.feed
+        take_step = self.manual_step if self.manual else self.step
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
         for batches, sizes, advance in feed.steps(state.epoch, state.position):
-            if self.manual:
-                self.manual_step(batches, sizes)
-            else:
-                self.step(batches, sizes)
+            outputs = take_step(batches, sizes)
+            state.global_step += 1
             state.position += advance
-            self.after_step(feed.ended)
-            if feed.ended or trainer.done:
+            state.samples += advance
+            for hook in self.on_step_end:
+                hook(trainer, outputs)
+
+            eventful = feed.ended or state.global_step >= self.next_event
+            if eventful:
+                self.events(feed.ended)
+            for hook in self.on_step_boundary:
+                hook(trainer)
+            if feed.ended or trainer.stop_asked or (eventful and trainer.done):
                 return
         if state.position == 0:
-            raise PacelineError(
-                "the training data gave no batch" + (" a second time" if state.epoch else ""),
-                got=str(feed.fingerprint()),
-                fix="a generator is used up after one epoch: pass a DataLoader or a list"
-                if state.epoch
-                else "see that the dataset is not empty, and drop_last does not drop all of it",
-            )
-        self.after_step(epoch_ended=True)
+            raise _no_batch(feed, state.epoch)
+        self.events(epoch_ended=True)
+        for hook in self.on_step_boundary:
+            hook(trainer)
 
-    def step(self, batches: list[Any], sizes: list[int]) -> None:
-        """One optimizer step: its micro-batches, then one update."""
+    def step(self, batches: list[Any], sizes: list[int]) -> list[Any]:
+        """One optimizer step: its micro-batches, then one update. What ``training_step`` returned."""
         trainer, state, store, strategy = self.trainer, self.state, self.store, self.strategy
         for hook in self.on_step_start:
             hook(trainer, batches)
         outputs: list[Any] = []
-        total, last = sum(sizes), len(batches) - 1
-        weight_sum: Any = None
-        finite = True
+        weights: list[Any] = []
         for index, batch in enumerate(batches):
             store.weight = size = sizes[index]
             if self.takes_index:
@@ -114,53 +116,25 @@ class TrainLoop:
             loss, weight = output, None
             if type(loss) is not Tensor or not loss.requires_grad or loss.numel() != 1:
                 loss, weight = read_training_output(output, store, trainer.place)
-            if self.nonfinite != "ignore" or loss.is_cpu:
+            if self.reads_loss or loss.is_cpu:
                 value = loss.item()
-                if not math.isfinite(value) and self.nonfinite != "ignore":
-                    self.refuse(value, index)
-                    finite = False
-                    break
+                if not math.isfinite(value) and self.reads_loss:
+                    return self.refuse(value, index, outputs)
                 self.loss_value.add(value, size if weight is None else float(weight))
             else:
                 store.log("loss", loss, weight=weight)
-            if last:
-                # The gradient of the step is sum(weight * loss) / sum(weight) over its micro-batches.
-                strategy.synchronise_gradients(index == last)
-                if index and (weight is None) != (weight_sum is None):
-                    raise PacelineError(
-                        "training_step returned a 'weight' for some micro-batches of a step only",
-                        where=trainer.place,
-                        fix="return a weight always, or never",
-                    )
-                if weight is None:
-                    loss = loss * (size / total)
-                else:
-                    loss = loss * (weight / self.weight_reference(weight))
-                    weight_sum = weight if weight_sum is None else weight_sum + weight
+            if len(batches) > 1:
+                strategy.synchronise_gradients(index == len(batches) - 1)
+                loss = self.weigh(loss, weight, weights, size / sum(sizes))
             strategy.backward(loss)
-        if finite:
-            self.update(weight_sum)
-        else:
-            self.optimization.optimizers[0].zero_grad(set_to_none=True)
-            state.skipped_steps += 1
-        self.finish(outputs, total)
-
-    def update(self, weight_sum: Any) -> None:
-        """Correct, clip and apply the gradients, then the schedules that go by steps."""
-        optimizer, strategy = self.optimization.optimizers[0], self.strategy
-        if self.touches_gradients or weight_sum is not None:
-            strategy.unscale(optimizer)
-            if weight_sum is not None:
-                strategy.multiply_gradients(optimizer, self.state.weight_reference / weight_sum)
-            for hook in self.on_before_optimizer_step:
-                hook(self.trainer, optimizer)
-            if self.clip_norm is not None or self.clip_value is not None:
-                strategy.clip(optimizer, self.clip_norm, self.clip_value)
-        if strategy.step(optimizer):
+        if self.touches_gradients or weights:
+            self.finish_gradients(weights)
+        if strategy.step(self.optimizer):
             for schedule in self.step_schedules:
-                self.advance(schedule, self.state.global_step + 1)
+                self.advance(schedule, state.global_step + 1)
+        return outputs
 
-    def manual_step(self, batches: list[Any], sizes: list[int]) -> None:
+    def manual_step(self, batches: list[Any], sizes: list[int]) -> list[Any]:
         """A step whose backward and updates are the user's own."""
         trainer, state = self.trainer, self.state
         for hook in self.on_step_start:
@@ -172,32 +146,57 @@ class TrainLoop:
             output = self.training_step(batches[0])
         state.batch_idx += 1
         log_evaluation_output(output, self.store)
-        self.finish([output], sizes[0])
+        return [output]
 
-    def finish(self, outputs: list[Any], samples: int) -> None:
-        """Count the step, tell the watchers, and log where a log is due."""
+    def weigh(self, loss: Tensor, weight: Any, weights: list[Any], share: float) -> Tensor:
+        """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight).
+
+        A weight known only now is kept in ``weights``; the sum is divided out when all are known.
+        """
+        if weight is None:
+            if weights:
+                raise _some_weights(self.trainer.place)
+            return loss * share
+        if self.state.weight_reference is None:
+            # A power of two near the weights: scaled losses keep the range of the loss, exactly.
+            self.state.weight_reference = 2.0 ** round(math.log2(max(float(weight), 1e-30)))
+        weights.append(weight)
+        return loss * (weight / self.state.weight_reference)
+
+    def finish_gradients(self, weights: list[Any]) -> None:
+        """Unscale the gradients, divide the weights' sum out, show them to hooks, clip them."""
+        optimizer, strategy, settings = self.optimizer, self.strategy, self.trainer.settings
+        strategy.unscale(optimizer)
+        if weights:
+            assert self.state.weight_reference is not None
+            strategy.multiply_gradients(optimizer, self.state.weight_reference / sum(weights))
+        for hook in self.on_before_optimizer_step:
+            hook(self.trainer, optimizer)
+        if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
+            strategy.clip(optimizer, settings.clip_grad_norm, settings.clip_grad_value)
+
+    def events(self, epoch_ended: bool) -> None:
+        """What does not happen in every step: a log point, a validation, the end of the epoch."""
         trainer, state = self.trainer, self.state
-        state.global_step += 1
-        state.samples += samples
-        for hook in self.on_step_end:
-            hook(trainer, outputs)
-        if state.global_step == 1 or self.log_cadence.due(
-            state.global_step, state.epoch, self.feed.ended, self.clock
-        ):
+        where = (state.global_step, state.epoch, epoch_ended, self.clock)
+        if state.global_step == 1 or self.log_cadence.due(*where):
             self.write_log()
-
-    def after_step(self, epoch_ended: bool) -> None:
-        """Validation, the end of the epoch, then the boundary at which the state is whole."""
-        trainer, state = self.trainer, self.state
-        cadence = self.validate_cadence
-        if cadence is not None and self.validated_at != state.global_step:
-            if cadence.due(state.global_step, state.epoch, epoch_ended, self.clock):
+        if self.validate_cadence is not None and self.validated_at != state.global_step:
+            if self.validate_cadence.due(*where):
                 self.validated_at = state.global_step
                 trainer.validate_during_fit()
         if epoch_ended:
             self.end_epoch()
-        for hook in self.on_step_boundary:
-            hook(trainer)
+        self.next_event = self.find_next_event()
+
+    def find_next_event(self) -> float:
+        """The earliest step after which anything but the next step may have to happen."""
+        state, trainer = self.state, self.trainer
+        if state.global_step == 0 or trainer.settings.max_time is not None:
+            return state.global_step + 1
+        cadences = [c for c in (self.log_cadence, self.validate_cadence) if c is not None]
+        steps = [c.next_step(state.global_step, state.epoch) for c in cadences]
+        return min([*steps, math.inf if trainer.max_steps is None else trainer.max_steps])
 
     def end_epoch(self) -> None:
         """Epoch means, hooks, then the schedules that go by epochs."""
@@ -232,19 +231,15 @@ class TrainLoop:
         values = self.store.close_window()
         self.trainer.publish(values | self.optimization.learning_rates() | speed)
 
-    def weight_reference(self, weight: Any) -> float:
-        """A power of two near the weights, so that scaled losses keep the loss's own range."""
-        if self.state.weight_reference is None:
-            self.state.weight_reference = 2.0 ** round(math.log2(max(float(weight), 1e-30)))
-        return self.state.weight_reference
-
-    def refuse(self, value: float, micro_batch: int) -> None:
-        """A loss that is not finite: an error, or (``nonfinite="skip"``) a step left out."""
+    def refuse(self, value: float, micro_batch: int, outputs: list[Any]) -> list[Any]:
+        """A loss that is not finite: an error, or (``nonfinite="skip"``) a step without an update."""
         samples = self.feed.samples_of(micro_batch)
         shown = ", ".join(map(str, samples[:8])) + (", ..." if len(samples) > 8 else "")
-        if self.nonfinite == "skip":
+        if self.trainer.settings.nonfinite == "skip":
             self.trainer.say(f"{self.trainer.place}: the loss is {value}; the update is skipped")
-            return
+            self.optimizer.zero_grad(set_to_none=True)
+            self.state.skipped_steps += 1
+            return outputs
         raise PacelineError(
             f"the loss is {value}; nothing was updated",
             where=f"{self.trainer.place}, rank {self.trainer.rank}"
@@ -252,6 +247,24 @@ class TrainLoop:
             fix="look at those samples, lower the learning rate or set clip_grad_norm; "
             'nonfinite="skip" leaves such steps out',
         )
+
+
+def _no_batch(feed: Feed, epoch: int) -> PacelineError:
+    again = "a generator is used up after one epoch: pass a DataLoader or a list"
+    empty = "see that the dataset is not empty, and drop_last does not drop all of it"
+    return PacelineError(
+        "the training data gave no batch" + (" a second time" if epoch else ""),
+        got=str(feed.fingerprint()),
+        fix=again if epoch else empty,
+    )
+
+
+def _some_weights(place: str) -> PacelineError:
+    return PacelineError(
+        "training_step returned a 'weight' for some micro-batches of a step only",
+        where=place,
+        fix="return a weight always, or never",
+    )
 
 
 def positional_arguments(function: Callable[..., Any]) -> int:

@@ -22,10 +22,10 @@ REDUCTIONS = ("mean", "sum", "min", "max")
 class _Value:
     """One name's contributions: those of the log window, and with ``_epoch`` those of the whole epoch."""
 
-    __slots__ = ("count", "epoch_count", "epoch_total", "pending", "reduce", "total", "weight")
+    __slots__ = ("count", "epoch_count", "epoch_total", "pending", "reduce", "shown", "total", "weight")
 
     def __init__(self, reduce: str) -> None:
-        self.reduce = reduce
+        self.reduce, self.shown = reduce, False
         self.pending: list[tuple[Tensor, float | Tensor]] = []
         self.total, self.weight, self.count = _start(reduce), 0.0, 0
         self.epoch_total, self.epoch_count = _start(reduce), 0.0
@@ -106,7 +106,7 @@ class MetricStore:
         self._say = say
         self._values: dict[str, _Value] = {}
         self._objects: dict[str, Any] = {}
-        self._names: dict[str, str] = {}
+        self._known: dict[str, _Value] = {}
         self._waiting: list[_Value] = []
         self._nan_told: set[str] = set()
 
@@ -123,33 +123,34 @@ class MetricStore:
         Raises:
             PacelineError: for a value that is not one number, and for an unknown ``reduce``.
         """
-        known = self._values.get(self._names.get(name, ""))
-        if known is None or known.reduce != reduce:
+        known = self._known.get(name)
+        if known is None or known.reduce != reduce or (prog_bar and not known.shown):
             if isinstance(value, Mapping) or hasattr(value, "compute"):
                 self._keep_object(name, value, prog_bar)
                 return
-            known = self._open(name, reduce)
-        if prog_bar:
-            self.shown[self._names[name]] = None
+            known = self._open(name, reduce, prog_bar)
         if weight is None:
             weight = self.weight
         if type(value) is not float:
-            if isinstance(value, Tensor):
-                if not value.is_cpu:
-                    self._keep_pending(name, known, value, weight)
-                    return
-                value = self._read(name, value)
-            else:
+            if not isinstance(value, Tensor):
                 value = _number(name, value)
+            elif value.is_cpu:
+                try:
+                    value = value.item()
+                except RuntimeError:
+                    raise _not_a_number(name, value) from None
+            else:
+                self._keep_pending(name, known, value, weight)
+                return
         if value != value:
             self._tell_nan(name)
         known.add(value, weight if type(weight) is not Tensor else weight.item())
 
     def value(self, name: str) -> _Value:
         """The mean kept under ``name``, for the loop to add to without a look-up."""
-        return self._open(name, "mean")
+        return self._open(name, "mean", False)
 
-    def _open(self, name: str, reduce: str) -> _Value:
+    def _open(self, name: str, reduce: str, prog_bar: bool) -> _Value:
         if reduce not in REDUCTIONS:
             raise PacelineError(
                 f"log({name!r}): there is no reduction {reduce!r}",
@@ -160,7 +161,6 @@ class MetricStore:
         if not isinstance(name, str):
             raise PacelineError("log: the name of a value is a string", got=name)
         full = self._full(name)
-        self._names[name] = full
         found = self._values.get(full)
         if found is not None and found.reduce != reduce:
             raise PacelineError(
@@ -168,7 +168,11 @@ class MetricStore:
                 got=f"{reduce!r}, and {found.reduce!r} before",
                 fix="give one of them another name",
             )
-        return self._values.setdefault(full, _Value(reduce))
+        value = self._known[name] = self._values.setdefault(full, _Value(reduce))
+        value.shown = value.shown or prog_bar
+        if prog_bar:
+            self.shown[full] = None
+        return value
 
     def _full(self, name: str) -> str:
         full = full_name(name, self.phase)
@@ -180,7 +184,7 @@ class MetricStore:
     def set_loader(self, name: str) -> None:
         """Names logged from now on belong to this one of several dataloaders."""
         self.loader_name = name
-        self._names.clear()
+        self._known.clear()
 
     def _keep_object(self, name: str, value: Any, prog_bar: bool) -> None:
         if isinstance(value, Mapping) and not hasattr(value, "compute"):
@@ -200,11 +204,6 @@ class MetricStore:
         if not known.pending:
             self._waiting.append(known)
         known.pending.append((value.detach(), weight))
-
-    def _read(self, name: str, value: Tensor) -> float:
-        if value.numel() != 1:
-            raise _not_a_number(name, value)
-        return float(value.item())
 
     def _tell_nan(self, name: str) -> None:
         if name not in self._nan_told:
@@ -247,7 +246,7 @@ class MetricStore:
             metric.reset()
         self._values.clear()
         self._objects.clear()
-        self._names.clear()
+        self._known.clear()
         self._waiting.clear()
 
     def state_dict(self) -> dict[str, Any]:

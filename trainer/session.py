@@ -54,6 +54,7 @@ class Session:
         metrics: The latest reduced values by full name, plain floats, the same on every rank.
         folder: The run folder; None before ``fit`` and where nothing is written.
         stage: ``fit``, ``validate``, ``test`` or ``predict``; "" between runs.
+        stop_asked: Why ``stop`` was called; None while it was not.
         sanity_checking: True during the validation before training.
         max_epochs, max_steps: The limits in force; one epoch where none was given.
     """
@@ -88,7 +89,7 @@ class Session:
         self.feeds: list[Feed] = []
         self.train_store = self.store = MetricStore("train", self.say)
         self.sanity_checking = False
-        self._stop: str | None = None
+        self.stop_asked: str | None = None
         self._clock_start: float | None = None
 
     @property
@@ -120,8 +121,8 @@ class Session:
     def stop_reason(self) -> str | None:
         """Why the run ends here; None while it goes on."""
         state = self.state
-        if self._stop is not None:
-            return self._stop
+        if self.stop_asked is not None:
+            return self.stop_asked
         if self.max_steps is not None and state.global_step >= self.max_steps:
             return f"max_steps={self.max_steps} reached"
         if self.max_epochs is not None and state.epoch >= self.max_epochs:
@@ -197,7 +198,7 @@ class Session:
 
     def stop(self, why: str) -> None:
         """Ask the run to end at the next step boundary; the first reason given is kept."""
-        self._stop = self._stop or why
+        self.stop_asked = self.stop_asked or why
 
     def is_due(self, cadence: Cadence) -> bool:
         """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""

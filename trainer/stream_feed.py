@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -72,10 +72,15 @@ class StreamFeed(Feed):
         set_epoch = getattr(getattr(self._users, "dataset", self._users), "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
-        if self._loader:
-            self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
         self.ended = False
         self._handed_out = 0
+        if self._ready and self.micro_batches == 1 and self.settings.transfer is None:
+            return self._ready_steps(position)
+        return self._read_steps(epoch, position)
+
+    def _read_steps(self, epoch: int, position: int) -> Iterator[Step]:
+        if self._loader:
+            self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
         iterator = self._iterate()
         self._go_to(epoch, position, iterator)
         while True:
@@ -84,6 +89,18 @@ class StreamFeed(Feed):
                 return
             self.ended = self._ready and self._handed_out == self._batches
             yield batches, sizes, sum(sizes)
+
+    def _ready_steps(self, position: int) -> Iterator[Step]:
+        """Batches that are in memory and on the device: handed out with nothing done to them."""
+        passed = 0
+        last = (self._batches or 0) - 1
+        for number, batch in enumerate(islice(self._source, self._batches)):
+            size = count_samples(batch)
+            if passed < position:
+                passed += size
+                continue
+            self.ended = number == last
+            yield [batch], [size], size
 
     def _iterate(self) -> Iterator[Any]:
         """The source's own iteration, begun at the first read: under that read's seed."""
