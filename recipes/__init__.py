@@ -1,0 +1,12 @@
+"""Ready runs, written with the public face only. ``paceline recipes`` lists them.
+
+A recipe is a module with ``Config`` (a pydantic model), ``PRESETS`` (values for it by name) and
+``fit(config, resume)``. The table is all that is read until one is chosen.
+"""
+
+RECIPES = {
+    "vit-cifar10": (
+        "vit_cifar10",
+        "Vision Transformer on CIFAR-10 (85.8 M parameters; preset=tiny trains on a CPU)",
+    ),
+}

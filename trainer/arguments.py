@@ -179,39 +179,49 @@ def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
     Raises:
         PacelineError: one report of every argument that is unknown, of the wrong type or out of range.
     """
-    given = dict(given)
-    problems = [_unknown(name) for name in given if name not in TrainerArguments.model_fields]
-    known = {k: v for k, v in given.items() if k in TrainerArguments.model_fields}
+    arguments, problems = find_problems(given)
+    if problems or arguments is None:
+        raise report("Trainer", [f"{name}: {text}" for name, text in problems])
+    return arguments
+
+
+def report(who: str, problems: list[str]) -> PacelineError:
+    """One error of at most 12 lines for any number of problems."""
+    shown = [f"  {line}" for line in problems[:9]]
+    shown += [f"  and {len(problems) - 9} more"] if len(problems) > 9 else []
+    head = "an argument is not right" if len(problems) == 1 else f"{len(problems)} are not right"
+    return PacelineError("\n".join([f"{who}: {head}", *shown]))
+
+
+def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[tuple[str, str]]]:
+    """The validated arguments where they can be read, and (name, what is wrong) for each that is not right."""
+    fields = TrainerArguments.model_fields
+    problems = [(name, _unknown(name)) for name in given if name not in fields]
+    arguments = None
     try:
-        arguments: TrainerArguments | None = TrainerArguments(**known)
+        arguments = TrainerArguments(**{k: v for k, v in given.items() if k in fields})
     except ValidationError as error:
-        arguments = None
         wrong = list(dict.fromkeys(str(e["loc"][0]) for e in error.errors()))
-        problems += [_violation(name, given[name]) for name in wrong]
-    problems += _by_name(given)
+        problems += [(name, _violation(name, given[name])) for name in wrong]
+    problems += _precision_problems(given)
     if arguments is not None:
         problems += _together(arguments)
-    if problems:
-        shown = problems[:9] + ([f"  and {len(problems) - 9} more"] if len(problems) > 9 else [])
-        head = "Trainer: " + ("an argument is" if len(problems) == 1 else f"{len(problems)} are")
-        raise PacelineError("\n".join([f"{head} not right", *shown]))
-    assert arguments is not None
-    return arguments
+    return arguments, problems
 
 
 def _unknown(name: str) -> str:
     ours = PEERS.get(name)
     if ours is None:
         meant = nearest(name, TrainerArguments.model_fields)
-        return f"  {name}: no such argument" + (f"; did you mean {meant}?" if meant else "")
-    return f"  {name}: it is called {ours} here"
+        return "no such argument" + (f"; did you mean {meant}?" if meant else "")
+    return f"it is called {ours} here"
 
 
 def _violation(name: str, value: Any) -> str:
     got = repr(value)
     got = got if len(got) <= 60 else got[:57] + "..."
     if name in _LATER:
-        return f"  {name}: got {got}; allowed in this version: {_LATER[name]}"
+        return f"got {got}; allowed in this version: {_LATER[name]}"
     meant = ""
     allowed = _ALLOWED.get(name, "True, False")
     if isinstance(value, str) and name == "nonfinite":
@@ -219,7 +229,7 @@ def _violation(name: str, value: Any) -> str:
         meant = f"; did you mean {near!r}?" if near else ""
     if name == "strategy" and isinstance(value, str):
         return _as_line("strategy", value)
-    return f"  {name}: got {got}; allowed: {allowed}{meant}"
+    return f"got {got}; allowed: {allowed}{meant}"
 
 
 def _as_line(name: str, value: Any) -> str:
@@ -230,37 +240,36 @@ def _as_line(name: str, value: Any) -> str:
         make_strategy(value) if name == "strategy" else make_precision(value)
     except PacelineError as error:
         first, *rest = str(error).splitlines()
-        return "  " + "; ".join([first, *(line.strip() for line in rest)])
+        what = first.partition(": ")[2]
+        return "; ".join([what, *(line.strip() for line in rest)])
     return ""
 
 
-def _by_name(given: dict[str, Any]) -> list[str]:
+def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
     precision = given.get("precision", "32")
     if isinstance(precision, Precision):
         return []
     if isinstance(precision, bool) or not isinstance(precision, (str, int)):
-        return [f"  precision: got {precision!r}; allowed: {', '.join(PRECISIONS)}"]
+        return [("precision", f"got {precision!r}; allowed: {', '.join(PRECISIONS)}")]
     line = _as_line("precision", precision)
-    return [line] if line else []
+    return [("precision", line)] if line else []
 
 
-def _together(arguments: TrainerArguments) -> list[str]:
+def _together(arguments: TrainerArguments) -> list[tuple[str, str]]:
     problems = []
     devices = arguments.devices
     good = isinstance(devices, int) and not isinstance(devices, bool) and (devices >= 1 or devices == -1)
     good = good or devices == "auto" or (isinstance(devices, str) and _is_ids(devices.split(",")))
     good = good or (isinstance(devices, (list, tuple)) and bool(devices) and _is_ids(devices))
     if not good:
-        problems.append(
-            f"  devices: got {devices!r}; allowed: a count from 1 on, -1 for all, a list of ids, "
-            '"0,1" or "auto"'
-        )
+        allowed = 'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"'
+        problems.append(("devices", f"got {devices!r}; allowed: {allowed}"))
     if arguments.global_batch_size is not None and arguments.accumulate != 1:
-        problems.append("  accumulate: follows from global_batch_size; give one of the two")
+        problems.append(("accumulate", "follows from global_batch_size; give one of the two"))
     keys = [c.state_key for c in arguments.callbacks]
     doubled = sorted({k for k in keys if keys.count(k) > 1})
     if doubled:
-        problems.append(f"  callbacks: two of {doubled[0]}; give each a name=")
+        problems.append(("callbacks", f"two of {doubled[0]}; give each a name="))
     return problems
 
 

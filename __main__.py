@@ -1,0 +1,81 @@
+"""The command line: ``paceline fit RECIPE [key=value ...]``. torch is imported by ``fit`` alone."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline import __version__
+from paceline.errors import PacelineError, nearest
+from paceline.recipes import RECIPES
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Train a recipe: the same numbers on one device or many.",
+)
+
+
+@app.command()
+def fit(
+    recipe: Annotated[str, typer.Argument(help="A name from `paceline recipes`.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="For instance preset=tiny epochs=5 trainer.precision=bf16."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of the same keys.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="auto, latest, best, or a checkpoint or run folder.")
+    ] = None,
+) -> None:
+    """Train a recipe. Settings come from its preset, then the file, then the command line."""
+    if recipe not in RECIPES:
+        raise PacelineError(
+            f"there is no recipe {recipe!r}", allowed=", ".join(RECIPES), meant=nearest(recipe, RECIPES)
+        )
+    from paceline.trainer.config import load_config
+
+    module = import_module(f"paceline.recipes.{RECIPES[recipe][0]}")
+    module.fit(load_config(module.Config, module.PRESETS, config, settings or []), resume)
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes."""
+    for name, (_, about) in RECIPES.items():
+        typer.echo(f"{name:<16}{about}")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"paceline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a mistake is one message and exit code 1."""
+    try:
+        app()
+    except PacelineError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
