@@ -92,7 +92,7 @@ class VisionTransformer(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(torch.zeros(1, (image // patch) ** 2 + 1, width))
         self.drop = nn.Dropout(dropout)
-        rates = torch.linspace(0, drop_path, depth).tolist()
+        rates = [drop_path * index / max(depth - 1, 1) for index in range(depth)]
         self.blocks = nn.Sequential(*(Block(width, heads, mlp_ratio, dropout, r) for r in rates))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)

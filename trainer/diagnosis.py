@@ -32,7 +32,7 @@ def explain(error: BaseException) -> None:
     if evaluation is not None:
         _explain_evaluation(error, evaluation)
     elif step is not None:
-        _explain_step(error, step)
+        _explain_step(error, step, frames)
     error.add_note(_FULL)
 
 
@@ -47,12 +47,15 @@ def _explain_evaluation(error: Exception, frame: FrameType) -> None:
         _explain_batch(error, place, batch)
 
 
-def _explain_step(error: Exception, frame: FrameType) -> None:
+def _explain_step(error: Exception, frame: FrameType, frames: dict[CodeType, FrameType]) -> None:
     loop = frame.f_locals["self"]
     batch = frame.f_locals.get("batch")
     if batch is None and frame.f_locals.get("batches"):
         batch = frame.f_locals["batches"][0]
-    if batch is None:
+    code = getattr(type(loop.trainer.module).training_step, "__code__", None)
+    in_users_step = code in frames
+    if batch is None or not (in_users_step or "modified by an inplace" in str(error)):
+        error.add_note(f"in {loop.trainer.place}")
         return
     if "modified by an inplace operation" in str(error):
         place = _saved_where(loop, batch) or "an operation of training_step"

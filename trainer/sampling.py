@@ -92,7 +92,7 @@ class WorkerInit:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, SeededDataset):
-            vars(info)["dataset"] = info.dataset.inner
+            object.__setattr__(info, "dataset", info.dataset.inner)  # it forbids plain assignment
         if self._users is not None:
             self._users(worker_id)
 

@@ -1,0 +1,228 @@
+"""The budgets and directions that docs/architecture.md promises."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paceline
+
+ROOT = Path(paceline.__file__).parent
+FOLDERS = ("trainer", "callbacks", "strategies", "recipes")
+FILES = sorted([*ROOT.glob("*.py"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py"))])
+# Who may import whom at run time; files at the root are below everything but __init__ and __main__.
+MAY_IMPORT = {
+    "recipes": {"recipes", "callbacks", "strategies", "root"},
+    "trainer": {"trainer", "callbacks", "strategies", "root"},
+    "callbacks": {"callbacks", "root"},
+    "strategies": {"strategies", "root"},
+    "root": {"root"},
+}
+BACKENDS = re.compile(r"\b(ddp|fsdp|hsdp|deepspeed|nccl|gloo)\b", re.IGNORECASE)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def folder_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    return parts[0] if len(parts) > 1 else "root"
+
+
+def trees():
+    return [(path, ast.parse(path.read_text())) for path in FILES]
+
+
+def runtime_imports(path: Path, tree: ast.Module, *, top_level_only: bool) -> list[str]:
+    """Package-relative module names; imports under TYPE_CHECKING do not count."""
+    hidden = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.unparse(branch.test)
+        for node in ast.walk(branch)
+    }
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found = []
+    for node in nodes:
+        if not isinstance(node, ast.ImportFrom) or id(node) in hidden:
+            continue
+        base = node.module or ""
+        if node.level:
+            package = ["paceline", *path.relative_to(ROOT).parts[:-1]]
+            base = ".".join([*package[: len(package) - node.level + 1], *([base] if base else [])])
+        if base.split(".")[0] == "paceline":
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                is_module = (ROOT / Path(*inner.split(".")[1:])).with_suffix(".py").is_file()
+                found.append(inner if is_module else base)
+    return found
+
+
+def test_no_file_over_400_lines():
+    long = {name_of(p): n for p in FILES if (n := len(p.read_text().splitlines())) > 400}
+    assert not long
+
+
+def test_no_function_over_60_lines():
+    long = [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and code_lines(node) > 60
+    ]
+    assert not long
+
+
+def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of the body; a signature of many documented arguments is no long function."""
+    body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+    return (node.end_lineno or 0) - body[0].lineno + 1
+
+
+def depth(node: ast.AST) -> int:
+    blocks = (ast.If, ast.For, ast.While, ast.With, ast.Try)
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        elif_branch = isinstance(node, ast.If) and node.orelse == [child] and isinstance(child, ast.If)
+        deepest = max(deepest, depth(child) + (isinstance(child, blocks) and not elif_branch))
+    return deepest
+
+
+def test_nesting_at_most_4():
+    deep = [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and depth(node) > 4
+    ]
+    assert not deep
+
+
+def test_imports_run_one_way():
+    upward = []
+    for path, tree in trees():
+        if name_of(path) in ("__init__.py", "__main__.py"):
+            continue
+        for module in runtime_imports(path, tree, top_level_only=False):
+            target = module.split(".")[1] if "." in module else "root"
+            target = target if target in FOLDERS else "root"
+            if target not in MAY_IMPORT[folder_of(path)]:
+                upward.append(f"{name_of(path)} imports {module}")
+    assert not upward
+
+
+def test_imports_across_folders_are_relative():
+    absolute = [
+        f"{name_of(path)}: {line.strip()}"
+        for path in FILES
+        if folder_of(path) != "recipes" and name_of(path) not in ("__init__.py", "__main__.py")
+        for line in path.read_text().splitlines()
+        if re.match(r"\s*(from|import) paceline\b", line)
+    ]
+    assert not absolute
+
+
+def test_no_import_cycle():
+    graph = {}
+    for path, tree in trees():
+        name = ".".join(["paceline", *path.relative_to(ROOT).with_suffix("").parts])
+        graph[name.removesuffix(".__init__")] = set(runtime_imports(path, tree, top_level_only=True))
+
+    def reaches(start: str, goal: str, seen: set[str]) -> bool:
+        for following in graph.get(start, ()):
+            if following == goal or (
+                following not in seen and (seen.add(following) or reaches(following, goal, seen))
+            ):
+                return True
+        return False
+
+    assert not [name for name in graph if reaches(name, name, set())]
+
+
+def test_backends_are_named_in_strategies_only():
+    named = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in FILES
+        if folder_of(path) != "strategies"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if BACKENDS.search(line) or "isinstance(strategy" in line
+    ]
+    assert not named
+
+
+def test_public_face_is_exactly_the_documented_names():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    documented = re.search(r"<!-- public face -->\n(.*?)\n<!-- end -->", page, re.DOTALL)[1]
+    assert sorted(paceline.__all__) == sorted(re.findall(r"`(\w+)`", documented))
+    for name in paceline.__all__:
+        assert getattr(paceline, name) is not None
+
+
+def public_things():
+    modules = ["paceline", "paceline.callbacks", "paceline.strategies"]
+    for module in map(importlib.import_module, modules):
+        for name in module.__all__:
+            yield f"{module.__name__}.{name}", getattr(module, name)
+
+
+@pytest.mark.parametrize(("name", "thing"), [(n, t) for n, t in public_things() if inspect.isclass(t) or inspect.isfunction(t)])
+def test_public_things_are_documented_and_annotated(name, thing):
+    assert inspect.getdoc(thing), name
+    functions = [(name, thing)] if inspect.isfunction(thing) else list(vars(thing).items())
+    for method_name, method in functions:
+        if not inspect.isfunction(method) or (method_name.startswith("_") and method_name != "__init__"):
+            continue
+        where = f"{name}.{method_name}"
+        # A hook or verb that is overridden is documented where it is declared.
+        inherited = inspect.isclass(thing) and any(hasattr(b, method_name) for b in thing.__mro__[1:])
+        assert method.__doc__ or inherited, where
+        signature = inspect.signature(method)
+        assert signature.return_annotation is not inspect.Signature.empty, where
+        for parameter in list(signature.parameters.values())[inspect.isclass(thing) :]:
+            assert parameter.annotation is not inspect.Parameter.empty, f"{where}({parameter.name})"
+
+
+def loaded_by(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_costs_what_torch_costs():
+    """Nothing heavy is loaded before it is used."""
+    assert "torch" not in loaded_by("import paceline")
+    with_trainer = loaded_by("import torch; from paceline import Trainer, TrainModule")
+    only_torch = loaded_by("import torch")
+    heavy = {"pydantic", "deepspeed", "tensorboard", "matplotlib", "torch.distributed.checkpoint", "tqdm.auto"}
+    assert not (with_trainer - only_torch) & heavy
+
+
+def test_command_line_answers_without_torch():
+    code = (
+        "from paceline.__main__ import app\n"
+        "import contextlib, io\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    app(['--help'], standalone_mode=False)"
+    )
+    assert not loaded_by(code) & {"torch", "numpy", "pydantic"}
+
+
+def test_running_from_the_root_loads_one_copy():
+    """The repository root is the package: a second copy of a class would break every isinstance."""
+    code = "import paceline\nfrom paceline import Trainer\nimport paceline.trainer.trainer as t\nassert t.Trainer is Trainer"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*[m for m in sys.modules if m == 'trainer' or m.startswith('trainer.')])"],
+        capture_output=True, text=True, timeout=120, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.stdout.strip() == ""

@@ -1,0 +1,107 @@
+"""The command line, run as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ARGUMENTS = ["preset=tiny", "data=digits", "epochs=1", "trainer.limit_train_batches=2"]
+
+
+def paceline(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "paceline", *arguments], capture_output=True, text=True, timeout=120, **options
+    )
+
+
+def test_help_and_recipes():
+    assert "fit" in paceline("--help").stdout
+    assert "vit-cifar10" in paceline("recipes").stdout
+    assert paceline("--version").stdout.startswith("paceline ")
+
+
+def test_fit_trains_a_recipe(tmp_path):
+    done = paceline("fit", "vit-cifar10", *ARGUMENTS, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("paceline ")
+    assert "in runs/vit-cifar10/1" in lines[0]
+    assert "global batch 32 = 32 samples x 1 rank x 1 micro-batch" in lines
+    assert "\r" not in done.stdout  # no bar into a pipe
+    assert (tmp_path / "runs/vit-cifar10/1/curves.png").exists()
+
+
+def test_mistakes_are_one_message_with_places(tmp_path):
+    (tmp_path / "my.yaml").write_text("preset: tiny\nepoch: 3\ntrainer:\n  max_epoch: 2\n  max_steps: three\n")
+    done = paceline("fit", "vit-cifar10", "--config", "my.yaml", "widht=3", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 12
+    assert "epoch (my.yaml:2): no such key; did you mean epochs?" in done.stderr
+    assert "trainer.max_epoch (my.yaml:4): no such argument; did you mean max_epochs?" in done.stderr
+    assert "trainer.max_steps (my.yaml:5): got 'three'" in done.stderr
+    assert "widht (the command line): no such key; did you mean width?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fit", "vit-cifar"], "did you mean: vit-cifar10?"),
+        (["fit", "vit-cifar10", "preset=tny"], "did you mean: tiny?"),
+        (["fit", "vit-cifar10", "tiny"], "key=value"),
+        (["fit", "vit-cifar10", "--config", "none.yaml"], "cannot be read"),
+        (["fit", "vit-cifar10", *ARGUMENTS, "--resume", "latest"], "no checkpoint to resume from"),
+    ],
+)
+def test_a_mistake_says_what_to_do(arguments, said, tmp_path):
+    done = paceline(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_yaml_reads_as_people_mean_it(tmp_path):
+    from paceline.recipes.vit_cifar10 import PRESETS, Config
+    from paceline.trainer.config import load_config
+
+    file = tmp_path / "c.yaml"
+    file.write_text('preset: tiny\nlearning_rate: 1e-3\nepochs: "3"\ntrainer: {name: no, max_steps: "3"}\n')
+    config = load_config(Config, PRESETS, file, ["trainer.precision=bf16", "weight_decay=5e-2"])
+    assert (config.learning_rate, config.weight_decay, config.epochs) == (1e-3, 5e-2, 3)
+    assert config.width == PRESETS["tiny"]["width"]
+    assert config.trainer == {"name": "no", "max_steps": "3", "precision": "bf16"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_stops(number, code, tmp_path):
+    arguments = ["preset=tiny", "data=digits", "epochs=2000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", "fit", "vit-cifar10", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    folder = tmp_path / "runs/vit-cifar10/1"
+    try:
+        deadline = time.monotonic() + 60
+        while not (folder / "checkpoints/latest").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == code, output
+    assert f"ended: {signal.Signals(number).name} received" in output
+    assert "Traceback" not in output
+    assert (folder / "curves.png").exists()
+    resumed = paceline("fit", "vit-cifar10", *arguments[:2], "epochs=1", "--resume", "auto", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "nothing to do: the run is at its limit already" in resumed.stdout

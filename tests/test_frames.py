@@ -1,0 +1,65 @@
+"""At most four frames of ours between ``fit`` and the user's ``training_step``; user errors keep their traceback."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import paceline
+from paceline import Trainer, TrainModule
+
+ROOT = str(Path(paceline.__file__).parent)
+
+
+def frames_above() -> list[str]:
+    names, frame = [], sys._getframe(1)
+    while frame is not None:
+        names.append((frame.f_code.co_filename, frame.f_code.co_name))
+        frame = frame.f_back
+    return names
+
+
+class Counting(TrainModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.stack = []
+
+    def training_step(self, batch):
+        self.stack = frames_above()
+        return self.layer(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16", "fp16", "64"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_at_most_four_frames(precision, accumulate, tmp_path):
+    module = Counting()
+    Trainer(
+        accelerator="cpu",
+        precision=precision,
+        accumulate=accumulate,
+        progress=False,
+        loggers=False,
+        checkpoint=False,
+        run_dir=tmp_path,
+    ).fit(module, [torch.randn(4, 2)] * 3)
+    ours = [name for file, name in module.stack if file.startswith(ROOT) and "/tests/" not in file]
+    assert "fit" in ours
+    assert ours.index("fit") <= 4, ours
+
+
+def test_an_error_of_the_step_arrives_as_it_was_raised(tmp_path):
+    class Failing(Counting):
+        def training_step(self, batch):
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine") as caught:
+        Trainer(accelerator="cpu", progress=False, run_dir=tmp_path).fit(Failing(), [torch.randn(4, 2)])
+    assert caught.traceback[-1].name == "training_step"
