@@ -27,7 +27,9 @@ def fit(
     recipe: Annotated[str, typer.Argument(help="A name from `paceline recipes`.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="For instance preset=tiny epochs=5 trainer.precision=bf16."),
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="For instance preset=tiny epochs=5 trainer.precision=bf16."
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of the same keys.")] = None,
     resume: Annotated[

@@ -84,9 +84,7 @@ class Cadence:
                 fix='count in steps ("500st") or time ("10min") instead',
             )
 
-    def due(
-        self, global_step: int, epoch: int, epoch_ended: bool, clock: Callable[[], float]
-    ) -> bool:
+    def due(self, global_step: int, epoch: int, epoch_ended: bool, clock: Callable[[], float]) -> bool:
         """True once for each occurrence, asked after each optimizer step.
 
         Args:

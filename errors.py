@@ -79,9 +79,7 @@ def show_users_frames_only() -> None:
         sys.excepthook = _print_users_frames
 
 
-def _print_users_frames(
-    kind: type[BaseException], error: BaseException, tb: TracebackType | None
-) -> None:
+def _print_users_frames(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
     ours = isinstance(error, PacelineError) or getattr(error, "_crossed_fit", False)
     if not ours or os.environ.get("PACELINE_TRACEBACK") == "full":
         sys.__excepthook__(kind, error, tb)

@@ -2,8 +2,8 @@
 
     python benchmarks/overhead.py [--steps 4000] [--rounds 7] [--json FILE]
 
-"off": no progress bar, no loggers, no checkpoint. "typical": a progress bar, TensorBoard, metrics.jsonl and
-one value logged per step. The loops run interleaved, round by round; medians and their differences are shown.
+"off": no progress bar, no loggers, no checkpoint. "typical": a progress bar, TensorBoard, metrics.jsonl
+and one value logged per step. The loops run interleaved, round by round; medians are shown.
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ class Terminal(io.StringIO):
 def typical(batches: list) -> float:
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(Terminal()):
-        trainer = Trainer(
-            accelerator="cpu", checkpoint=False, callbacks=[watch], run_dir=folder
-        )
+        trainer = Trainer(accelerator="cpu", checkpoint=False, callbacks=[watch], run_dir=folder)
         names = {type(c) for c in trainer.callbacks}
         assert {Progress, TensorBoard, ModelSummary, Curves} <= names
         trainer.fit(Logging(), batches)

@@ -62,9 +62,7 @@ def draw(rows: Path, picture: Path, dpi: int = 120) -> None:
 
 
 def _sorted_into_panels(rows: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    panels: dict[str, dict[str, list[tuple[int, float]]]] = {
-        name: defaultdict(list) for name in _PANELS
-    }
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {name: defaultdict(list) for name in _PANELS}
     for line in rows.read_text(encoding="utf-8").splitlines():
         row: dict[str, Any] = json.loads(line)
         for name, value in row.items():

@@ -81,8 +81,7 @@ class EarlyStopping(Callback):
         self.wait += 1
         if self.wait >= self.patience:
             trainer.stop(
-                f"early stopping: {self.monitor} was best at {self.best:.6g}, "
-                f"{self.wait} validations ago"
+                f"early stopping: {self.monitor} was best at {self.best:.6g}, {self.wait} validations ago"
             )
 
     def state_dict(self) -> dict[str, Any]:

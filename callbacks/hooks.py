@@ -42,9 +42,7 @@ class Hooks:
     def on_validation_start(self, trainer: Trainer) -> None:
         """Before a validation, the module already in eval mode."""
 
-    def on_validation_step_end(
-        self, trainer: Trainer, output: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_validation_step_end(self, trainer: Trainer, output: Any, batch: Any, batch_idx: int) -> None:
         """After each validation batch."""
 
     def on_validation_end(self, trainer: Trainer) -> None:
@@ -62,9 +60,7 @@ class Hooks:
     def on_predict_start(self, trainer: Trainer) -> None:
         """Before a prediction."""
 
-    def on_predict_step_end(
-        self, trainer: Trainer, output: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_predict_step_end(self, trainer: Trainer, output: Any, batch: Any, batch_idx: int) -> None:
         """After each prediction batch."""
 
     def on_predict_end(self, trainer: Trainer) -> None:
@@ -133,9 +129,7 @@ class HookTable:
             opening = name.endswith("_start") or name in _OPENING
             owners = [*watchers, module] if opening else [module, *watchers]
             self._table[name] = tuple(
-                _with_arity(getattr(owner, name), name)
-                for owner in owners
-                if _overrides(owner, name)
+                _with_arity(getattr(owner, name), name) for owner in owners if _overrides(owner, name)
             )
 
     def __getitem__(self, name: str) -> tuple[Callable[..., None], ...]:
@@ -157,8 +151,7 @@ def _with_arity(hook: Callable[..., None], name: str) -> Callable[..., None]:
     expected = len(inspect.signature(getattr(Hooks, name)).parameters) - 1
     kinds = [p.kind for p in inspect.signature(hook).parameters.values()]
     taken = sum(
-        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        for k in kinds
+        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds
     )
     if taken >= expected or inspect.Parameter.VAR_POSITIONAL in kinds:
         return hook

@@ -23,7 +23,7 @@ class DropPath(nn.Module):
             return x
         keep = 1 - self.rate
         mask = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) < keep
-        return x * mask.to(x.dtype) / keep
+        return x * (mask.to(x.dtype) / keep)
 
 
 class Attention(nn.Module):
@@ -34,7 +34,6 @@ class Attention(nn.Module):
         self.heads, self.dropout = heads, dropout
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
-        self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, width = x.shape
@@ -42,7 +41,8 @@ class Attention(nn.Module):
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         rate = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=rate)
-        return self.drop(self.project(mixed.transpose(1, 2).reshape(batch, tokens, width)))
+        joined: Tensor = self.project(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return F.dropout(joined, self.dropout, self.training)
 
 
 class Block(nn.Module):
@@ -64,7 +64,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_path(self.attention(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        x = x + self.drop_path(self.mlp(self.norm2(x)))
+        return x
 
 
 class VisionTransformer(nn.Module):

@@ -1,7 +1,7 @@
 """A Vision Transformer on CIFAR-10: the run that this project grew out of.
 
-    paceline fit vit-cifar10                  # ViT-B/16 at 224 pixels, as the tutorial has it
-    paceline fit vit-cifar10 preset=tiny      # a small one that trains on a CPU in a minute
+paceline fit vit-cifar10                  # ViT-B/16 at 224 pixels, as the tutorial has it
+paceline fit vit-cifar10 preset=tiny      # a small one that trains on a CPU in a minute
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ViTClassifier(TrainModule):
 
 def fit(config: Config, resume: str | None = None) -> Run:
     """Train as ``config`` says; the best accuracy on the test set is kept."""
-    arguments = {
+    arguments: dict[str, Any] = {
         "name": "vit-cifar10",
         "max_epochs": config.epochs,
         "callbacks": [Checkpoint(monitor="val/accuracy"), Curves(dpi=config.dpi)],

@@ -51,7 +51,5 @@ def make_strategy(strategy: str | Strategy) -> Strategy:
         got=strategy,
         allowed=", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
         meant=None if meant == strategy else meant,
-        fix=f"{planned} is planned; until then strategy='single' trains on one device"
-        if planned
-        else None,
+        fix=f"{planned} is planned; until then strategy='single' trains on one device" if planned else None,
     )

@@ -90,7 +90,7 @@ class AutocastFP16(AutocastBF16):
     Args:
         init_scale: The loss scale of the first step.
         growth_factor: What the scale is multiplied by after ``growth_interval`` finite steps.
-        backoff_factor: What it is multiplied by after a step whose gradients overflowed; that step is skipped.
+        backoff_factor: What it is multiplied by after a step whose gradients overflowed and is skipped.
         growth_interval: Finite steps in a row before the scale grows.
     """
 

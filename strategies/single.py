@@ -79,9 +79,7 @@ class Single(Strategy):
     def save_tensors(self, folder: str, tensors: dict[str, Tensor], files: dict[str, int]) -> None:
         from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
 
-        writer = HuggingFaceStorageWriter(
-            folder, fqn_to_index_mapping=files, save_distributed=True
-        )
+        writer = HuggingFaceStorageWriter(folder, fqn_to_index_mapping=files, save_distributed=True)
         with _one_process():
             save(tensors, storage_writer=writer, no_dist=True)
 
@@ -91,8 +89,7 @@ class Single(Strategy):
         reader = HuggingFaceStorageReader(folder)
         stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
         tensors = {
-            name: torch.empty(stored[name].size, dtype=stored[name].properties.dtype)
-            for name in names
+            name: torch.empty(stored[name].size, dtype=stored[name].properties.dtype) for name in names
         }
         with _one_process():
             load(tensors, storage_reader=reader, no_dist=True)

@@ -194,7 +194,7 @@ def report(who: str, problems: list[str]) -> PacelineError:
 
 
 def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[tuple[str, str]]]:
-    """The validated arguments where they can be read, and (name, what is wrong) for each that is not right."""
+    """The validated arguments, where they can be read, and (name, what is wrong) for each bad one."""
     fields = TrainerArguments.model_fields
     problems = [(name, _unknown(name)) for name in given if name not in fields]
     arguments = None

@@ -23,10 +23,8 @@ def first_tensor(batch: Any) -> Tensor | None:
 
 def count_samples(batch: Any) -> int:
     """The first dimension of the first tensor; 1 where there is none."""
-    if type(batch) in (tuple, list) and batch and type(batch[0]) is Tensor:
-        tensor = batch[0]
-    else:
-        tensor = first_tensor(batch)
+    simple = type(batch) in (tuple, list) and batch and type(batch[0]) is Tensor
+    tensor = batch[0] if simple else first_tensor(batch)
     return tensor.size(0) if tensor is not None and tensor.ndim else 1
 
 
@@ -53,9 +51,7 @@ def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
         return type(batch)(map_tensors(item, change) for item in batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         values = {
-            f.name: map_tensors(getattr(batch, f.name), change)
-            for f in dataclasses.fields(batch)
-            if f.init
+            f.name: map_tensors(getattr(batch, f.name), change) for f in dataclasses.fields(batch) if f.init
         }
         return dataclasses.replace(batch, **values)
     return batch
@@ -76,9 +72,7 @@ def make_transfer(device: torch.device, dtype: torch.dtype | None) -> Callable[[
     def move(value: Any) -> Any:
         if dtype is not None and isinstance(value, Tensor) and value.is_floating_point():
             return value.to(device, dtype, non_blocking=True)
-        return (
-            value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
-        )
+        return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
 
     return lambda batch: map_tensors(batch, move)
 

@@ -34,9 +34,7 @@ class CheckpointError(PacelineError):
     """A checkpoint that is missing, damaged or of another format."""
 
 
-def write(
-    target: Path, strategy: Strategy, tensors: dict[str, Tensor], state: Any, manifest: Any
-) -> None:
+def write(target: Path, strategy: Strategy, tensors: dict[str, Tensor], state: Any, manifest: Any) -> None:
     """Write a checkpoint folder.
 
     Args:
@@ -79,7 +77,7 @@ def seal(folder: Path, manifest: Any) -> None:
 
 
 def _rename_shards(folder: Path) -> None:
-    """``shard-00001-model-00002-of-00002.safetensors`` (2 is the optimizer) -> ``optim-00001.safetensors``."""
+    """``shard-00001-model-00002-of-00002.safetensors`` (2: optimizer) -> ``optim-00001.safetensors``."""
     for path in folder.glob("shard-*.safetensors"):
         shard, kind = path.name.split("-")[1], path.name.split("-")[3]
         path.rename(folder / f"{'model' if int(kind) == 1 else 'optim'}-{shard}.safetensors")

@@ -25,7 +25,9 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(true|True|false|False)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|false|False)$"), list("tTfF")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf)$|^\.(nan|NaN)$"),
@@ -134,7 +136,10 @@ def _validated(model: type[C], values: dict[str, Any], places: dict[str, str]) -
     if problems or config is None:
         raise report(
             "config",
-            [f"{path} ({places[path]}): {text}" if path in places else f"{path}: {text}" for path, text in problems],
+            [
+                f"{path} ({places[path]}): {text}" if path in places else f"{path}: {text}"
+                for path, text in problems
+            ],
         )
     return config
 

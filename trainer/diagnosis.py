@@ -83,10 +83,10 @@ def _cure(error: Exception, batch: Any) -> str | None:
     tensors = _tensors(batch)
     if isinstance(batch, Mapping) and isinstance(error, (ValueError, TypeError, AttributeError)):
         return f"the batch is a dict: take its values by key, batch[{next(iter(batch), 'key')!r}]"
-    if isinstance(batch, (tuple, list)) and isinstance(error, (ValueError, TypeError)):
-        if "unpack" in text or "indices must be" in text:
-            kind = type(batch).__name__
-            return f"the batch is a {kind} of {len(batch)}: unpack it as {len(batch)} values"
+    unpacking = isinstance(error, (ValueError, TypeError)) and re.search("unpack|indices must be", text)
+    if isinstance(batch, (tuple, list)) and unpacking:
+        kind = type(batch).__name__
+        return f"the batch is a {kind} of {len(batch)}: unpack it as {len(batch)} values"
     if isinstance(error, RuntimeError) and re.search(r"dtype|Byte|type|Long|Double|Half", text):
         small = [t for t in tensors if t.dtype == torch.uint8]
         if small:

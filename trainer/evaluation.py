@@ -39,9 +39,7 @@ class EvaluationLoop:
         self.takes = min(positional_arguments(step), 3)
         self.hook = f"on_{_HOOKS[stage]}"
 
-    def run(
-        self, publish: Callable[[dict[str, float]], None], limit: int | None = None
-    ) -> None:
+    def run(self, publish: Callable[[dict[str, float]], None], limit: int | None = None) -> None:
         """One pass. The end hooks see the reduced values; what they log is published behind them.
 
         Args:
@@ -59,9 +57,7 @@ class EvaluationLoop:
         """One pass; the output of each batch, on the CPU, in the data's order."""
         outputs: list[Any] = []
         with self._trace_free():
-            self._read_all(
-                lambda output: outputs.append(map_tensors(output, lambda t: t.cpu())), None
-            )
+            self._read_all(lambda output: outputs.append(map_tensors(output, lambda t: t.cpu())), None)
             self.trainer.hooks.call(f"{self.hook}_end", self.trainer)
         return outputs
 
@@ -84,9 +80,7 @@ class EvaluationLoop:
         self.store.set_loader("")
         self.store.weight = 1
 
-    def _read(
-        self, feed: Feed, number: int, keep: Callable[[Any], None], limit: int | None
-    ) -> None:
+    def _read(self, feed: Feed, number: int, keep: Callable[[Any], None], limit: int | None) -> None:
         step_end = self.trainer.hooks[f"{self.hook}_step_end"]
         for batch_idx, (batches, sizes, _) in enumerate(feed.steps(0)):
             if batch_idx == limit:

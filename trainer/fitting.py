@@ -138,9 +138,9 @@ def run_name(settings_name: str | None, module: Any) -> str:
 def _monitored(trainer: Trainer) -> list[tuple[str, str]]:
     """(who, full name) of everything that waits for a value."""
     found = [
-        (type(c).__name__, monitor_name(c.monitor))
+        (type(c).__name__, monitor_name(name))
         for c in trainer.callbacks
-        if isinstance(getattr(c, "monitor", None), str)
+        if isinstance(name := getattr(c, "monitor", None), str)
     ]
     schedules = trainer.optimization.schedules if trainer.optimization else []
     return found + [(type(s.scheduler).__name__, s.monitor) for s in schedules if s.monitor]

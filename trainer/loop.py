@@ -161,7 +161,8 @@ class TrainLoop:
             # A power of two near the weights: scaled losses keep the range of the loss, exactly.
             self.state.weight_reference = 2.0 ** round(math.log2(max(float(weight), 1e-30)))
         weights.append(weight)
-        return loss * (weight / self.state.weight_reference)
+        weighed: Tensor = loss * (weight / self.state.weight_reference)
+        return weighed
 
     def finish_gradients(self, weights: list[Any]) -> None:
         """Unscale the gradients, divide the weights' sum out, show them to hooks, clip them."""
@@ -181,10 +182,10 @@ class TrainLoop:
         where = (state.global_step, state.epoch, epoch_ended, self.clock)
         if state.global_step == 1 or self.log_cadence.due(*where):
             self.write_log()
-        if self.validate_cadence is not None and self.validated_at != state.global_step:
-            if self.validate_cadence.due(*where):
-                self.validated_at = state.global_step
-                trainer.validate_during_fit()
+        cadence = self.validate_cadence if self.validated_at != state.global_step else None
+        if cadence is not None and cadence.due(*where):
+            self.validated_at = state.global_step
+            trainer.validate_during_fit()
         if epoch_ended:
             self.end_epoch()
         self.next_event = self.find_next_event()
@@ -273,6 +274,5 @@ def positional_arguments(function: Callable[..., Any]) -> int:
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return 3
     return sum(
-        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        for k in kinds
+        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds
     )

@@ -149,7 +149,8 @@ class MapFeed(Feed):
                 yield batches, [p.size for p in pieces], advance
             else:
                 moved, start = sum(sizes[start : start + advance]), start + advance
-                yield batches, [self._size(p, b, sizes) for p, b in zip(pieces, batches)], moved
+                pairs = zip(pieces, batches, strict=True)
+                yield batches, [self._size(p, b, sizes) for p, b in pairs], moved
 
     def _size(self, piece: Piece, batch: Any, sizes: Sequence[int]) -> int:
         return sizes[piece.start] if self._collates else count_samples(batch)

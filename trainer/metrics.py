@@ -144,7 +144,7 @@ class MetricStore:
                 return
         if value != value:
             self._tell_nan(name)
-        known.add(value, weight if type(weight) is not Tensor else weight.item())
+        known.add(value, float(weight))
 
     def value(self, name: str) -> _Value:
         """The mean kept under ``name``, for the loop to add to without a look-up."""
@@ -215,9 +215,11 @@ class MetricStore:
         pairs = [(known, pair) for known in self._waiting for pair in known.pending]
         if not pairs:
             return
-        numbers = [t for _, pair in pairs for t in pair if isinstance(t, Tensor)]
-        host = iter(torch.stack([t.float().reshape(()) for t in numbers]).tolist())
-        for known, (value, weight) in pairs:
+        device = pairs[0][1][0].device
+        wide = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
+        numbers = [t.to(device, wide).reshape(()) for _, p in pairs for t in p if isinstance(t, Tensor)]
+        host = iter(torch.stack(numbers).tolist())
+        for known, (_, weight) in pairs:
             number = next(host)
             known.add(number, next(host) if isinstance(weight, Tensor) else weight)
         for known in self._waiting:
@@ -231,7 +233,7 @@ class MetricStore:
         return {name: value for name, value in closed.items() if value is not None}
 
     def close_epoch(self) -> dict[str, float]:
-        """The values of the whole epoch, torchmetrics objects computed and reset; the window is closed too."""
+        """The epoch's values, torchmetrics objects computed and reset; the window is closed too."""
         self.close_window()
         closed = {name: value.close_epoch() for name, value in self._values.items()}
         result = {name: value for name, value in closed.items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,24 +47,30 @@ class TrainModule(Hooks, nn.Module):
 
     # -- what you write ------------------------------------------------------------------------
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """The loss of one micro-batch: a Tensor, or a mapping with ``loss`` and values to log.
+    # Typed so that an override with fewer arguments, or others' names, is no error to a type checker.
 
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx)``: the loss of one micro-batch.
+
+        A Tensor, or a mapping with ``loss`` and values to log.
         With ``"weight"`` in the mapping (tokens, say; the loss is a mean over it), the step's gradient is
         the weighted mean over all its micro-batches. ``batch_idx`` may be left out.
         """
         raise NotImplementedError
 
-    def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        """Log values, or return them: a Tensor is the ``loss``, a mapping holds values by name."""
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx)``: log values, or return them.
+
+        A Tensor is the ``loss``, a mapping holds values by name.
+        """
         raise NotImplementedError
 
-    def test_step(self, batch: Any, batch_idx: int) -> Any:
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
         """As ``validation_step``, for ``Trainer.test``."""
         raise NotImplementedError
 
-    def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """What ``Trainer.predict`` is to give for this batch."""
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx)``: what ``Trainer.predict`` is to give for this batch."""
         raise NotImplementedError
 
     def configure_optimizers(self) -> Any:
@@ -109,8 +115,7 @@ class TrainModule(Hooks, nn.Module):
     @property
     def hparams(self) -> dict[str, Any]:
         """The constructor's arguments by name, defaults included."""
-        found: dict[str, Any] = self._hparams
-        return found
+        return cast("dict[str, Any]", self._hparams)
 
     def log(
         self,

@@ -75,9 +75,7 @@ def read_configuration(module: nn.Module, configured: Any, automatic: bool) -> O
 
 
 def _wrong(what: str, configured: Any) -> PacelineError:
-    return PacelineError(
-        f"configure_optimizers: {what}", got=_brief(configured), allowed=_ALLOWED
-    )
+    return PacelineError(f"configure_optimizers: {what}", got=_brief(configured), allowed=_ALLOWED)
 
 
 def _brief(value: Any) -> str:
@@ -136,9 +134,9 @@ def _read_schedule(given: Any, optimizers: list[Optimizer]) -> Schedule:
             got=schedule.frequency,
             allowed="a whole number from 1 on",
         )
-    if isinstance(schedule.scheduler, LRScheduler):
-        if not any(schedule.scheduler.optimizer is o for o in optimizers):
-            raise _wrong("a scheduler drives an optimizer that was not returned", given)
+    drives = getattr(schedule.scheduler, "optimizer", None)
+    if isinstance(schedule.scheduler, LRScheduler) and not any(drives is o for o in optimizers):
+        raise _wrong("a scheduler drives an optimizer that was not returned", given)
     if isinstance(schedule.scheduler, ReduceLROnPlateau) and schedule.monitor is None:
         raise PacelineError(
             "configure_optimizers: ReduceLROnPlateau watches a value, but none is named",

@@ -1,4 +1,4 @@
-"""Plain data to JSON and back, exactly: tuples, small tensors, arrays, bytes and non-string keys included."""
+"""Plain data to JSON and back, exactly: tuples, tensors, arrays, bytes and non-string keys included."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def encode(value: Any, where: str = "state") -> Any:
 def _encode_mapping(value: Mapping[Any, Any], where: str) -> Any:
     if all(isinstance(key, str) for key in value) and _KIND not in value:
         return {key: encode(item, f"{where}.{key}") for key, item in value.items()}
-    items = [
-        [encode(key, where), encode(item, f"{where}[{key!r}]")] for key, item in value.items()
-    ]
+    items = [[encode(key, where), encode(item, f"{where}[{key!r}]")] for key, item in value.items()]
     return {_KIND: "dict", "items": items}
 
 

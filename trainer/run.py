@@ -27,19 +27,30 @@ class Run:
     """What ``fit`` returns, and ``paceline.Run(folder)`` opens.
 
     Args:
-        folder: ``runs/<name>/<n>``.
+        folder: ``runs/<name>/<n>``; None for a ``fast_dev_run``, which wrote nothing.
 
     Raises:
         PacelineError: when there is no run in the folder.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        if not (self.folder / "config.yaml").is_file():
-            raise PacelineError("there is no run in this folder", where=str(self.folder))
+    def __init__(self, folder: str | Path | None) -> None:
+        self._folder = None if folder is None else Path(folder)
+        if self._folder is not None and not (self._folder / "config.yaml").is_file():
+            raise PacelineError("there is no run in this folder", where=str(self._folder))
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r})"
+        return f"Run({str(self._folder)!r})"
+
+    @property
+    def folder(self) -> Path:
+        """The run folder.
+
+        Raises:
+            PacelineError: for a run that wrote nothing.
+        """
+        if self._folder is None:
+            raise PacelineError("a fast_dev_run writes nothing, so there is nothing to read")
+        return self._folder
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class PlacedIndex(NamedTuple):
 class SeededDataset(Dataset[Any]):
     """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
 
-    A dataset with ``__getitems__`` of its own is read by the micro-batch, under the seed of its first sample.
+    A dataset with ``__getitems__`` of its own is read by the micro-batch, under its first sample's seed.
     """
 
     def __init__(self, dataset: Any) -> None:

@@ -59,9 +59,7 @@ class Session:
         max_epochs, max_steps: The limits in force; one epoch where none was given.
     """
 
-    def __init__(
-        self, settings: TrainerArguments, strategy: Strategy, callbacks: list[Callback]
-    ) -> None:
+    def __init__(self, settings: TrainerArguments, strategy: Strategy, callbacks: list[Callback]) -> None:
         from .arguments import elapsed_limit
 
         self.settings, self.strategy, self.callbacks = settings, strategy, callbacks

@@ -21,12 +21,12 @@ from .rng import full_state, set_full_state
 
 if TYPE_CHECKING:
     from .module import TrainModule
-    from .trainer import Trainer
+    from .session import Session
 
 M = TypeVar("M", bound="TrainModule")
 
 
-def save(trainer: Trainer, folder: Path) -> None:
+def save(trainer: Session, folder: Path) -> None:
     """Write a checkpoint of a run at a step boundary."""
     module, strategy = trainer.module, trainer.strategy
     tensors = {f"model.{name}": value for name, value in _tensors(module).items()}
@@ -67,7 +67,7 @@ def save(trainer: Trainer, folder: Path) -> None:
     files.write(folder, strategy, tensors, encode(state), manifest)
 
 
-def restore(trainer: Trainer, folder: Path) -> None:
+def restore(trainer: Session, folder: Path) -> None:
     """Put a run back where a checkpoint left it: everything but data position, which the state holds."""
     manifest, state = read(folder)
     module, strategy = trainer.module, trainer.strategy
@@ -118,9 +118,7 @@ def stored_names(folder: Path, manifest: dict[str, Any]) -> list[str]:
     return names
 
 
-def load_weights(
-    module: nn.Module, folder: Path, strategy: Any, names: list[str] | None = None
-) -> None:
+def load_weights(module: nn.Module, folder: Path, strategy: Any, names: list[str] | None = None) -> None:
     """Load a checkpoint's weights into ``module``.
 
     Raises:
@@ -177,9 +175,7 @@ def _parameter_names(module: nn.Module) -> dict[int, str]:
     return {id(p): name for name, p in module.named_parameters()}
 
 
-def _optimizer_state(
-    module: nn.Module, optimizer: Optimizer
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _optimizer_state(module: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Moments by ``<parameter>.<key>``, and the rest: groups and plain values, by parameter name."""
     names = _parameter_names(module)
     tensors: dict[str, Tensor] = {}

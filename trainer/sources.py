@@ -81,10 +81,10 @@ def training_feed(trainer: Trainer, data: Any, saved_global_batch: int) -> Feed:
             fix="call optimizer.step() in training_step every so many batches",
         )
     feed = make_feed(data, settings)
-    if saved_global_batch and not arguments.global_batch_size:
-        if feed.step_size is not None and feed.step_size != saved_global_batch:
-            trainer.say(f"the checkpoint's global batch of {saved_global_batch} is kept")
-            feed = make_feed(data, replace(settings, global_batch=saved_global_batch))
+    keeps = saved_global_batch and not arguments.global_batch_size and feed.step_size is not None
+    if keeps and feed.step_size != saved_global_batch:
+        trainer.say(f"the checkpoint's global batch of {saved_global_batch} is kept")
+        feed = make_feed(data, replace(settings, global_batch=saved_global_batch))
     return feed
 
 

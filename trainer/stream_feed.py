@@ -52,16 +52,13 @@ class StreamFeed(Feed):
         inside["_iterator"] = None
         if loader.num_workers:
             inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
-        if loader.batch_size is not None:
-            self.step_size = self.settings.global_batch or (
-                loader.batch_size * self.settings.accumulate
-            )
-        if self.settings.global_batch is not None:
-            if loader.batch_size is None:
-                refuse_global_batch(self.settings, "the dataset makes the batches")
-            sizes = split(
-                self.settings.global_batch, -(-self.settings.global_batch // loader.batch_size)
-            )
+        wanted, size = self.settings.global_batch, loader.batch_size
+        if size is None:
+            refuse_global_batch(self.settings, "the dataset makes the batches")
+            return duplicate
+        self.step_size = wanted or size * self.settings.accumulate
+        if wanted is not None:
+            sizes = split(wanted, -(-wanted // size))
             self.micro_batches = len(sizes)
             source = Source()
             source.make = lambda: ([None] * size for size in cycle(sizes))

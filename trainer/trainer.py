@@ -41,6 +41,8 @@ _FIT_PEERS = {
     "model": "module, the first argument",
 }
 _FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "dataloader", "datamodule", "resume", "weights")
+
+
 class Trainer(Session):
     """Trains a ``TrainModule``.
 
@@ -117,7 +119,7 @@ class Trainer(Session):
         **unknown: Never,
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "unknown", "__class__")} | unknown
-        from .arguments import elapsed_limit, validate_arguments
+        from .arguments import validate_arguments
 
         settings = validate_arguments(given)
         strategy = make_strategy(settings.strategy)
@@ -152,9 +154,7 @@ class Trainer(Session):
             fitting.check_module(self)
             data = fitting.FitData(train_dataloader, val_dataloader, datamodule)
             loop = fitting.prepare(self, data, resume)
-            self.manual_optimizers = [
-                ManualOptimizer(o, self) for o in self.optimization.optimizers
-            ]
+            self.manual_optimizers = [ManualOptimizer(o, self) for o in self.optimization.optimizers]
             if self.done:
                 self.say(f"nothing to do: the run is at its limit already ({self.stop_reason})")
             else:
@@ -175,13 +175,15 @@ class Trainer(Session):
             dataloader: One, or a list or dict of several; else the DataModule's or module's own.
             weights: ``"best"`` of the last fit, or the path of a checkpoint or run; None: as they are.
         """
-        return self._evaluate("validate", module, dataloader, weights, more)
+        values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more)
+        return values
 
     def test(
         self, module: TrainModule, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
         """As ``validate``, with ``test_step`` and test data."""
-        return self._evaluate("test", module, dataloader, weights, more)
+        values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more)
+        return values
 
     def predict(
         self, module: TrainModule, dataloader: Any = None, weights: Any = None, **more: Any
@@ -241,11 +243,8 @@ class Trainer(Session):
         signals = SignalStop(self.stop)
         failed: BaseException | None = None
         try:
-            for owner in (datamodule, module):
-                if hasattr(owner, "prepare_data"):
-                    owner.prepare_data()
-                if hasattr(owner, "setup"):
-                    owner.setup(stage)
+            _call_where_written("prepare_data", datamodule, module)
+            _call_where_written("setup", datamodule, module, stage)
             self.hooks.call("on_setup", self, stage)
             yield signals
         except BaseException as error:
@@ -254,17 +253,17 @@ class Trainer(Session):
             self._call_each("on_exception", failed, self, error)
             raise
         finally:
-            self._call_each("on_teardown", failed, self, stage)
-            for owner in (datamodule, module):
-                if hasattr(owner, "teardown"):
-                    owner.teardown(stage)
-            for feed in self.feeds:
-                feed.close()
-            self.strategy.close()
-            signals.close()
-            vars(module).pop("_trainer", None)
-            self.stop_clock()
-            self.stage = ""
+            try:
+                self._call_each("on_teardown", failed, self, stage)
+                _call_where_written("teardown", datamodule, module, stage)
+            finally:
+                for feed in self.feeds:
+                    feed.close()
+                self.strategy.close()
+                signals.close()
+                vars(module).pop("_trainer", None)
+                self.stop_clock()
+                self.stage = ""
 
     def _call_each(self, name: str, failed: BaseException | None, *args: Any) -> None:
         """Call every function of a closing hook, whatever one of them raises."""
@@ -280,6 +279,14 @@ class Trainer(Session):
             raise first
 
 
+def _call_where_written(name: str, datamodule: Any, module: Any, *args: Any) -> None:
+    """Call a data method of the DataModule and of the module, where they have it."""
+    for owner in (datamodule, module):
+        method = getattr(owner, name, None)
+        if callable(method):
+            method(*args)
+
+
 def _refuse_unknown(method: str, unknown: dict[str, Any]) -> None:
     for name in unknown:
         ours = _FIT_PEERS.get(name)
@@ -291,7 +298,7 @@ def _refuse_unknown(method: str, unknown: dict[str, Any]) -> None:
 
 
 def _all_callbacks(settings: Any) -> list[Callback]:
-    """The user's callbacks, then the defaults none of them replaces; checkpoints last, to see all others' state."""
+    """The user's callbacks, then the defaults none of them replaces; checkpoints last, behind all others."""
     given: list[Callback] = list(settings.callbacks)
     defaults: list[Callback] = []
     if settings.progress:
