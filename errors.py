@@ -70,6 +70,12 @@ def is_users_frame(filename: str) -> bool:
     return not library and not filename.startswith("<frozen")
 
 
+def mark_told(error: BaseException) -> None:
+    """``error`` ends a run: if nothing catches it, it is printed with the user's own frames only."""
+    error._crossed_fit = True  # type: ignore[attr-defined]
+    show_users_frames_only()
+
+
 def show_users_frames_only() -> None:
     """Print uncaught errors with the user's own frames, unless ``PACELINE_TRACEBACK=full``.
 
@@ -83,6 +89,8 @@ def _print_users_frames(kind: type[BaseException], error: BaseException, tb: Tra
     ours = isinstance(error, PacelineError) or getattr(error, "_crossed_fit", False)
     if not ours or os.environ.get("PACELINE_TRACEBACK") == "full":
         sys.__excepthook__(kind, error, tb)
+        return
+    if isinstance(error, KeyboardInterrupt):  # the run said how it ended
         return
     shown = traceback.TracebackException(kind, error, tb)
     link: traceback.TracebackException | None = shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from functools import cache
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _BAR_EVERY = 0.1
 _LINE_EVERY = 10.0
+_BAR_WIDTH = 8
 
 
 class Progress(Callback):
@@ -28,32 +30,21 @@ class Progress(Callback):
     def __init__(self, every: float = _LINE_EVERY) -> None:
         self.every = every
         self._bar: Any = None
+        self._draws = False
         self._next = 0.0
         self._begun = (0.0, 0, 0)
 
     def on_fit_start(self, trainer: Trainer) -> None:
         now = time.perf_counter()
         self._begun = (now, trainer.global_step, trainer.state.samples)
-        self._next = now + self.every
-        if sys.stdout.isatty() and trainer.is_global_zero:
-            from tqdm import tqdm
-
-            self._next = now
-            self._bar = tqdm(
-                total=trainer.total_steps,
-                initial=trainer.global_step,
-                file=sys.stdout,
-                dynamic_ncols=True,
-                bar_format="{desc} {percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt}{postfix}"
-                if trainer.total_steps
-                else "{desc} step {n_fmt}{postfix}",
-            )
+        self._draws = sys.stdout.isatty() and trainer.is_global_zero
+        self._next = now if self._draws else now + self.every
 
     def on_step_end(self, trainer: Trainer, outputs: list[Any]) -> None:
         now = time.perf_counter()
         if now < self._next:
             return
-        if self._bar is not None:
+        if self._draws:
             self._next = now + _BAR_EVERY
             self._draw(trainer, now)
         elif trainer.is_global_zero:
@@ -83,16 +74,35 @@ class Progress(Callback):
             self._bar = None
 
     def _draw(self, trainer: Trainer, now: float) -> None:
+        total = trainer.total_steps
+        if self._bar is None:
+            from tqdm import tqdm
+
+            bar = f"{{bar:{_BAR_WIDTH}}}| " if total else ""
+            self._bar = tqdm(total=total, file=sys.stdout, bar_format=bar + "{desc}")
         self._bar.n = trainer.global_step
-        self._bar.set_description_str(f"epoch {self._epoch(trainer)}", refresh=False)
-        values = "  ".join(self._values(trainer, now))
-        self._bar.set_postfix_str(values, refresh=False)
-        self._bar.refresh()
+        space = shutil.get_terminal_size().columns - 1 - (_BAR_WIDTH + 2 if total else 0)
+        self._bar.set_description_str(self._fitted(trainer, now, space))
+
+    def _fitted(self, trainer: Trainer, now: float, space: int) -> str:
+        """One line: of the chosen values as many as there is room for."""
+        step = (
+            f"{trainer.global_step}/{trainer.total_steps}"
+            if trainer.total_steps
+            else str(trainer.global_step)
+        )
+        values = self._values(trainer)
+        ends = [text.replace(" samples", "") for text in self._speed(trainer, now)]
+        while True:
+            text = " ".join([f"ep {self._epoch(trainer)}", step, *values, *ends])
+            if len(text) <= space or not values:
+                return text[:space]
+            values.pop()
 
     def _line(self, trainer: Trainer, now: float) -> str:
         total = f"/{trainer.total_steps}" if trainer.total_steps else ""
         head = f"epoch {self._epoch(trainer)}, step {trainer.global_step}{total}"
-        return ", ".join([head, *self._values(trainer, now)])
+        return ", ".join([head, *self._values(trainer), *self._speed(trainer, now)])
 
     @staticmethod
     def _epoch(trainer: Trainer) -> str:
@@ -101,22 +111,23 @@ class Progress(Callback):
             return str(number)
         return f"{min(number, trainer.max_epochs)}/{trainer.max_epochs}"
 
-    def _values(self, trainer: Trainer, now: float) -> list[str]:
-        shown = ["train/loss", *trainer.shown_metrics]
-        values = [
+    @staticmethod
+    def _values(trainer: Trainer) -> list[str]:
+        return [
             f"{name.removeprefix('train/')} {trainer.metrics[name]:.4g}"
-            for name in dict.fromkeys(shown)
+            for name in dict.fromkeys(["train/loss", *trainer.shown_metrics])
             if name in trainer.metrics
         ]
+
+    def _speed(self, trainer: Trainer, now: float) -> list[str]:
         begun, step, samples = self._begun
         seconds = max(now - begun, 1e-9)
-        values.append(f"{_short((trainer.state.samples - samples) / seconds)} samples/s")
-        values.append(_memory(trainer.strategy.device))
-        done = trainer.global_step - step
-        if trainer.total_steps and done:
-            left = (trainer.total_steps - trainer.global_step) * seconds / done
-            values.append(f"ETA {_clock(left)}")
-        return values
+        rate = _short((trainer.state.samples - samples) / seconds)
+        texts = [f"{rate} samples/s", _memory(trainer.strategy.device)]
+        done, total = trainer.global_step - step, trainer.total_steps
+        if total and done and trainer.global_step < total:
+            texts.append(f"ETA {_clock((total - trainer.global_step) * seconds / done)}")
+        return texts
 
 
 def _short(number: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -50,10 +51,10 @@ def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, (tuple, list)):
         return type(batch)(map_tensors(item, change) for item in batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        values = {
-            f.name: map_tensors(getattr(batch, f.name), change) for f in dataclasses.fields(batch) if f.init
-        }
-        return dataclasses.replace(batch, **values)
+        changed = copy.copy(batch)  # not built again: __post_init__ may change what it is given
+        for f in dataclasses.fields(batch):
+            object.__setattr__(changed, f.name, map_tensors(getattr(batch, f.name), change))
+        return changed
     return batch
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import PacelineError, is_users_frame, show_users_frames_only
+from ..errors import PacelineError, is_users_frame, mark_told
 from .batch import describe
 from .evaluation import EvaluationLoop
 from .loop import TrainLoop
@@ -22,8 +22,7 @@ _FULL = "PACELINE_TRACEBACK=full shows every frame"
 
 def explain(error: BaseException) -> None:
     """Mark an error that ends a run, and add notes: the step, the batch, and a cure where one is known."""
-    error._crossed_fit = True  # type: ignore[attr-defined]
-    show_users_frames_only()
+    mark_told(error)
     if isinstance(error, PacelineError) or not isinstance(error, Exception):
         return
     frames = _frames_by_code(error)

@@ -16,7 +16,7 @@ from ..errors import PacelineError
 from .batch import count_samples
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .order import Layout, Piece
-from .rng import cpu_state, generators_of, order_seed, seed_for_sample, set_cpu_state
+from .rng import cpu_state, derive, generators_of, order_seed, seed_for_sample, set_cpu_state
 from .sampling import (
     Place,
     PlacedIndex,
@@ -60,7 +60,8 @@ class MapFeed(Feed):
         self._pieces: list[Piece] = []
         self._source = Source()
         self._loader = self._copy(loader)
-        self._drawn_here = may_draw(loader) and loader.num_workers == 0
+        self._own_iter = type(loader).__iter__ is not DataLoader.__iter__
+        self._drawn_here = self._own_iter or (may_draw(loader) and loader.num_workers == 0)
         total = self._length()
         self.steps_per_epoch = None if total is None else self._layout.steps(self._cut(total))
         self.step_size = None if self._units else self._layout.step_size
@@ -101,7 +102,10 @@ class MapFeed(Feed):
         if self.settings.fixed_order:
             epoch = 0
         loader, seed = self._users, order_seed(self.settings.seed, epoch)
-        for owner in (loader, loader.dataset, loader.sampler, loader.batch_sampler):
+        inner = getattr(loader.batch_sampler, "sampler", None)
+        # The sampler of a batch sampler that was given is not loader.sampler; none is told twice.
+        owners = (loader, loader.dataset, loader.sampler, loader.batch_sampler, inner)
+        for owner in {id(o): o for o in owners}.values():
             set_epoch = getattr(owner, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)
@@ -112,8 +116,13 @@ class MapFeed(Feed):
                 generator.manual_seed(seed)
             # An iterating DataLoader draws its workers' seed first: so do we, and the order is
             # the one that the loader itself would give under this seed.
+            items = (
+                None
+                if isinstance(self._sampler, DistributedSampler) or not self._units
+                else iter(self._sampler)
+            )
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-            return _collected(self._sampler, self._units)
+            return _collected(self._sampler if items is None else items, self._units)
         finally:
             set_cpu_state(before)
 
@@ -127,11 +136,15 @@ class MapFeed(Feed):
             start = bisect_left(ends, position)
         first = start
         self._source.make = lambda: self._indices(epoch, first, total)
-        self._source.length = len(self._order)
+        self._source.length = sum(len(p) for _, p in self._layout.epoch(total, start))
         assert self._loader.generator is not None
         self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
         iterator = iter(self._loader)
         isolate: Callable[[], None] | None = (lambda: None) if self._drawn_here else None
+        seed = self.settings.seed
+        if self._own_iter:
+            isolate = lambda: seed_for_sample(derive(seed, epoch, at))
+        at = start
         plan = self._layout.epoch(total, start)
         upcoming = next(plan, None)
         self.ended = upcoming is None
@@ -139,7 +152,10 @@ class MapFeed(Feed):
             (advance, pieces), upcoming = upcoming, next(plan, None)
             self.ended, self._pieces = upcoming is None, pieces
             try:
-                batches = [self._read(iterator, isolate) for _ in pieces]
+                batches = []
+                for piece in pieces:
+                    at = piece.start
+                    batches.append(self._read(iterator, isolate))
             except StopIteration:
                 raise PacelineError(
                     f"{type(self._users).__name__} ended before its sampler did",
@@ -153,6 +169,8 @@ class MapFeed(Feed):
                 yield batches, [self._size(p, b, sizes) for p, b in pairs], moved
 
     def _size(self, piece: Piece, batch: Any, sizes: Sequence[int]) -> int:
+        if not piece.size:
+            return 0
         return sizes[piece.start] if self._collates else count_samples(batch)
 
     def _unit_sizes(self, order: Sequence[Any]) -> Sequence[int] | None:
@@ -164,19 +182,22 @@ class MapFeed(Feed):
         """What the loader is to read, micro-batch by micro-batch, each with its place."""
         order, seed = self._order, self.settings.seed
         place_start = list(accumulate(self._unit_sizes(order) or (), initial=0))
-        for _, pieces in self._layout.epoch(total, start):
+        first = start
+        for advance, pieces in self._layout.epoch(total, start):
             for piece in pieces:
+                at = piece.start if piece.size else first
                 if not self._units:
-                    part = order[piece.start : piece.start + piece.size]
-                    yield _placed(list(part), Place(seed, epoch, piece.start))
+                    part = order[at : at + max(piece.size, 1)]
+                    yield _placed(list(part), Place(seed, epoch, at))
                     continue
-                place = Place(seed, epoch, place_start[piece.start])
-                unit = order[piece.start]
+                place = Place(seed, epoch, place_start[at])
+                unit = order[at]
                 if self._collates:
                     yield _placed(list(unit), place)
                 else:
                     inner = isinstance(self._loader.dataset, SeededDataset)
                     yield PlacedIndex(unit, place) if inner else unit
+            first += advance
 
     def samples_of(self, micro_batch: int) -> list[Any]:
         piece = self._pieces[micro_batch]

@@ -81,6 +81,12 @@ class SeededDataset(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.inner)
 
+    def __getattr__(self, name: str) -> Any:
+        # A loader subclass may ask its dataset for anything; dunders and a half-made copy have none.
+        if name == "inner" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
 
 class WorkerInit:
     """Runs in each loader worker: leaves Ctrl-C to the main process and shows user code its own dataset."""

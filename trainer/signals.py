@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from ..errors import mark_told
+
 _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -42,6 +44,8 @@ class SignalStop:
     def reraise(self) -> None:
         """After an orderly stop, end the process as the signal meant: nothing of the script runs on."""
         if self.received == signal.SIGINT:
-            raise KeyboardInterrupt
+            interrupt = KeyboardInterrupt()
+            mark_told(interrupt)
+            raise interrupt
         if self.received is not None:
             raise SystemExit(128 + self.received)

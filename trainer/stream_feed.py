@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from ..errors import PacelineError
 from .batch import count_samples
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .order import split
@@ -38,12 +39,27 @@ class StreamFeed(Feed):
         try:
             batches: int | None = limited(len(source), settings.limit)
         except (TypeError, NotImplementedError):
-            batches = settings.limit if isinstance(settings.limit, int) else None
-        self._batches = batches
-        self.steps_per_epoch = batches and -(-batches // self.micro_batches)
+            if isinstance(settings.limit, float):
+                raise PacelineError(
+                    "a part of the data was asked for, but the data has no length",
+                    got=f"a limit of {settings.limit}",
+                    fix="limit it by a count of batches (an int)",
+                ) from None
+            batches = settings.limit
+        # len() is a forecast: workers' tails and a global batch make other batches than it counts.
+        self._batches = batches if self._ready or settings.limit is not None else None
+        self.steps_per_epoch = self._forecast(batches)
         self._users = source
         self._restored: dict[str, Any] | None = None
         self._handed_out = 0
+
+    def _forecast(self, batches: int | None) -> int | None:
+        if batches is None:
+            return None
+        pieces, size = batches, self.micro_batches * self.settings.world
+        if self.settings.global_batch is not None and self.settings.limit is None:
+            pieces, size = len(self._source.dataset), self.settings.global_batch
+        return pieces // size if self._drop_last else -(-pieces // size)
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         duplicate = copy.copy(loader)
@@ -56,22 +72,26 @@ class StreamFeed(Feed):
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
             return duplicate
-        self.step_size = wanted or size * self.settings.accumulate
+        world = self.settings.world
+        self.step_size = wanted or size * self.settings.accumulate * world
         if wanted is not None:
-            sizes = split(wanted, -(-wanted // size))
-            self.micro_batches = len(sizes)
+            self.micro_batches = -(-wanted // (size * world))
+            sizes = split(wanted, self.micro_batches * world)
             source = Source()
             source.make = lambda: ([None] * size for size in cycle(sizes))
             inside["batch_sampler"] = source
         return duplicate
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
+        if self.settings.fixed_order:
+            epoch = 0
         set_epoch = getattr(getattr(self._users, "dataset", self._users), "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
         self.ended = False
         self._handed_out = 0
-        if self._ready and self.micro_batches == 1 and self.settings.transfer is None:
+        alone = self.micro_batches == self.settings.world == 1
+        if self._ready and alone and self.settings.transfer is None:
             return self._ready_steps(position)
         return self._read_steps(epoch, position)
 
@@ -81,11 +101,11 @@ class StreamFeed(Feed):
         iterator = self._iterate()
         self._go_to(epoch, position, iterator)
         while True:
-            batches, sizes = self._gather(iterator, epoch)
+            batches, sizes, total = self._gather(iterator, epoch)
             if not batches or (self._drop_last and len(batches) < self.micro_batches):
                 return
-            self.ended = self._ready and self._handed_out == self._batches
-            yield batches, sizes, sum(sizes)
+            self.ended = self._handed_out == self._batches
+            yield batches, sizes, total
 
     def _ready_steps(self, position: int) -> Iterator[Step]:
         """Batches that are in memory and on the device: handed out with nothing done to them."""
@@ -103,15 +123,32 @@ class StreamFeed(Feed):
         """The source's own iteration, begun at the first read: under that read's seed."""
         yield from iter(self._source)
 
-    def _gather(self, iterator: Iterator[Any], epoch: int) -> tuple[list[Any], list[int]]:
+    def _gather(self, iterator: Iterator[Any], epoch: int) -> tuple[list[Any], list[int], int]:
+        """This rank's micro-batches of a step, their sizes, and the samples of all ranks in it.
+
+        All ranks read all batches, so all know the same. One left without gets the first, of size 0.
+        """
+        rank, world = self.settings.rank, self.settings.world
         batches: list[Any] = []
-        while len(batches) < self.micro_batches and self._handed_out != self._batches:
+        sizes: list[int] = []
+        total = count = 0
+        first = None
+        while count < self.micro_batches * world and self._handed_out != self._batches:
             try:
-                batches.append(self._read(iterator, self._isolate(epoch)))
+                batch = self._read(iterator, self._isolate(epoch))
             except StopIteration:
                 break
             self._handed_out += 1
-        return batches, [count_samples(batch) for batch in batches]
+            size = count_samples(batch)
+            first = batch if not count else first
+            if count % world == rank:
+                batches.append(batch)
+                sizes.append(size)
+            total, count = total + size, count + 1
+        if len(batches) < -(-count // world):
+            batches.append(first)
+            sizes.append(0)
+        return batches, sizes, total
 
     def _isolate(self, epoch: int) -> Callable[[], None] | None:
         if self._ready:
@@ -126,11 +163,13 @@ class StreamFeed(Feed):
             self._handed_out = restored["batches"]
             return
         done = 0
-        while done < position:
-            batches, sizes = self._gather(iterator, epoch)
-            if not batches:
+        # Batch by batch: the steps before may have taken another number of them.
+        while done < position and self._handed_out != self._batches:
+            try:
+                done += count_samples(self._read(iterator, self._isolate(epoch)))
+            except StopIteration:
                 break
-            done += sum(sizes)
+            self._handed_out += 1
         if position and not self._ready:
             self.settings.say(
                 f"the data keeps no position of its own: read {self._handed_out} batches forward"

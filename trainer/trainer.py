@@ -298,7 +298,7 @@ def _refuse_unknown(method: str, unknown: dict[str, Any]) -> None:
 
 
 def _all_callbacks(settings: Any) -> list[Callback]:
-    """The user's callbacks, then the defaults none of them replaces; checkpoints last, behind all others."""
+    """The user's callbacks, then the defaults none of them replaces; checkpoints last."""
     given: list[Callback] = list(settings.callbacks)
     defaults: list[Callback] = []
     if settings.progress:

@@ -1,0 +1,652 @@
+"""Whatever can only be iterated: batches as they come, resumed by their own state or by reading forward."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from paceline.errors import PacelineError
+from paceline.trainer.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.rng import cpu_state
+from paceline.trainer.stream_feed import StreamFeed
+
+SIZE = 23
+
+
+class Numbers(IterableDataset):
+    """0, 1, 2 ...; shared out among the workers, as torch's documentation asks."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+        self.started = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.started += 1
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for i in range(first, self.size, step):
+            yield self.sample(i)
+
+    def sample(self, i: int) -> Any:
+        return i
+
+
+class Sized(Numbers):
+    def __len__(self) -> int:
+        return self.size
+
+
+class Drawing(Numbers):
+    """Sample i is i and a number from each generator."""
+
+    def sample(self, i: int) -> Any:
+        return i, torch.rand(()).item(), random.random(), float(np.random.rand())
+
+
+class Keeping(Numbers):
+    """Knows where it is: starts there once it was told, and counts what it read."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        super().__init__(size)
+        self.next = self.read = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        first, self.next = self.next, 0
+        for i in range(first, self.size):
+            self.next = i + 1
+            self.read += 1
+            yield i, torch.rand(()).item()
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+class Shuffling(Numbers):
+    """Draws its order at the start of each pass."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(self.size).tolist()
+
+
+class Quiet(list):
+    """Takes the feed's lines."""
+
+    def __call__(self, line: str) -> None:
+        self.append(line)
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_stays():
+    yield
+    if multiprocessing.active_children():
+        gc.collect()  # slow: only where something may be waiting for it
+    left = multiprocessing.active_children()
+    for process in left:
+        process.terminate()
+    assert not left
+
+
+def feed_of(data: Any, **settings: Any) -> Feed:
+    return make_feed(data, FeedSettings(**{"seed": 5, "say": Quiet(), **settings}))
+
+
+def take(feed: Feed, epoch: int = 0, position: int = 0, steps: int | None = None) -> list[Any]:
+    with closing(feed.steps(epoch, position)) as iterator:
+        return list(islice(iterator, steps))
+
+
+def rows(steps: Iterable[Any]) -> list[Any]:
+    """Sample by sample, as plain data."""
+    found: list[Any] = []
+    for batches, sizes, _ in steps:
+        for batch, size in zip(batches, sizes, strict=True):
+            if not size:  # something to run on a rank that has no sample
+                continue
+            columns = batch if isinstance(batch, (list, tuple)) else [batch]
+            samples = [tuple(row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+            assert len(samples) == size
+            found += samples if len(columns) > 1 else [row[0] for row in samples]
+    return found
+
+
+def read(data: Any, epoch: int = 0, position: int = 0, **settings: Any) -> list[Any]:
+    return rows(take(feed_of(data, **settings), epoch, position))
+
+
+def same_state(first: Any, second: Any) -> bool:
+    numpy = zip(first[2], second[2], strict=True)
+    return (
+        torch.equal(first[0], second[0])
+        and first[1] == second[1]
+        and all(np.array_equal(a, b) for a, b in numpy)
+    )
+
+
+def ready(sizes: Iterable[int] = (4, 4, 4, 4, 4, 3)) -> list[torch.Tensor]:
+    """Batches in memory: together they count from 0."""
+    sizes = list(sizes)
+    return list(torch.arange(sum(sizes)).split(sizes))
+
+
+# Ready batches
+
+
+def test_ready_batches_are_handed_out_as_they_are():
+    batches = ready()
+    feed = feed_of(batches)
+    steps = take(feed)
+    assert all(step[0][0] is batch for step, batch in zip(steps, batches, strict=True))
+    assert [(sizes, advance) for _, sizes, advance in steps] == [([4], 4)] * 5 + [([3], 3)]
+    assert feed.steps_per_epoch == 6
+    assert rows(take(feed, 1)) == list(range(SIZE))
+
+
+def test_ready_batches_accumulate_with_a_ragged_tail():
+    feed = feed_of(ready((4, 4, 4, 4, 3)), accumulate=2)
+    steps = take(feed)
+    assert [(sizes, advance) for _, sizes, advance in steps] == [([4, 4], 8), ([4, 4], 8), ([3], 3)]
+    assert (feed.steps_per_epoch, feed.micro_batches) == (3, 2)
+
+
+def test_batches_may_differ_in_size_and_in_structure():
+    batches = [{"x": torch.zeros(2)}, (torch.zeros(5), "name"), torch.zeros(1)]
+    assert [advance for *_, advance in take(feed_of(batches))] == [2, 5, 1]
+    assert [advance for *_, advance in take(feed_of(tuple(batches)))] == [2, 5, 1]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+@pytest.mark.parametrize("transfer", [None, lambda batch: batch])
+def test_a_position_in_ready_batches_holds_under_any_accumulation(accumulate, transfer):
+    lines = Quiet()
+    for done in range(7):
+        feed = feed_of(ready(), accumulate=accumulate, transfer=transfer, say=lines)
+        assert rows(take(feed, 0, min(4 * done, SIZE))) == list(range(4 * done, SIZE))
+    assert lines == []  # batches in memory are no reading
+
+
+@pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"limit": 3}, {"accumulate": 4, "limit": 5}])
+@pytest.mark.parametrize("transfer", [None, lambda batch: batch])
+def test_ended_is_true_exactly_at_the_last_of_ready_batches(settings, transfer):
+    feed = feed_of(ready(), transfer=transfer, **settings)
+    for epoch in (0, 1):
+        ended = [feed.ended for _ in feed.steps(epoch)]
+        assert ended == [False] * (feed.steps_per_epoch - 1) + [True]
+
+
+def test_limits_count_batches():
+    def sizes(limit: Any, **settings: Any) -> list[int]:
+        return [advance for *_, advance in take(feed_of(ready(), limit=limit, **settings))]
+
+    assert sizes(2) == [4, 4]
+    assert sizes(1) == [4]
+    assert sizes(1.0) == [4, 4, 4, 4, 4, 3]
+    assert sizes(0.5) == [4, 4, 4]
+    assert sizes(0.001) == [4]
+    assert sizes(50) == [4, 4, 4, 4, 4, 3]
+    assert sizes(3, accumulate=2) == [8, 4]
+    assert feed_of(ready(), limit=3, accumulate=2).steps_per_epoch == 2
+
+
+def test_every_batch_is_transferred():
+    assert read(ready(), transfer=lambda batch: batch + 100) == list(range(100, 100 + SIZE))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_ready_batches_are_shared_out_among_ranks(accumulate):
+    def steps(rank: int) -> list[Any]:
+        return take(feed_of(ready(), rank=rank, world=2, accumulate=accumulate))
+
+    ranks = [steps(rank) for rank in (0, 1)]
+    assert sorted(rows(ranks[0]) + rows(ranks[1])) == list(range(SIZE))
+    assert [advance for *_, advance in ranks[0]] == [advance for *_, advance in ranks[1]]
+    assert sum(advance for *_, advance in ranks[0]) == SIZE  # of all ranks
+
+
+def test_ready_batches_refuse_a_global_batch():
+    with pytest.raises(PacelineError, match="ready made"):
+        feed_of(ready(), global_batch=8)
+
+
+def test_what_cannot_be_iterated_is_refused():
+    with pytest.raises(PacelineError, match="cannot be iterated"):
+        feed_of(3)
+
+
+# Generators and other iterables
+
+
+def test_a_generator_is_used_up_after_one_epoch():
+    feed = feed_of(batch for batch in ready())
+    assert feed.steps_per_epoch is None
+    assert rows(take(feed)) == list(range(SIZE))
+    assert take(feed, 1) == []
+
+
+def test_a_generator_is_not_read_further_than_its_steps():
+    numbers = count()
+    feed = feed_of(torch.tensor([i]) for i in numbers)
+    assert rows(take(feed, steps=3)) == [0, 1, 2]
+    assert next(numbers) == 3
+
+
+def test_a_limit_ends_an_endless_stream():
+    feed = feed_of((torch.tensor([i]) for i in count()), limit=5, accumulate=2)
+    assert [sizes for _, sizes, _ in take(feed)] == [[1, 1], [1, 1], [1]]
+    assert feed.steps_per_epoch == 3
+
+
+class OwnLoader:
+    """A loader that has nothing to do with torch's."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(ready())
+
+
+def test_any_object_with_iter_serves_epoch_after_epoch():
+    loader = OwnLoader()
+    feed = feed_of(loader)
+    assert feed.steps_per_epoch == 6
+    for epoch in (0, 1):
+        assert rows(take(feed, epoch)) == list(range(SIZE))
+    assert loader.epochs == [0, 1]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_without_a_state_of_its_own_a_stream_is_read_forward_and_that_is_said(accumulate):
+    lines = Quiet()
+    feed = feed_of(OwnLoader(), accumulate=accumulate, say=lines)
+    assert feed.state_dict() == {}
+    assert rows(take(feed, 0, 12)) == list(range(12, SIZE))
+    assert len(lines) == 1
+    assert "read 3 batches forward" in lines[0]
+    assert rows(take(feed, 1)) == list(range(SIZE))
+    assert len(lines) == 1  # from its start nothing is passed over
+
+
+# IterableDataset in a DataLoader
+
+
+@pytest.mark.parametrize("kind", [Numbers, Sized])
+def test_an_iterable_dataset_gives_the_loaders_batches(kind):
+    feed = feed_of(DataLoader(kind(), batch_size=4), accumulate=2)
+    steps = take(feed)
+    assert [(sizes, advance) for _, sizes, advance in steps] == [([4, 4], 8)] * 2 + [([4, 3], 7)]
+    assert rows(steps) == list(range(SIZE))
+    assert feed.steps_per_epoch == (3 if kind is Sized else None)
+    assert feed.step_size == 8
+    assert rows(take(feed, 1)) == list(range(SIZE))
+
+
+@pytest.mark.parametrize("kind", [Numbers, Sized])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("size", [23, 10])
+def test_workers_take_each_sample_once(kind, workers, size):
+    # With 10 samples in batches of 4, 2 workers give 4 + 4 + 1 + 1: more batches than len(loader) says.
+    found = read(DataLoader(kind(size), batch_size=4, num_workers=workers))
+    assert sorted(found) == list(range(size))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_persistent_workers_serve_several_epochs(workers):
+    loader = DataLoader(Drawing(), batch_size=4, num_workers=workers, persistent_workers=workers > 0)
+    feed = feed_of(loader)
+    try:
+        for epoch in (0, 1):
+            assert sorted(row[0] for row in rows(take(feed, epoch))) == list(range(SIZE))
+        assert len(multiprocessing.active_children()) == workers
+    finally:
+        feed.close()
+    gc.collect()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("kind", [Numbers, Sized])
+@pytest.mark.parametrize(("batch_size", "global_batch"), [(4, 6), (8, 5), (3, 10), (23, 23), (10, 15)])
+def test_a_global_batch_is_met_without_losing_a_sample(kind, batch_size, global_batch):
+    feed = feed_of(DataLoader(kind(), batch_size=batch_size), global_batch=global_batch)
+    steps = take(feed)
+    assert rows(steps) == list(range(SIZE))
+    full, rest = divmod(SIZE, global_batch)
+    assert [advance for *_, advance in steps] == [global_batch] * full + [rest] * (rest > 0)
+    for _, sizes, advance in steps:
+        assert max(sizes) <= batch_size
+        assert advance < global_batch or max(sizes) - min(sizes) <= 1
+    assert feed.step_size == global_batch
+    assert feed.steps_per_epoch == (len(steps) if kind is Sized else None)
+
+
+def test_a_global_batch_and_a_limit():
+    feed = feed_of(DataLoader(Numbers(), batch_size=4), global_batch=4, limit=2)
+    assert rows(take(feed)) == list(range(8))
+
+
+@pytest.mark.parametrize("kind", [Numbers, Sized])
+def test_drop_last_drops_the_samples_of_an_incomplete_step(kind):
+    def loader():
+        return DataLoader(kind(), batch_size=4, drop_last=True)
+
+    assert read(loader()) == list(range(20))
+    assert read(loader(), accumulate=2) == list(range(16))
+    assert read(loader(), global_batch=6) == list(range(18))
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "global_batch", "expected"), [(1, None, 5), (2, None, 2), (1, 6, 3)]
+)
+def test_drop_last_counts_in_the_steps_of_an_epoch(accumulate, global_batch, expected):
+    # Schedules are as long as this number says.
+    loader = DataLoader(Sized(), batch_size=4, drop_last=True)
+    feed = feed_of(loader, accumulate=accumulate, global_batch=global_batch)
+    assert feed.steps_per_epoch == len(take(feed)) == expected
+
+
+@pytest.mark.parametrize("kind", [Numbers, Sized])
+def test_a_limit_on_an_iterable_dataset(kind):
+    feed = feed_of(DataLoader(kind(), batch_size=4), limit=3, accumulate=2)
+    assert [sizes for _, sizes, _ in take(feed)] == [[4, 4], [4]]
+    assert feed.steps_per_epoch == 2
+    assert len(read(DataLoader(kind(), batch_size=4), limit=100)) == SIZE
+
+
+def test_a_part_of_an_iterable_dataset_with_a_length():
+    assert read(DataLoader(Sized(), batch_size=4), limit=0.5) == list(range(12))
+
+
+def test_a_dataset_that_makes_the_batches():
+    class Batches(Numbers):
+        def sample(self, i: int) -> torch.Tensor:
+            return torch.full((2,), i)
+
+    loader = DataLoader(Batches(3), batch_size=None)
+    assert [sizes for _, sizes, _ in take(feed_of(loader, accumulate=2))] == [[2, 2], [2]]
+    with pytest.raises(PacelineError, match="the dataset makes the batches"):
+        feed_of(loader, global_batch=4)
+
+
+def test_set_epoch_reaches_an_iterable_dataset():
+    class Epochs(Numbers):
+        epoch = -1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def sample(self, i: int) -> int:
+            return 100 * self.epoch + i
+
+    for workers in (0, 1):
+        feed = feed_of(DataLoader(Epochs(3), batch_size=3, num_workers=workers))
+        assert rows(take(feed, 0)) == [0, 1, 2]
+        assert rows(take(feed, 2)) == [200, 201, 202]
+
+
+def test_a_subclass_with_its_own_iter_stays_in_charge():
+    class Doubling(DataLoader):
+        def __iter__(self) -> Iterator[Any]:
+            for batch in super().__iter__():
+                yield batch * 2
+
+    loader = Doubling(Numbers(), batch_size=4)
+    assert read(loader) == list(range(0, 2 * SIZE, 2))
+    assert read(loader, global_batch=5) == list(range(0, 2 * SIZE, 2))
+
+
+def test_the_users_worker_init_fn_sees_its_own_dataset():
+    class Marked(Numbers):
+        mark = -1
+
+        def sample(self, i: int) -> tuple[int, int]:
+            return i, self.mark
+
+    def init(worker_id: int) -> None:
+        get_worker_info().dataset.mark = 100 + worker_id
+
+    found = read(DataLoader(Marked(), batch_size=4, num_workers=2, worker_init_fn=init))
+    assert sorted(found) == [(i, 100 + i % 2) for i in range(SIZE)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"global_batch": 6}])
+def test_the_users_loader_is_left_as_it_was(settings):
+    loader = DataLoader(Numbers(), batch_size=4)
+    before = dict(vars(loader))
+    feed = feed_of(loader, **settings)
+    take(feed, steps=2)
+    feed.close()
+    assert dict(vars(loader)) == before
+    assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("kind", [Numbers, Sized])
+def test_an_iterable_dataset_is_shared_out_among_ranks(kind, world):
+    parts = [
+        take(feed_of(DataLoader(kind(), batch_size=4), rank=rank, world=world)) for rank in range(world)
+    ]
+    assert sorted(row for steps in parts for row in rows(steps)) == list(range(SIZE))
+    assert len({tuple(advance for *_, advance in steps) for steps in parts}) == 1
+    assert len({tuple(len(sizes) for _, sizes, _ in steps) for steps in parts}) == 1
+
+
+# Resuming
+
+
+def halves(make: Any, done: int, **settings: Any) -> tuple[list[Any], list[Any], Any, Any]:
+    """A run broken off after ``done`` steps: what it gave, what its successor gives, and both feeds."""
+    first = feed_of(make(), **settings)
+    steps = first.steps(0)
+    before = [next(steps) for _ in range(done)]
+    state, position = first.state_dict(), sum(advance for *_, advance in before)
+    steps.close()
+    second = feed_of(make(), **settings)
+    second.load_state_dict(state)
+    return rows(before), rows(take(second, 0, position)), first, second
+
+
+@pytest.mark.parametrize("done", [1, 2, 5])
+def test_a_dataset_with_a_state_goes_on_without_reading_forward(done):
+    made = []
+
+    def make() -> DataLoader:
+        made.append(Keeping())
+        return DataLoader(made[-1], batch_size=4)
+
+    whole = read(make())
+    before, after, _, second = halves(make, done)
+    assert before + after == whole  # draws included
+    assert made[-1].read == SIZE - 4 * done
+    assert second.settings.say == []
+
+
+def test_a_state_holds_for_accumulation_and_global_batches():
+    def make() -> DataLoader:
+        return DataLoader(Keeping(), batch_size=4)
+
+    for settings in ({"accumulate": 2}, {"global_batch": 6}):
+        before, after, *_ = halves(make, 2, **settings)
+        assert [row[0] for row in before + after] == list(range(SIZE))
+        assert before + after == read(make(), **settings)
+
+
+def test_after_a_resumed_epoch_the_next_one_is_whole():
+    feed = feed_of(DataLoader(Keeping(), batch_size=4))
+    take(feed, steps=2)
+    state = feed.state_dict()
+    other = feed_of(DataLoader(Keeping(), batch_size=4))
+    other.load_state_dict(state)
+    assert len(take(other, 0, 8)) == 4
+    assert [row[0] for row in rows(take(other, 1))] == list(range(SIZE))
+
+
+def test_a_limit_counts_what_was_read_before_the_resume():
+    before, after, *_ = halves(lambda: DataLoader(Keeping(), batch_size=4), 2, limit=3)
+    assert [row[0] for row in before + after] == list(range(12))
+
+
+def test_a_source_that_keeps_its_own_position_goes_on():
+    class Source:
+        """A loader with a state, as torchdata's is."""
+
+        def __init__(self) -> None:
+            self.next = 0
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            first, self.next = self.next, 0
+            for i in range(first, 6):
+                self.next = i + 1
+                yield torch.tensor([i])
+
+        def state_dict(self) -> dict[str, int]:
+            return {"next": self.next}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.next = state["next"]
+
+    before, after, _, second = halves(Source, 2)
+    assert (before, after) == ([0, 1], [2, 3, 4, 5])
+    assert second.settings.say == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("done", [1, 3])
+def test_a_dataset_without_a_state_is_read_forward_and_draws_the_same(workers, done):
+    def make() -> DataLoader:
+        return DataLoader(Drawing(), batch_size=4, num_workers=workers)
+
+    whole = read(make())
+    before, after, first, second = halves(make, done)
+    assert before + after == whole
+    assert first.state_dict() == {}
+    assert first.settings.say == []
+    assert len(second.settings.say) == 1
+    assert f"read {done} batches forward" in second.settings.say[0]
+
+
+def test_reading_forward_changes_no_sample_when_the_accumulation_does():
+    whole = read(DataLoader(Drawing(), batch_size=4))
+    for accumulate in (1, 2, 4):
+        loader = DataLoader(Drawing(), batch_size=4)
+        assert read(loader, 0, 12, accumulate=accumulate) == whole[12:]
+
+
+def test_a_dataset_in_workers_cannot_be_asked_for_its_state():
+    # Its copies in the workers moved, the one in this process did not.
+    def make() -> DataLoader:
+        return DataLoader(Keeping(), batch_size=4, num_workers=1)
+
+    whole = read(make())
+    before, after, first, second = halves(make, 2)
+    assert first.state_dict() == {}
+    assert before + after == whole
+    assert len(second.settings.say) == 1
+
+
+def test_behind_the_end_nothing_is_left():
+    assert read(DataLoader(Numbers(), batch_size=4), 0, SIZE) == []
+
+
+# Draws
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Drawing, Shuffling])
+def test_draws_inside_a_dataset_leave_the_main_generators_alone(kind, workers):
+    feed = feed_of(DataLoader(kind(), batch_size=4, num_workers=workers))
+    before = cpu_state()
+    with closing(feed.steps(0)) as steps:
+        for _ in steps:
+            assert same_state(before, cpu_state())
+            torch.rand(1), random.random(), np.random.rand()
+            before = cpu_state()
+    assert same_state(before, cpu_state())
+
+
+def test_draws_inside_a_generator_leave_the_main_generators_alone_and_are_repeatable():
+    def batches() -> Iterator[torch.Tensor]:
+        order = torch.randperm(6)
+        for i in order:
+            yield torch.rand(2) + i + random.random() + np.random.rand()
+
+    before = cpu_state()
+    whole = read(batches())
+    assert same_state(before, cpu_state())
+    torch.rand(3), random.random(), np.random.rand()
+    assert read(batches()) == whole
+    assert read(batches(), 0, 4) == whole[4:]
+    assert len(set(whole)) == 12
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_draw_differently_and_repeatably(workers):
+    def rows_of(epoch: int, seed: int = 5) -> list[Any]:
+        loader = DataLoader(Drawing(), batch_size=4, num_workers=workers)
+        return read(loader, epoch, seed=seed)
+
+    first = rows_of(0)
+    assert rows_of(0) == first
+    others = rows_of(1) + rows_of(0, seed=6)
+    for column in (1, 2, 3):
+        assert len({row[column] for row in first + others}) == 3 * SIZE
+
+
+def test_an_order_drawn_by_the_dataset_is_the_epochs_own():
+    feed = feed_of(DataLoader(Shuffling(), batch_size=4))
+    first, second = rows(take(feed, 0)), rows(take(feed, 1))
+    assert sorted(first) == sorted(second) == list(range(SIZE))
+    assert first != second
+    assert rows(take(feed, 0)) == first
+
+
+def test_a_fixed_order_is_the_first_epochs():
+    class Epochs(Shuffling):
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[int]:
+            for i in super().__iter__():
+                yield i + 100 * self.epoch
+
+    feed = feed_of(DataLoader(Epochs(), batch_size=4), fixed_order=True, limit=2)
+    assert rows(take(feed, 0)) == rows(take(feed, 3))
+
+
+def test_an_error_in_the_dataset_keeps_its_type_and_the_generators():
+    class Broken(Drawing):
+        def sample(self, i: int) -> Any:
+            if i == 9:
+                raise KeyError("no such shard")
+            return super().sample(i)
+
+    before = cpu_state()
+    with pytest.raises(KeyError, match="no such shard"):
+        read(DataLoader(Broken(), batch_size=4))
+    assert same_state(before, cpu_state())
+
+
+def test_streams_get_this_feed():
+    for data in (ready(), iter(ready()), OwnLoader(), DataLoader(Numbers(), batch_size=4)):
+        assert isinstance(feed_of(data), StreamFeed)
+    assert feed_of(DataLoader(Numbers())).fingerprint() == {"dataset": "Numbers"}
