@@ -13,6 +13,7 @@ from typing import Any
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RECIPES = _PACKAGE + "recipes" + os.sep
 _UNSET: Any = object()
+_MOST_LINES = 12
 
 
 class PacelineError(ValueError):
@@ -95,8 +96,16 @@ def _print_users_frames(kind: type[BaseException], error: BaseException, tb: Tra
     shown = traceback.TracebackException(kind, error, tb)
     link: traceback.TracebackException | None = shown
     while link is not None:
-        frames = [f for f in link.stack if is_users_frame(f.filename)]
+        # Rebuilt without columns: a line of carets below each frame is a line less for what matters.
+        frames = [
+            traceback.FrameSummary(f.filename, f.lineno, f.name, line=f.line)
+            for f in link.stack
+            if is_users_frame(f.filename)
+        ]
         link.stack = traceback.StackSummary.from_list(frames)
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-    text = "".join(shown.format())
-    print(text.replace("paceline.errors.PacelineError", "PacelineError"), file=sys.stderr, end="")
+    lines = "".join(shown.format()).replace("paceline.errors.PacelineError", "PacelineError").splitlines()
+    if len(lines) > _MOST_LINES and not isinstance(error, PacelineError):
+        rest = set(str(error).splitlines()[1:])  # torch lists every overload of a function
+        lines = [line for line in lines if line not in rest]
+    print("\n".join(lines), file=sys.stderr)

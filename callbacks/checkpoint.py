@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Any
 from ..durations import Cadence, Duration
 from ..errors import PacelineError
 from .base import Callback
-from .monitor import Monitor
+from .monitor import Monitor, refuse_unknown
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
+
+
+_PEERS = {
+    "save_top_k": "keep",
+    "save_total_limit": "keep",
+    "every_n_epochs": "every",
+    "every_n_train_steps": "every",
+    "save_steps": "every",
+    "train_time_interval": "every",
+}
 
 
 class Checkpoint(Callback):
@@ -36,7 +46,9 @@ class Checkpoint(Callback):
         keep: int | None = 3,
         *,
         name: str | None = None,
+        **unknown: Any,
     ) -> None:
+        refuse_unknown("Checkpoint", unknown, "every, monitor, mode, keep, name", _PEERS)
         self.every = Duration.parse(every, where="Checkpoint(every=...)")
         self._monitor = Monitor(monitor, mode, "Checkpoint") if monitor is not None else None
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
@@ -58,10 +70,22 @@ class Checkpoint(Callback):
         """The full name of the value that is watched."""
         return self._monitor.name if self._monitor else None
 
+    def on_setup(self, trainer: Trainer, stage: str) -> None:
+        if stage == "fit":  # a new run has its own; a resumed one gets its state back after this
+            self.best_score, self._best, self._saved = None, None, []
+
     def on_fit_start(self, trainer: Trainer) -> None:
+        if trainer.folder is not None:
+            self._forget_missing(trainer.folder / "checkpoints")
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
         self._cadence.last_seconds = trainer.clock()
         self._fresh = False
+
+    def _forget_missing(self, folder: Path) -> None:
+        """A run that began from another run's checkpoint keeps a best of its own."""
+        self._saved = [name for name in self._saved if (folder / name).exists()]
+        if self._best is not None and not (folder / self._best).exists():
+            self.best_score, self._best = None, None
 
     def on_validation_end(self, trainer: Trainer) -> None:
         if trainer.validation_counts and (self.monitor or "").startswith("val/"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError
 from .base import Callback
-from .monitor import Monitor
+from .monitor import Monitor, refuse_unknown
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
@@ -38,7 +38,10 @@ class EarlyStopping(Callback):
         *,
         check_finite: bool = True,
         name: str | None = None,
+        **unknown: Any,
     ) -> None:
+        allowed = "monitor, mode, patience, min_delta, check_finite, name"
+        refuse_unknown("EarlyStopping", unknown, allowed, {"early_stopping_patience": "patience"})
         self._monitor = Monitor(monitor, mode, "EarlyStopping")
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
             raise PacelineError(
@@ -62,6 +65,10 @@ class EarlyStopping(Callback):
         """The full name of the value that is watched."""
         return self._monitor.name
 
+    def on_setup(self, trainer: Trainer, stage: str) -> None:
+        if stage == "fit":  # a resumed run gets its state back after this
+            self.best, self.wait = None, 0
+
     def on_validation_end(self, trainer: Trainer) -> None:
         if self.monitor.startswith("val/") and trainer.validation_counts:
             self._look(trainer)
@@ -80,9 +87,8 @@ class EarlyStopping(Callback):
             return
         self.wait += 1
         if self.wait >= self.patience:
-            trainer.stop(
-                f"early stopping: {self.monitor} was best at {self.best:.6g}, {self.wait} validations ago"
-            )
+            best = "was never a number" if self.best is None else f"was best at {self.best:.6g}"
+            trainer.stop(f"early stopping: {self.monitor} {best}, {self.wait} validations ago")
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "wait": self.wait}

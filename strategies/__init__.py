@@ -45,11 +45,12 @@ def make_strategy(strategy: str | Strategy) -> Strategy:
     if strategy in STRATEGIES:
         return Single()
     meant = nearest(strategy, [*STRATEGIES, *_PLANNED])
-    planned = next((p for p in _PLANNED if strategy.startswith(p) or meant == p), None)
+    named = next((p for p in _PLANNED if strategy.startswith(p)), None)
+    planned = named or (meant if meant in _PLANNED else None)
     raise PacelineError(
         f"strategy: there is no {strategy!r}" + (" in this version" if planned else ""),
         got=strategy,
         allowed=", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
-        meant=None if meant == strategy else meant,
+        meant=None if named else meant,
         fix=f"{planned} is planned; until then strategy='single' trains on one device" if planned else None,
     )

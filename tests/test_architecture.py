@@ -76,8 +76,7 @@ def test_no_function_over_60_lines():
         f"{name_of(path)}:{node.lineno} {node.name}"
         for path, tree in trees()
         for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and code_lines(node) > 60
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and code_lines(node) > 60
     ]
     assert not long
 
@@ -176,7 +175,9 @@ def public_things():
             yield f"{module.__name__}.{name}", getattr(module, name)
 
 
-@pytest.mark.parametrize(("name", "thing"), [(n, t) for n, t in public_things() if inspect.isclass(t) or inspect.isfunction(t)])
+@pytest.mark.parametrize(
+    ("name", "thing"), [(n, t) for n, t in public_things() if inspect.isclass(t) or inspect.isfunction(t)]
+)
 def test_public_things_are_documented_and_annotated(name, thing):
     assert inspect.getdoc(thing), name
     functions = [(name, thing)] if inspect.isfunction(thing) else list(vars(thing).items())
@@ -195,7 +196,9 @@ def test_public_things_are_documented_and_annotated(name, thing):
 
 def loaded_by(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
     return set(done.stdout.split())
 
 
@@ -204,7 +207,14 @@ def test_importing_costs_what_torch_costs():
     assert "torch" not in loaded_by("import paceline")
     with_trainer = loaded_by("import torch; from paceline import Trainer, TrainModule")
     only_torch = loaded_by("import torch")
-    heavy = {"pydantic", "deepspeed", "tensorboard", "matplotlib", "torch.distributed.checkpoint", "tqdm.auto"}
+    heavy = {
+        "pydantic",
+        "deepspeed",
+        "tensorboard",
+        "matplotlib",
+        "torch.distributed.checkpoint",
+        "tqdm.auto",
+    }
     assert not (with_trainer - only_torch) & heavy
 
 

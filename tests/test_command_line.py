@@ -15,7 +15,11 @@ ARGUMENTS = ["preset=tiny", "data=digits", "epochs=1", "trainer.limit_train_batc
 
 def paceline(*arguments, **options):
     return subprocess.run(
-        [sys.executable, "-m", "paceline", *arguments], capture_output=True, text=True, timeout=120, **options
+        [sys.executable, "-m", "paceline", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
     )
 
 
@@ -37,7 +41,9 @@ def test_fit_trains_a_recipe(tmp_path):
 
 
 def test_mistakes_are_one_message_with_places(tmp_path):
-    (tmp_path / "my.yaml").write_text("preset: tiny\nepoch: 3\ntrainer:\n  max_epoch: 2\n  max_steps: three\n")
+    (tmp_path / "my.yaml").write_text(
+        "preset: tiny\nepoch: 3\ntrainer:\n  max_epoch: 2\n  max_steps: three\n"
+    )
     done = paceline("fit", "vit-cifar10", "--config", "my.yaml", "widht=3", cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

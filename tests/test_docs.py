@@ -36,7 +36,9 @@ def test_links_lead_somewhere():
 
 
 def test_files_named_in_the_readme_exist():
-    for name in re.findall(r"`((?:tests|benchmarks|trainer)/[\w/.]+\.py)", (ROOT / "README.md").read_text()):
+    for name in re.findall(
+        r"`((?:tests|benchmarks|trainer)/[\w/.]+\.py)", (ROOT / "README.md").read_text()
+    ):
         assert (ROOT / name).is_file(), name
 
 

@@ -141,7 +141,13 @@ def test_order_is_the_loaders_own(tmp_path):
             return super().training_step(batch, batch_idx)
 
     Trainer(
-        accelerator="cpu", max_epochs=2, seed=3, progress=False, loggers=False, checkpoint=False, run_dir=tmp_path
+        accelerator="cpu",
+        max_epochs=2,
+        seed=3,
+        progress=False,
+        loggers=False,
+        checkpoint=False,
+        run_dir=tmp_path,
     ).fit(Recorder("sgd", "epoch"), loader)
     expected = []
     for epoch in range(2):

@@ -45,7 +45,9 @@ class Noisy(TrainModule):
     def __init__(self):
         super().__init__()
         torch.manual_seed(4)
-        self.net = nn.Sequential(nn.Linear(5, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 2))
+        self.net = nn.Sequential(
+            nn.Linear(5, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 2)
+        )
 
     def training_step(self, batch):
         x, y = batch

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from os import PathLike
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -15,7 +16,7 @@ from ..callbacks.base import Callback
 from ..callbacks.logger import Logger
 from ..durations import Duration
 from ..errors import PacelineError, nearest
-from ..strategies import PRECISIONS, STRATEGIES, Precision, Strategy
+from ..strategies import PRECISIONS, STRATEGIES, Precision, Strategy, find_device
 
 PEERS = {
     "accumulate_grad_batches": "accumulate",
@@ -77,6 +78,27 @@ def _seconds(value: Any) -> Any:
     raise ValueError("time")
 
 
+def _devices(value: Any) -> Any:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    if number and (value >= 1 or value == -1):
+        return value
+    if isinstance(value, str) and (value == "auto" or (value != "0" and _are_ids(value.split(",")))):
+        return value
+    if isinstance(value, (list, tuple)) and value and _are_ids(value):
+        return value
+    raise ValueError("devices")
+
+
+def _are_ids(parts: Any) -> bool:
+    return all(type(p) in (int, str) and str(p).strip().isdigit() for p in parts)
+
+
+def _folder(value: Any) -> Any:
+    if not isinstance(value, (str, PathLike)):
+        raise ValueError("a folder")
+    return value
+
+
 _Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
 _Amount = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 _Duration = Annotated[Any, BeforeValidator(_duration)]
@@ -95,7 +117,7 @@ class TrainerArguments(BaseModel):
     strategy: Literal["auto", "single"] | Strategy = "auto"
     precision: Any = "32"
     accelerator: Annotated[str, Field(min_length=1)] = "auto"
-    devices: Any = "auto"
+    devices: Annotated[Any, BeforeValidator(_devices)] = "auto"
     num_nodes: Literal[1] = 1
     max_epochs: _Count | None = None
     max_steps: _Count | None = None
@@ -126,8 +148,8 @@ class TrainerArguments(BaseModel):
     seed: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**63)] = 0
     deterministic: bool = False
     compile: Literal[False] = False
-    run_dir: Any = "runs"
-    name: Annotated[str, Field(pattern=r"^[\w.+=-]+(/[\w.+=-]+)*$")] | None = None
+    run_dir: Annotated[Any, BeforeValidator(_folder)] = "runs"
+    name: Annotated[str, Field(pattern=r"^[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*$")] | None = None
 
 
 _ALLOWED = {
@@ -147,11 +169,15 @@ _ALLOWED = {
     "nonfinite": "'raise', 'skip', 'ignore'",
     "seed": "a whole number from 0 to 2**63 - 1",
     "strategy": ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
-    "name": "letters, digits and . _ + = -, parts separated by /",
+    "name": "letters, digits and . _ + = - (no dot first), parts separated by /",
+    "accelerator": "auto, cpu, gpu, or a device type that torch.accelerator knows",
+    "devices": 'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"',
+    "run_dir": "a folder, as a string or a Path",
 }
 for _limit in ("val", "test", "predict"):
     _ALLOWED[f"limit_{_limit}_batches"] = _ALLOWED["limit_train_batches"]
 _ALLOWED["overfit_batches"] = "a count (int), a part (float from 0.0 to 1.0), or 0"
+_SHOWN = 7  # with the traceback's head, the user's line and the rest: 12 lines
 _LATER = {
     "num_nodes": "1",
     "max_restarts": "0",
@@ -187,8 +213,8 @@ def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
 
 def report(who: str, problems: list[str]) -> PacelineError:
     """One error of at most 12 lines for any number of problems."""
-    shown = [f"  {line}" for line in problems[:9]]
-    shown += [f"  and {len(problems) - 9} more"] if len(problems) > 9 else []
+    shown = [f"  {line}" for line in problems[:_SHOWN]]
+    shown += [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
     head = "an argument is not right" if len(problems) == 1 else f"{len(problems)} are not right"
     return PacelineError("\n".join([f"{who}: {head}", *shown]))
 
@@ -204,6 +230,8 @@ def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[
         wrong = list(dict.fromkeys(str(e["loc"][0]) for e in error.errors()))
         problems += [(name, _violation(name, given[name])) for name in wrong]
     problems += _precision_problems(given)
+    if not {"accelerator", "devices"} & {name for name, _ in problems}:
+        problems += _device_problems(given)
     if arguments is not None:
         problems += _together(arguments)
     return arguments, problems
@@ -218,8 +246,7 @@ def _unknown(name: str) -> str:
 
 
 def _violation(name: str, value: Any) -> str:
-    got = repr(value)
-    got = got if len(got) <= 60 else got[:57] + "..."
+    got = _brief(value)
     if name in _LATER:
         return f"got {got}; allowed in this version: {_LATER[name]}"
     meant = ""
@@ -230,6 +257,11 @@ def _violation(name: str, value: Any) -> str:
     if name == "strategy" and isinstance(value, str):
         return _as_line("strategy", value)
     return f"got {got}; allowed: {allowed}{meant}"
+
+
+def _brief(value: Any) -> str:
+    got = " ".join(repr(value).split())
+    return got if len(got) <= 60 else got[:57] + "..."
 
 
 def _as_line(name: str, value: Any) -> str:
@@ -250,20 +282,22 @@ def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
     if isinstance(precision, Precision):
         return []
     if isinstance(precision, bool) or not isinstance(precision, (str, int)):
-        return [("precision", f"got {precision!r}; allowed: {', '.join(PRECISIONS)}")]
+        return [("precision", f"got {_brief(precision)}; allowed: {', '.join(PRECISIONS)}")]
     line = _as_line("precision", precision)
     return [("precision", line)] if line else []
 
 
+def _device_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
+    try:
+        find_device(given.get("accelerator", "auto"), given.get("devices", "auto"))
+    except PacelineError as error:
+        name = "accelerator" if "accelerator=" in str(error) else "devices"
+        return [(name, "; ".join(line.strip() for line in str(error).splitlines()))]
+    return []
+
+
 def _together(arguments: TrainerArguments) -> list[tuple[str, str]]:
     problems = []
-    devices = arguments.devices
-    good = isinstance(devices, int) and not isinstance(devices, bool) and (devices >= 1 or devices == -1)
-    good = good or devices == "auto" or (isinstance(devices, str) and _is_ids(devices.split(",")))
-    good = good or (isinstance(devices, (list, tuple)) and bool(devices) and _is_ids(devices))
-    if not good:
-        allowed = 'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"'
-        problems.append(("devices", f"got {devices!r}; allowed: {allowed}"))
     if arguments.global_batch_size is not None and arguments.accumulate != 1:
         problems.append(("accumulate", "follows from global_batch_size; give one of the two"))
     keys = [c.state_key for c in arguments.callbacks]
@@ -271,13 +305,6 @@ def _together(arguments: TrainerArguments) -> list[tuple[str, str]]:
     if doubled:
         problems.append(("callbacks", f"two of {doubled[0]}; give each a name="))
     return problems
-
-
-def _is_ids(parts: Any) -> bool:
-    return all(
-        not isinstance(p, bool) and (isinstance(p, int) or (isinstance(p, str) and p.strip().isdigit()))
-        for p in parts
-    )
 
 
 def elapsed_limit(max_time: str | timedelta | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -51,7 +51,9 @@ def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, (tuple, list)):
         return type(batch)(map_tensors(item, change) for item in batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        changed = copy.copy(batch)  # not built again: __post_init__ may change what it is given
+        changed: Any = copy.copy(
+            cast(Any, batch)
+        )  # not built again: __post_init__ changes what it is given
         for f in dataclasses.fields(batch):
             object.__setattr__(changed, f.name, map_tensors(getattr(batch, f.name), change))
         return changed

@@ -12,11 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import PacelineError, is_users_frame, mark_told
+from ..errors import PacelineError, is_users_frame, mark_told, nearest
 from .batch import describe
 from .evaluation import EvaluationLoop
 from .loop import TrainLoop
 
+_MISREAD = (ValueError, TypeError, AttributeError)
+_AS_TUPLE = r"to unpack|must be Tensor, not (str|dict)|got \((str|dict)|'(str|dict)' object|unhashable"
+_AS_ONE = r"to unpack|indices must|be Tensor, not (list|tuple)|got \((list|tuple)|'(list|tuple)' object"
 _FULL = "PACELINE_TRACEBACK=full shows every frame"
 
 
@@ -80,10 +83,12 @@ def _explain_batch(error: Exception, place: str, batch: Any) -> None:
 def _cure(error: Exception, batch: Any) -> str | None:
     text = str(error)
     tensors = _tensors(batch)
-    if isinstance(batch, Mapping) and isinstance(error, (ValueError, TypeError, AttributeError)):
-        return f"the batch is a dict: take its values by key, batch[{next(iter(batch), 'key')!r}]"
-    unpacking = isinstance(error, (ValueError, TypeError)) and re.search("unpack|indices must be", text)
-    if isinstance(batch, (tuple, list)) and unpacking:
+    if isinstance(batch, Mapping):
+        key = _missed_key(error, batch)
+        if key is not None or (isinstance(error, _MISREAD) and re.search(_AS_TUPLE, text)):
+            key = next(iter(batch), "key") if key is None else key
+            return f"the batch is a dict: take its values by key, batch[{key!r}]"
+    if isinstance(batch, (tuple, list)) and isinstance(error, _MISREAD) and re.search(_AS_ONE, text):
         kind = type(batch).__name__
         return f"the batch is a {kind} of {len(batch)}: unpack it as {len(batch)} values"
     if isinstance(error, RuntimeError) and re.search(r"dtype|Byte|type|Long|Double|Half", text):
@@ -95,6 +100,14 @@ def _cure(error: Exception, batch: Any) -> str | None:
             return "numpy's float64 came through: x.float() in the dataset, or precision='64'"
         return "give the tensors of the batch the dtype the model takes, for instance labels.long()"
     return None
+
+
+def _missed_key(error: Exception, batch: Mapping[Any, Any]) -> Any:
+    """The key that was meant, where the error is a look-up that may have been of the batch."""
+    wrong = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if wrong is None or wrong in batch:
+        return None
+    return next(iter(batch), None) if isinstance(wrong, int) else nearest(str(wrong), map(str, batch))
 
 
 def _tensors(batch: Any) -> list[Tensor]:

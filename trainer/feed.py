@@ -102,7 +102,7 @@ def limited(batches: int, limit: int | float | None) -> int:
     if limit is None:
         return batches
     if isinstance(limit, float):
-        return max(1, int(batches * limit)) if limit > 0 else 0
+        return max(1, int(batches * limit + 1e-9)) if limit > 0 else 0
     return min(batches, limit)
 
 

@@ -147,10 +147,15 @@ def _monitored(trainer: Trainer) -> list[tuple[str, str]]:
 
 
 def _check_monitored_phases(trainer: Trainer, validates: bool) -> None:
+    settings = trainer.settings
+    off = ["validate_every=None"] if settings.validate_every is None else []
+    if settings.limit_val_batches is not None and not settings.limit_val_batches:
+        off.append("limit_val_batches=0")
     for who, name in _monitored(trainer):
-        if name.startswith("val/") and not validates:
+        if name.startswith("val/") and (off or not validates):
             raise PacelineError(
                 f"{who} watches {name!r}, but this run has no validation",
+                got=", ".join(off) or "no validation data or no validation_step",
                 fix="give fit a val_dataloader (and the module a validation_step), or watch "
                 "'train/loss_epoch'",
             )

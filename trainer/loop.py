@@ -39,6 +39,7 @@ class TrainLoop:
         self.store = trainer.train_store
         self.manual = not module.automatic_optimization
         self.training_step = self.strategy.step_function(module, "training_step")
+        self.source = source_of(module.training_step)
         self.takes_index = positional_arguments(module.training_step) > 1
         self.loss_value = self.store.value("loss")
         self.reads_loss = settings.nonfinite != "ignore"
@@ -62,7 +63,11 @@ class TrainLoop:
         if validation is not None and settings.validate_every is not None:
             every = Duration.parse(settings.validate_every, where="validate_every")
             self.validate_cadence = Cadence(every, length)
-        self.validated_at = -1
+        for cadence in (self.log_cadence, self.validate_cadence):
+            if cadence is not None:
+                cadence.last_seconds = self.clock()
+        self.logged_step = self.state.global_step or -1
+        self.validated = False
         self.logged_at = (time.perf_counter(), self.state.samples)
         self.next_event = self.find_next_event()
 
@@ -115,7 +120,7 @@ class TrainLoop:
             state.batch_idx += 1
             loss, weight = output, None
             if type(loss) is not Tensor or not loss.requires_grad or loss.numel() != 1:
-                loss, weight = read_training_output(output, store, trainer.place)
+                loss, weight = read_training_output(output, store, f"{trainer.place}{self.source}")
             if self.reads_loss or loss.is_cpu:
                 value = loss.item()
                 if not math.isfinite(value) and self.reads_loss:
@@ -169,8 +174,11 @@ class TrainLoop:
         optimizer, strategy, settings = self.optimizer, self.strategy, self.trainer.settings
         strategy.unscale(optimizer)
         if weights:
-            assert self.state.weight_reference is not None
-            strategy.multiply_gradients(optimizer, self.state.weight_reference / sum(weights))
+            total, reference = sum(weights), self.state.weight_reference
+            assert reference is not None
+            least = 1e-30  # a step without any weight has no gradient, not a NaN
+            total = total.clamp(min=least) if isinstance(total, Tensor) else max(total, least)
+            strategy.multiply_gradients(optimizer, reference / total)
         for hook in self.on_before_optimizer_step:
             hook(self.trainer, optimizer)
         if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
@@ -180,11 +188,13 @@ class TrainLoop:
         """What does not happen in every step: a log point, a validation, the end of the epoch."""
         trainer, state = self.trainer, self.state
         where = (state.global_step, state.epoch, epoch_ended, self.clock)
-        if state.global_step == 1 or self.log_cadence.due(*where):
+        if self.logged_step != state.global_step and (
+            state.global_step == 1 or self.log_cadence.due(*where)
+        ):
             self.write_log()
-        cadence = self.validate_cadence if self.validated_at != state.global_step else None
+        cadence = self.validate_cadence if state.validated_step != state.global_step else None
         if cadence is not None and cadence.due(*where):
-            self.validated_at = state.global_step
+            state.validated_step, self.validated = state.global_step, True
             trainer.validate_during_fit()
         if epoch_ended:
             self.end_epoch()
@@ -209,25 +219,26 @@ class TrainLoop:
         if not self.manual:
             for schedule in self.optimization.of_interval("epoch"):
                 self.advance(schedule, state.epoch + 1)
+        self.validated = False
         state.epoch += 1
         state.position = state.batch_idx = 0
 
     def advance(self, schedule: Schedule, count: int) -> None:
         """Step a schedule if this is one of its turns."""
+        monitor = schedule.monitor
         if count % schedule.frequency:
             return
-        if schedule.monitor is None:
+        if monitor is None:
             schedule.scheduler.step()
-        else:
-            schedule.scheduler.step(
-                self.trainer.require_metric(schedule.monitor, "the learning rate schedule")
-            )
+        elif self.validated or not monitor.startswith("val/"):  # an old value is no news
+            value = self.trainer.require_metric(monitor, "the learning rate schedule")
+            schedule.scheduler.step(value)
 
     def write_log(self) -> None:
         """Reduce the window and hand it to the loggers, with learning rates and speed."""
         now, samples = time.perf_counter(), self.state.samples
         before, samples_before = self.logged_at
-        self.logged_at = (now, samples)
+        self.logged_at, self.logged_step = (now, samples), self.state.global_step
         speed = {"perf/samples_per_second": (samples - samples_before) / max(now - before, 1e-9)}
         values = self.store.close_window()
         self.trainer.publish(values | self.optimization.learning_rates() | speed)
@@ -266,6 +277,12 @@ def _some_weights(place: str) -> PacelineError:
         where=place,
         fix="return a weight always, or never",
     )
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """``, file:line`` of a function, where Python knows it."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f", {code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
 def positional_arguments(function: Callable[..., Any]) -> int:

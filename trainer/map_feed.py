@@ -140,11 +140,6 @@ class MapFeed(Feed):
         assert self._loader.generator is not None
         self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
         iterator = iter(self._loader)
-        isolate: Callable[[], None] | None = (lambda: None) if self._drawn_here else None
-        seed = self.settings.seed
-        if self._own_iter:
-            isolate = lambda: seed_for_sample(derive(seed, epoch, at))
-        at = start
         plan = self._layout.epoch(total, start)
         upcoming = next(plan, None)
         self.ended = upcoming is None
@@ -152,10 +147,7 @@ class MapFeed(Feed):
             (advance, pieces), upcoming = upcoming, next(plan, None)
             self.ended, self._pieces = upcoming is None, pieces
             try:
-                batches = []
-                for piece in pieces:
-                    at = piece.start
-                    batches.append(self._read(iterator, isolate))
+                batches = [self._read(iterator, self._isolation(epoch, p.start)) for p in pieces]
             except StopIteration:
                 raise PacelineError(
                     f"{type(self._users).__name__} ended before its sampler did",
@@ -167,6 +159,14 @@ class MapFeed(Feed):
                 moved, start = sum(sizes[start : start + advance]), start + advance
                 pairs = zip(pieces, batches, strict=True)
                 yield batches, [self._size(p, b, sizes) for p, b in pairs], moved
+
+    def _isolation(self, epoch: int, start: int) -> Callable[[], None] | None:
+        """What to seed before a read; None where a read cannot draw in this process."""
+        if not self._drawn_here:
+            return None
+        # The dataset seeds its own samples; a subclass's __iter__ draws outside of it.
+        seed = derive(self.settings.seed, epoch, start)
+        return lambda: seed_for_sample(seed) if self._own_iter else None
 
     def _size(self, piece: Piece, batch: Any, sizes: Sequence[int]) -> int:
         if not piece.size:

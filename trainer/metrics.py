@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..callbacks.monitor import full_name
 from ..errors import PacelineError, nearest
+from .batch import describe
 
 REDUCTIONS = ("mean", "sum", "min", "max")
 
@@ -139,6 +140,8 @@ class MetricStore:
                     value = value.item()
                 except RuntimeError:
                     raise _not_a_number(name, value) from None
+                if type(value) is complex:
+                    raise _not_a_number(name, value)
             else:
                 self._keep_pending(name, known, value, weight)
                 return
@@ -159,7 +162,11 @@ class MetricStore:
                 meant=nearest(str(reduce), REDUCTIONS),
             )
         if not isinstance(name, str):
-            raise PacelineError("log: the name of a value is a string", got=name)
+            raise PacelineError(
+                "log: the name of a value is a string",
+                got=describe(name),
+                fix="self.log(name, value): the name comes first",
+            )
         full = self._full(name)
         found = self._values.get(full)
         if found is not None and found.reduce != reduce:
@@ -199,7 +206,7 @@ class MetricStore:
             self.shown[full] = None
 
     def _keep_pending(self, name: str, known: _Value, value: Tensor, weight: float | Tensor) -> None:
-        if value.numel() != 1:
+        if value.numel() != 1 or value.is_complex():
             raise _not_a_number(name, value)
         if not known.pending:
             self._waiting.append(known)

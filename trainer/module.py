@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..callbacks.hooks import Hooks
-from ..errors import PacelineError
+from ..errors import PacelineError, nearest
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -172,8 +173,19 @@ class TrainModule(Hooks, nn.Module):
         return found[0] if len(found) == 1 else (found or None)
 
     def manual_backward(self, loss: Tensor) -> None:
-        """``loss.backward()`` under the run's precision."""
-        self.trainer.strategy.backward(loss)
+        """``loss.backward()`` under the run's precision.
+
+        Raises:
+            PacelineError: for a loss that is NaN or infinite, unless ``nonfinite="ignore"``.
+        """
+        trainer = self.trainer
+        if trainer.settings.nonfinite != "ignore" and not math.isfinite(value := loss.item()):
+            raise PacelineError(
+                f"the loss is {value}; nothing was updated",
+                where=f"{trainer.place}, rank {trainer.rank}",
+                fix='look at the batch or lower the learning rate; nonfinite="ignore" goes on',
+            )
+        trainer.strategy.backward(loss)
 
     @classmethod
     def load_from_checkpoint(cls: type[T], path: Any, **arguments: Any) -> T:
@@ -214,6 +226,7 @@ def _unknown_log_argument(name: str) -> PacelineError:
     return PacelineError(
         f"log has no argument {name!r}",
         allowed="prog_bar, weight, reduce",
+        meant=None if name in _LOG_PEERS else nearest(name, ("prog_bar", "weight", "reduce")),
         fix=_LOG_PEERS.get(name),
     )
 

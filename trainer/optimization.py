@@ -119,6 +119,8 @@ def _read_schedule(given: Any, optimizers: list[Optimizer]) -> Schedule:
             allowed=", ".join(_SCHEDULER_KEYS),
             meant=nearest(str(unknown[0]), _SCHEDULER_KEYS),
         )
+    if "scheduler" not in given:
+        raise _wrong("lr_scheduler has no 'scheduler'", given)
     schedule = Schedule(**given)
     if not (hasattr(schedule.scheduler, "step") and hasattr(schedule.scheduler, "state_dict")):
         raise _wrong(f"{type(schedule.scheduler).__name__} is no scheduler", given)

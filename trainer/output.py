@@ -53,7 +53,15 @@ def log_rest(output: Mapping[str, Any], store: MetricStore, weight: Any) -> None
     """Log what a returned mapping holds beside ``loss`` and ``weight``."""
     for name, value in output.items():
         if name not in ("loss", "weight"):
-            store.log(name, value, weight=weight)
+            _log_returned(name, value, weight, store)
+
+
+def _log_returned(name: str, value: Any, weight: Any, store: MetricStore) -> None:
+    try:
+        store.log(name, value, weight=weight)
+    except PacelineError as error:
+        step = {"train": "training_step", "val": "validation_step"}.get(store.phase, "test_step")
+        raise PacelineError(f"{error}\n  where: {name!r} in the mapping that {step} returned") from None
 
 
 def log_evaluation_output(output: Any, store: MetricStore) -> None:
@@ -62,7 +70,7 @@ def log_evaluation_output(output: Any, store: MetricStore) -> None:
         weight = output.get("weight")
         for name, value in output.items():
             if name != "weight":
-                store.log(name, value, weight=weight)
+                _log_returned(name, value, weight, store)
     elif isinstance(output, Tensor):
         store.log("loss", output)
 

@@ -178,6 +178,11 @@ class Session:
             hint = f"; did you mean {near}?" if near else ""
         raise AttributeError(f"Trainer has no attribute {name!r}{hint}")
 
+    def _refuse_should_stop(self, value: Any) -> None:
+        raise AttributeError('Trainer has no attribute "should_stop"; call trainer.stop("why")')
+
+    should_stop = property(None, _refuse_should_stop)
+
     # -- time and stopping ---------------------------------------------------------------------
 
     def clock(self) -> float:

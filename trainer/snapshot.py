@@ -37,9 +37,9 @@ def save(trainer: Session, folder: Path) -> None:
         numbers[str(index)] = plain
     extra: dict[str, Any] = {}
     trainer.hooks.call("on_save_checkpoint", trainer, extra)
-    trainer.state.elapsed = trainer.clock()
+    counters = trainer.state.state_dict() | {"elapsed": trainer.clock()}
     state = {
-        "counters": trainer.state.state_dict(),
+        "counters": counters,
         "rng": full_state(strategy.device),
         "optimizers": numbers,
         "schedulers": [s.scheduler.state_dict() for s in trainer.optimization.schedules],
@@ -52,7 +52,7 @@ def save(trainer: Session, folder: Path) -> None:
         "hooks": extra,
     }
     manifest = {
-        "counters": trainer.state.state_dict(),
+        "counters": counters,
         "world": {"size": strategy.environment.world, "strategy": strategy.name},
         "precision": strategy.precision.name,
         "module": {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError
 from .batch import make_transfer
+from .datamodule import DataModule
 from .evaluation import STEPS
 from .feed import Feed, FeedSettings, is_several, make_feed
 from .module import is_overridden
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
 _LOADERS = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
 
 
-def find_data(given: Any, kind: str, datamodule: Any, module: Any) -> Any:
-    """The dataloader of ``kind`` (train, val, test, predict), or None.
+def as_datamodule(given: Any, datamodule: Any) -> tuple[Any, Any]:
+    """(dataloader, DataModule): a DataModule given in the place of a dataloader is one all the same."""
+    return (None, given) if isinstance(given, DataModule) else (given, datamodule)
 
-    A DataModule given in the place of a dataloader serves too.
-    """
-    if given is not None and not hasattr(given, f"{kind}_dataloader"):
+
+def find_data(given: Any, kind: str, datamodule: Any, module: Any) -> Any:
+    """The dataloader of ``kind`` (train, val, test, predict), or None."""
+    if given is not None:
         return given
-    for owner in (given, datamodule, module):
+    for owner in (datamodule, module):
         method = getattr(owner, f"{kind}_dataloader", None)
         found = method() if callable(method) else None
         if found is not None:

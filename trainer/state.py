@@ -19,6 +19,7 @@ class TrainState:
         elapsed: Seconds of training, earlier sessions of a resumed run included.
         skipped_steps: Updates left out because a loss was not finite.
         weight_reference: The power of two that returned weights are divided by; None until needed.
+        validated_step: The step of the last validation; -1 before the first.
         global_batch: Samples in a full step, as the run began; 0 where it is not known.
     """
 
@@ -30,6 +31,7 @@ class TrainState:
     elapsed: float = 0.0
     skipped_steps: int = 0
     weight_reference: float | None = None
+    validated_step: int = -1
     global_batch: int = 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -29,18 +29,28 @@ from .module import TrainModule
 from .run import Run, find_checkpoint
 from .session import Session
 from .signals import SignalStop
-from .sources import evaluation_feeds, find_data, require_step
+from .sources import as_datamodule, evaluation_feeds, find_data, require_step
 
 _FIT_PEERS = {
     "ckpt_path": "resume",
     "resume_from_checkpoint": "resume",
+    "weights": "resume",
     "train_dataloaders": "train_dataloader",
+    "dataloader": "train_dataloader",
     "val_dataloaders": "val_dataloader",
     "eval_dataset": "val_dataloader",
-    "dataloaders": "dataloader",
     "model": "module, the first argument",
 }
-_FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "dataloader", "datamodule", "resume", "weights")
+_EVALUATION_PEERS = {
+    "ckpt_path": "weights",
+    "resume": "weights",
+    "dataloaders": "dataloader",
+    "val_dataloader": "dataloader",
+    "test_dataloader": "dataloader",
+    "model": "module, the first argument",
+}
+_FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume")
+_EVALUATION_ARGUMENTS = ("dataloader", "datamodule", "weights")
 
 
 class Trainer(Session):
@@ -131,7 +141,7 @@ class Trainer(Session):
 
     def fit(
         self,
-        module: TrainModule,
+        module: TrainModule | None = None,
         train_dataloader: Any = None,
         val_dataloader: Any = None,
         datamodule: Any = None,
@@ -150,6 +160,7 @@ class Trainer(Session):
         """
         _refuse_unknown("fit", unknown)
         self.reset()
+        train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
         with self._stage("fit", module, datamodule) as signals:
             fitting.check_module(self)
             data = fitting.FitData(train_dataloader, val_dataloader, datamodule)
@@ -167,7 +178,7 @@ class Trainer(Session):
         return Run(self.folder)
 
     def validate(
-        self, module: TrainModule, dataloader: Any = None, weights: Any = None, **more: Any
+        self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
         """One pass over validation data; the values by full name.
 
@@ -179,23 +190,23 @@ class Trainer(Session):
         return values
 
     def test(
-        self, module: TrainModule, dataloader: Any = None, weights: Any = None, **more: Any
+        self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
         """As ``validate``, with ``test_step`` and test data."""
         values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more)
         return values
 
     def predict(
-        self, module: TrainModule, dataloader: Any = None, weights: Any = None, **more: Any
+        self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> list[Any]:
         """The output of ``predict_step`` for each batch, on the CPU, in the data's order."""
         outputs: list[Any] = self._evaluate("predict", module, dataloader, weights, more)
         return outputs
 
     def _evaluate(
-        self, stage: str, module: TrainModule, dataloader: Any, weights: Any, more: dict[str, Any]
+        self, stage: str, module: Any, dataloader: Any, weights: Any, more: dict[str, Any]
     ) -> Any:
-        datamodule = more.pop("datamodule", None)
+        dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
         _refuse_unknown(stage, more)
         self.feeds = []
         with self._stage(stage, module, datamodule) as signals:
@@ -217,28 +228,35 @@ class Trainer(Session):
             feeds = evaluation_feeds(self, stage, data)
             self.feeds = list(feeds.values())
             loop = EvaluationLoop(self, stage, feeds)
-            values: dict[str, float] = {}
             if stage == "predict":
                 result: Any = loop.predict()
             else:
-                loop.run(values.update)
-                self.metrics.update(values)
-                result = values
-                shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+                result = self._collect(loop)
+                shown = "  ".join(f"{name} {value:.6g}" for name, value in result.items())
                 self.say(f"{stage}: {shown}")
         signals.reraise()
         return result
 
+    def _collect(self, loop: EvaluationLoop) -> dict[str, float]:
+        values: dict[str, float] = {}
+
+        def publish(found: dict[str, float]) -> None:
+            values.update(found)
+            self.metrics.update(found)
+
+        loop.run(publish)
+        return values
+
     @contextmanager
-    def _stage(self, stage: str, module: TrainModule, datamodule: Any) -> Iterator[SignalStop]:
+    def _stage(self, stage: str, module: TrainModule | None, datamodule: Any) -> Iterator[SignalStop]:
         """What surrounds every run: setup, the one report of an error, and teardown always."""
         if not isinstance(module, TrainModule):
             raise PacelineError(
                 f"{stage} takes a TrainModule", got=type(module).__name__, fix="subclass TrainModule"
             )
+        self.hooks = HookTable(module, self.callbacks)
         self._module, self.stage = module, stage
         self.name = fitting.run_name(self.settings.name, module)
-        self.hooks = HookTable(module, self.callbacks)
         vars(module)["_trainer"] = self
         signals = SignalStop(self.stop)
         failed: BaseException | None = None
@@ -254,8 +272,10 @@ class Trainer(Session):
             raise
         finally:
             try:
-                self._call_each("on_teardown", failed, self, stage)
-                _call_where_written("teardown", datamodule, module, stage)
+                try:
+                    self._call_each("on_teardown", failed, self, stage)
+                finally:
+                    _call_where_written("teardown", datamodule, module, stage)
             finally:
                 for feed in self.feeds:
                     feed.close()
@@ -288,11 +308,13 @@ def _call_where_written(name: str, datamodule: Any, module: Any, *args: Any) -> 
 
 
 def _refuse_unknown(method: str, unknown: dict[str, Any]) -> None:
+    peers = _FIT_PEERS if method == "fit" else _EVALUATION_PEERS
+    known = _FIT_ARGUMENTS if method == "fit" else _EVALUATION_ARGUMENTS
     for name in unknown:
-        ours = _FIT_PEERS.get(name)
+        ours = peers.get(name)
         raise PacelineError(
             f"{method} has no argument {name!r}",
-            meant=None if ours else nearest(name, _FIT_ARGUMENTS),
+            meant=None if ours else nearest(name, known),
             fix=f"it is called {ours} here" if ours else None,
         )
 

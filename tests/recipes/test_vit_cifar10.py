@@ -55,7 +55,9 @@ def test_crop_and_flip_move_pixels_and_invent_none():
 
 def tiny(folder, **more):
     trainer = {"run_dir": str(folder), "progress": False} | more.pop("trainer", {})
-    return Config(**(PRESETS["tiny"] | {"data": "digits", "data_dir": folder / "data", "trainer": trainer} | more))
+    return Config(
+        **(PRESETS["tiny"] | {"data": "digits", "data_dir": folder / "data", "trainer": trainer} | more)
+    )
 
 
 def test_auto_without_cifar10_says_that_it_takes_digits(tmp_path, monkeypatch, capsys):
@@ -76,7 +78,15 @@ def test_digits_are_learned_and_the_run_folder_is_complete(tmp_path, capsys):
     accuracy = run.metrics["val/accuracy"].values
     assert max(accuracy) > 0.9  # the whole 40 epochs reach 0.99
     names = {p.name for p in run.folder.iterdir()}
-    assert names >= {"config.yaml", "env.json", "log.txt", "metrics.jsonl", "tb", "curves.png", "checkpoints"}
+    assert names >= {
+        "config.yaml",
+        "env.json",
+        "log.txt",
+        "metrics.jsonl",
+        "tb",
+        "curves.png",
+        "checkpoints",
+    }
     best = run.load()
     assert isinstance(best, ViTClassifier)
     (_, _), (pixels, labels) = images.digits()

@@ -84,7 +84,9 @@ def regions(path: Path):
     return sorted({0, min(9, size - 1), size // 2, size - 1})
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "state.json", "model-00001.safetensors", "optim-00001.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "state.json", "model-00001.safetensors", "optim-00001.safetensors"]
+)
 def test_a_flipped_byte_is_found_and_named(name, run):
     path = run.latest / name
     whole = path.read_bytes()
@@ -102,7 +104,9 @@ def test_truncated_and_missing_files_are_named_with_expected_and_found(run):
     path = run.latest / "model-00001.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    with pytest.raises(files.CheckpointError, match=rf"model-00001(.|\n)*{len(whole) - 5} bytes(.|\n)*{len(whole)}"):
+    with pytest.raises(
+        files.CheckpointError, match=rf"model-00001(.|\n)*{len(whole) - 5} bytes(.|\n)*{len(whole)}"
+    ):
         files.verify(run.latest)
     path.unlink()
     with pytest.raises(files.CheckpointError, match=r"missing(.|\n)*model-00001"):

@@ -1,0 +1,112 @@
+"""What only shows away from the CPU. The tests marked gpu are skipped where there is no accelerator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import PacelineError, Trainer, TrainModule
+from paceline.trainer.metrics import MetricStore
+
+gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.accelerator.is_available(), reason="there is no accelerator"),
+]
+
+
+class Remote(torch.Tensor):
+    """A tensor that says it is not on the CPU."""
+
+    is_cpu = False
+
+
+def remote(value, dtype=torch.float32):
+    return torch.tensor(value, dtype=dtype).as_subclass(Remote)
+
+
+def test_device_values_wait_and_come_to_the_host_together(monkeypatch):
+    store = MetricStore("train", print)
+    copies = []
+    stack = torch.stack
+    monkeypatch.setattr(torch, "stack", lambda tensors: copies.append(len(tensors)) or stack(tensors))
+    store.weight = 3
+    store.log("a", remote(1.0))
+    store.log("b", remote(2.0), weight=remote(5.0))
+    store.weight = 1
+    store.log("a", remote(5.0))
+    store.log("b", remote(8.0), weight=remote(1.0))
+    store.log("c", remote(4.0, torch.float64), reduce="max")
+    assert not copies
+    values = store.close_window()
+    assert copies == [7]  # five values and two weights in one copy
+    assert values == {"train/a": 2.0, "train/b": 3.0, "train/c": 4.0}
+    assert store.close_epoch() == values
+    assert store.close_window() == {}
+
+
+def test_device_values_keep_their_doubles():
+    store = MetricStore("val", print)
+    store.log("x", remote(1 + 2**-40, torch.float64))
+    assert store.close_epoch() == {"val/x": 1 + 2**-40}
+
+
+def test_a_device_tensor_of_many_elements_is_refused():
+    with pytest.raises(PacelineError, match=r"shape \(16, 10\)"):
+        MetricStore("train", print).log("x", torch.zeros(16, 10).as_subclass(Remote))
+
+
+class Classifier(TrainModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 4))
+
+    def training_step(self, batch):
+        loss = F.cross_entropy(self.net(batch["x"]), batch["y"])
+        self.log("twice", 2 * loss)
+        return loss
+
+    def validation_step(self, batch):
+        return F.cross_entropy(self.net(batch["x"]), batch["y"])
+
+    def predict_step(self, batch):
+        return self.net(batch["x"])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def batches():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(64, 8, generator=generator)
+    data = TensorDataset(x, x[:, :4].argmax(1))
+    return DataLoader(data, 16, collate_fn=lambda rows: {"x": rows_of(rows, 0), "y": rows_of(rows, 1)})
+
+
+def rows_of(rows, index):
+    return torch.stack([row[index] for row in rows])
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16", "fp16"])
+@pytest.mark.parametrize("marker", [pytest.param(None, marks=gpu)])
+def test_trains_evaluates_and_resumes_on_the_accelerator(precision, marker, tmp_path):
+    def trainer(**limits):
+        return Trainer(precision=precision, progress=False, run_dir=tmp_path, name="gpu", **limits)
+
+    module = Classifier()
+    first = trainer(max_epochs=3)
+    run = first.fit(module, batches(), batches())
+    assert module.device.type == torch.accelerator.current_accelerator().type
+    losses = run.metrics["train/loss_epoch"].values
+    assert losses[-1] < losses[0]
+    assert first.metrics["train/twice_epoch"] == pytest.approx(2 * losses[-1], rel=1e-3)
+    outputs = first.predict(module, batches())
+    assert all(o.device.type == "cpu" for o in outputs)
+    again = Classifier()
+    trainer(max_epochs=4).fit(again, batches(), batches(), resume="latest")
+    trainer(max_epochs=4).fit(module := Classifier(), batches(), batches())
+    for mine, theirs in zip(again.parameters(), module.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-3, atol=1e-5)

@@ -1,0 +1,1077 @@
+"""Mistakes people make, and what they are told: what, where, got, allowed, did you mean, what to do."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import paceline
+from paceline import PacelineError, Trainer, TrainModule
+from paceline.callbacks import Callback, Checkpoint, EarlyStopping
+
+
+class Net(TrainModule):
+    """A right one; each test breaks one thing of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 2)
+        self.calls = 0
+
+    def training_step(self, batch, batch_idx):
+        self.calls += 1
+        return self.loss(batch)
+
+    def loss(self, batch):
+        x, y = batch
+        return cross_entropy(self.net(x), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Validated(Net):
+    def validation_step(self, batch, batch_idx):
+        self.log("accuracy", 0.5)
+        return self.loss(batch)
+
+
+def samples(count=16, **changed):
+    columns = {"x": torch.rand(count, 4), "y": torch.arange(count) % 2} | changed
+    return DataLoader(TensorDataset(*columns.values()), batch_size=4)
+
+
+def dicts(count=8):
+    rows = [{"image": torch.rand(4), "label": i % 2} for i in range(count)]
+    return DataLoader(rows, batch_size=4)
+
+
+def quiet(**arguments):
+    return Trainer(
+        **{"accelerator": "cpu", "progress": False, "checkpoint": False, "loggers": False} | arguments
+    )
+
+
+def fit_fails(module, data=None, *, kind=PacelineError, trainer=None, **more):
+    """The error of a fit that must fail without having changed a weight."""
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with pytest.raises(kind) as caught:
+        (trainer or quiet()).fit(module, samples() if data is None else data, **more)
+    assert type(caught.value) is kind
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), f"{name} was changed"
+    return caught.value
+
+
+def told(error):
+    """The message, in the promised form."""
+    text = str(error)
+    assert 1 < len(text.splitlines()) <= 12, text
+    return text
+
+
+def notes(error):
+    return "\n".join(getattr(error, "__notes__", []))
+
+
+def stepping(function, base=Net):
+    """A module whose training_step is ``function``."""
+    return type("Stepping", (base,), {"training_step": function})()
+
+
+# -- 1: what training_step returns ---------------------------------------------------------------
+
+
+def _no_key(self, batch, batch_idx):
+    return {"los": self.loss(batch), "accuracy": 0.5}
+
+
+def _nothing(self, batch, batch_idx):
+    self.loss(batch)
+
+
+def _a_tuple(self, batch, batch_idx):
+    return self.loss(batch), batch[0]
+
+
+def _detached(self, batch, batch_idx):
+    return self.loss(batch).detach()
+
+
+def _detached_inside(self, batch, batch_idx):
+    return {"loss": self.loss(batch).detach()}
+
+
+def _no_grad(self, batch, batch_idx):
+    with torch.no_grad():
+        return self.loss(batch)
+
+
+def _item(self, batch, batch_idx):
+    return {"loss": self.loss(batch).item()}
+
+
+def _bare_item(self, batch, batch_idx):
+    return self.loss(batch).item()
+
+
+def _per_sample(self, batch, batch_idx):
+    return cross_entropy(self.net(batch[0]), batch[1], reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (_no_key, ["without 'loss'", "'los', 'accuracy'", "allowed: a Tensor, or a mapping", "fix: name"]),
+        (_nothing, ["returned no loss", "got: None", "allowed:", "fix: return loss"]),
+        (_a_tuple, ["returned no loss", "got: (float32 [], float32 [4, 4])", "fix: return loss"]),
+        (_detached, ["no gradient", "detached", "fix: leave out .detach()"]),
+        (_detached_inside, ["no gradient", "detached", "fix: leave out .detach()"]),
+        (_no_grad, ["no gradient", "torch.no_grad()"]),
+        (_item, ["no tensor", "(float)", "fix:", "without .item()"]),
+        (_bare_item, ["returned no loss", "got: float", "allowed:", "fix: return loss"]),
+        (_per_sample, ["more than one number", "float32 [4]", "one element", "loss.mean()"]),
+    ],
+)
+def test_loss_that_cannot_be_trained_on(step, expected):
+    text = told(fit_fails(stepping(step)))
+    for part in ["training_step", "step 1, epoch 1", *expected]:
+        assert part in text
+
+
+def test_the_place_of_a_wrong_loss_is_the_users_file_and_line():
+    # No frame of the step is left in the traceback by then: only the message can say where it is.
+    line = _nothing.__code__.co_firstlineno
+    assert f"{Path(__file__).name}:{line}" in told(fit_fails(stepping(_nothing)))
+
+
+# -- 2: optimizers -------------------------------------------------------------------------------
+
+
+def configured(function, base=Net):
+    return type("Configured", (base,), {"configure_optimizers": function})()
+
+
+def test_no_configure_optimizers():
+    class Bare(TrainModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(4, 2)
+
+        def training_step(self, batch):
+            raise AssertionError("nothing is computed")
+
+    text = told(fit_fails(Bare()))
+    assert "Bare has no configure_optimizers" in text
+    assert "return torch.optim." in text
+
+
+def test_no_training_step():
+    class Bare(TrainModule):
+        def configure_optimizers(self):
+            return None
+
+    text = told(fit_fails(Bare()))
+    assert "Bare has no training_step" in text
+    assert "return loss" in text
+
+
+def test_optimizer_over_some_parameters_names_the_others():
+    class Two(Net):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(2, 2)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.head.parameters(), lr=0.1)
+
+    module = Two()
+    text = told(fit_fails(module))
+    assert "configure_optimizers: 2 of 4 trainable parameters" in text
+    assert "net.weight, net.bias" in text
+    assert "head" not in text
+    assert "self.parameters()" in text
+    assert "requires_grad_(False)" in text
+    assert module.calls == 0
+
+
+def test_optimizer_over_another_model_names_all():
+    text = told(fit_fails(configured(lambda self: torch.optim.SGD(nn.Linear(4, 2).parameters()))))
+    assert "2 of 2 trainable parameters" in text
+    assert "net.weight, net.bias" in text
+
+
+def test_many_forgotten_parameters_fit_on_a_line():
+    class Deep(Net):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(50))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    text = told(fit_fails(Deep()))
+    assert "100 of 102" in text
+    assert "and 94 more" in text
+
+
+def test_frozen_parameters_need_no_optimizer():
+    class Frozen(Net):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 4).requires_grad_(False)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    trainer = quiet(max_steps=1)
+    trainer.fit(Frozen(), samples())
+    assert trainer.global_step == 1
+
+
+def test_all_parameters_frozen():
+    module = Net()
+    module.requires_grad_(False)
+    text = told(fit_fails(module))
+    assert "no trainable parameter" in text
+    assert "requires_grad_(True)" in text
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (lambda self: None, ["got: None", "allowed: an optimizer"]),
+        (lambda self: [], ["nothing to train with", "allowed: an optimizer"]),
+        (lambda self: self.net, ["got: Linear", "allowed: an optimizer"]),
+        (lambda self: {"optimiser": torch.optim.SGD(self.parameters())}, ["'optimiser': SGD", "no 'optim"]),
+        (lambda self: torch.optim.SGD, ["allowed: an optimizer"]),
+        (
+            lambda self: [torch.optim.SGD(self.parameters()), torch.optim.Adam(self.parameters())],
+            ["manual optimization", "automatic_optimization = False"],
+        ),
+        (lambda self: torch.optim.LBFGS(self.parameters()), ["LBFGS", "automatic_optimization = False"]),
+    ],
+)
+def test_configure_optimizers_returns_something_else(returned, expected):
+    module = configured(returned)
+    text = told(fit_fails(module))
+    for part in expected:
+        assert part in text
+    assert module.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"intervall": "step"}, ["'intervall'", "did you mean: interval?"]),
+        ({"interval": "steps"}, ["interval", "got: steps", "'epoch', 'step'"]),
+        ({"frequency": 0}, ["frequency", "got: 0", "from 1 on"]),
+    ],
+)
+def test_scheduler_options(options, expected):
+    def configure(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **options}}
+
+    text = told(fit_fails(configured(configure)))
+    for part in expected:
+        assert part in text
+
+
+# -- 3 and 4: strategy and precision -------------------------------------------------------------
+
+
+def refused(**arguments):
+    with pytest.raises(PacelineError) as caught:
+        quiet(**arguments)
+    return told(caught.value)
+
+
+def test_strategy_typo():
+    text = refused(strategy="dpp")
+    assert "strategy: there is no 'dpp'" in text
+    assert "allowed: auto, single" in text
+    assert re.search(r"did you mean:? '?ddp'?\?", text)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "deepspeed"])
+def test_strategies_to_come_are_not_called_typos(name):
+    text = refused(strategy=name)
+    assert f"there is no {name!r} in this version" in text
+    assert f"{name} is planned" in text
+    assert "strategy='single'" in text
+    assert "did you mean" not in text
+
+
+def test_a_stage_of_deepspeed_is_no_typo_either():
+    text = refused(strategy="deepspeed_stage_3")
+    assert "in this version" in text
+    assert "did you mean" not in text
+
+
+def test_precision_typo():
+    text = refused(precision="bf-16")
+    assert "precision: there is no 'bf-16'" in text
+    assert "allowed: 32, bf16, fp16, 64" in text
+    assert re.search(r"did you mean:? '?bf16'?\?", text)
+
+
+def test_precision_the_device_cannot(monkeypatch):
+    real = torch.mm
+
+    def no_half(x, *more, **named):
+        if x.dtype is torch.float16:
+            raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'")
+        return real(x, *more, **named)
+
+    monkeypatch.setattr(torch, "mm", no_half)
+    text = refused(precision="fp16")
+    assert "precision 'fp16' does not run on cpu" in text
+    assert "not implemented for 'Half'" in text
+    assert "got: precision='fp16'" in text
+    assert "fix: precision=" in text
+    assert quiet(precision="bf16").strategy.precision.name == "bf16"
+
+
+# -- 5: batches ----------------------------------------------------------------------------------
+
+
+def _on_values(self, batch, batch_idx):
+    x, y = batch
+    return cross_entropy(self.net(x), y)
+
+
+def _on_three(self, batch, batch_idx):
+    x, y, _mask = batch
+    return cross_entropy(self.net(x), y)
+
+
+def _on_one(self, batch, batch_idx):
+    (x,) = batch
+    return self.net(x).mean()
+
+
+def _by_number(self, batch, batch_idx):
+    return cross_entropy(self.net(batch[0]), batch[1])
+
+
+def _by_key(self, batch, batch_idx):
+    return cross_entropy(self.net(batch["image"]), batch["label"])
+
+
+def _by_other_key(self, batch, batch_idx):
+    return cross_entropy(self.net(batch["images"]), batch["label"])
+
+
+def _whole(self, batch, batch_idx):
+    return self.net(batch).mean()
+
+
+def _attribute(self, batch, batch_idx):
+    return self.net(batch.flatten(1)).mean()
+
+
+def bytes_():
+    return samples(x=torch.zeros(16, 4, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("step", "data", "kind", "structure", "cure"),
+    [
+        (_on_values, bytes_, RuntimeError, "[uint8 [4, 4], int64 [4]]", "images.float() / 255"),
+        (
+            _on_values,
+            lambda: samples(x=torch.rand(16, 4, dtype=torch.float64)),
+            RuntimeError,
+            "[float64 [4, 4], int64 [4]]",
+            "x.float()",
+        ),
+        (
+            _on_values,
+            lambda: samples(y=torch.zeros(16, dtype=torch.int32)),
+            RuntimeError,
+            "[float32 [4, 4], int32 [4]]",
+            "labels.long()",
+        ),
+        (_on_values, dicts, TypeError, "{'image': float32 [4, 4], 'label': int64 [4]}", "batch['image']"),
+        (_on_three, dicts, ValueError, "{'image': float32 [4, 4], 'label': int64 [4]}", "batch['image']"),
+        (_by_number, dicts, KeyError, "{'image': float32 [4, 4], 'label': int64 [4]}", "batch['image']"),
+        (_by_other_key, dicts, KeyError, "{'image': float32 [4, 4], 'label': int64 [4]}", "batch['image']"),
+        (_on_three, samples, ValueError, "[float32 [4, 4], int64 [4]]", "unpack it as 2 values"),
+        (_on_one, samples, ValueError, "[float32 [4, 4], int64 [4]]", "unpack it as 2 values"),
+        (_by_key, samples, TypeError, "[float32 [4, 4], int64 [4]]", "unpack it as 2 values"),
+        (_whole, samples, TypeError, "[float32 [4, 4], int64 [4]]", "unpack it as 2 values"),
+        (_attribute, samples, AttributeError, "[float32 [4, 4], int64 [4]]", "unpack it as 2 values"),
+    ],
+)
+def test_batch_of_the_wrong_kind(step, data, kind, structure, cure):
+    error = fit_fails(stepping(step), data(), kind=kind)
+    text = notes(error)
+    assert "step 1, epoch 1" in text
+    assert structure in text
+    fixes = [line for line in error.__notes__ if line.startswith("fix: ")]
+    assert len(fixes) == 1, text
+    assert cure in fixes[0]
+
+
+def test_the_step_of_a_batch_is_the_one_under_way():
+    def late(self, batch, batch_idx):
+        self.calls += 1
+        if self.calls == 6:
+            raise IndexError("mine")
+        return self.loss(batch) * 0
+
+    error = fit_fails(stepping(late), kind=IndexError, trainer=quiet(max_epochs=3))
+    assert "step 6, epoch 2" in notes(error)
+    assert str(error) == "mine"
+
+
+@pytest.mark.parametrize("kind", [ValueError, TypeError, AttributeError])
+def test_no_cure_is_made_up_for_the_users_own_error(kind):
+    def own_check(self, batch, batch_idx):
+        cross_entropy(self.net(batch["image"]), batch["label"])
+        raise kind("the teacher's logits are stale")
+
+    error = fit_fails(stepping(own_check), dicts(), kind=kind)
+    assert "step 1, epoch 1" in notes(error)
+    assert "fix:" not in notes(error)
+
+
+def test_wrong_batch_in_validation_is_told_before_training():
+    class Wrong(Net):
+        def validation_step(self, batch, batch_idx):
+            x, _y, _mask = batch
+            return self.net(x).mean()
+
+    module = Wrong()
+    error = fit_fails(module, kind=ValueError, val_dataloader=samples())
+    assert "validate, batch 0" in notes(error)
+    assert "[float32 [4, 4], int64 [4]]" in notes(error)
+    assert "unpack it as 2 values" in notes(error)
+    assert module.calls == 0
+
+
+# -- 6: names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"max_epoch": 3}, "max_epoch: no such argument; did you mean max_epochs?"),
+        ({"max_epochs": "three"}, "max_epochs: got 'three'; allowed: a whole number from 1 on"),
+        ({"accumulate_grad_batches": 2}, "accumulate_grad_batches: it is called accumulate here"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps: it is called accumulate here"),
+        ({"gradient_clip_val": 1.0}, "gradient_clip_val: it is called clip_grad_norm here"),
+        ({"num_train_epochs": 1}, "num_train_epochs: it is called max_epochs here"),
+        ({"mixed_precision": "bf16"}, "mixed_precision: it is called precision here"),
+    ],
+)
+def test_trainer_arguments(given, expected):
+    assert expected in refused(**given)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "ours"),
+    [
+        ("fit", "ckpt_path", "resume"),
+        ("fit", "train_dataloaders", "train_dataloader"),
+        ("fit", "eval_dataset", "val_dataloader"),
+        ("fit", "train_loader", "train_dataloader"),
+        ("fit", "resum", "resume"),
+        ("validate", "ckpt_path", "weights"),
+        ("validate", "dataloaders", "dataloader"),
+        ("test", "dataloder", "dataloader"),
+        ("predict", "ckpt_path", "weights"),
+        # A right name of another method must not be offered as its own correction.
+        ("fit", "dataloader", "train_dataloader"),
+        ("validate", "val_dataloader", "dataloader"),
+    ],
+)
+def test_arguments_of_a_run(method, given, ours):
+    module = Net()
+    with pytest.raises(PacelineError) as caught:
+        getattr(quiet(), method)(module, **{given: samples()})
+    text = told(caught.value)
+    assert f"{method} has no argument {given!r}" in text
+    assert re.search(rf"(did you mean: {ours}\?|it is called {ours} here)", text), text
+    assert module.calls == 0
+
+
+@pytest.mark.parametrize("method", ["fit", "validate"])
+def test_lightnings_keyword_for_the_module(method):
+    with pytest.raises(PacelineError, match="module, the first argument"):
+        getattr(quiet(), method)(model=Net())
+
+
+def test_no_train_module():
+    text = told(fit_fails(nn.Linear(4, 2)))
+    assert "fit takes a TrainModule" in text
+    assert "got: Linear" in text
+    assert "fix: subclass TrainModule" in text
+
+
+@pytest.mark.parametrize(
+    ("attribute", "ours"),
+    [
+        ("callback_metrics", "metrics"),
+        ("logged_metrics", "metrics"),
+        ("current_epoch", "epoch"),
+        ("estimated_stepping_batches", "total_steps"),
+        ("is_main_process", "is_global_zero"),
+        ("log_dir", "folder"),
+    ],
+)
+def test_peers_attributes(attribute, ours):
+    with pytest.raises(AttributeError, match=rf"{attribute}.*it is called {ours} here"):
+        getattr(quiet(), attribute)
+
+
+def test_attribute_typo():
+    with pytest.raises(AttributeError, match=r"'global_stp'; did you mean global_step\?"):
+        quiet().global_stp  # noqa: B018
+
+
+def test_lightnings_way_to_stop_is_not_ignored():
+    with pytest.raises((AttributeError, PacelineError), match=r"stop\("):
+        quiet().should_stop = True
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("on_step", "log_every"),
+        ("on_epoch", "<name>_epoch"),
+        ("sync_dist", "always reduced"),
+        ("batch_size", "weight="),
+        ("prog_br", "did you mean: prog_bar?"),
+    ],
+)
+def test_log_arguments(option, expected):
+    def logs(self, batch, batch_idx):
+        self.log("accuracy", 0.5, **{option: True})
+        return self.loss(batch)
+
+    text = told(fit_fails(stepping(logs)))
+    assert f"log has no argument {option!r}" in text
+    assert "allowed: prog_bar, weight, reduce" in text
+    assert expected in text
+
+
+def test_log_reduction_typo():
+    def logs(self, batch, batch_idx):
+        self.log("accuracy", 0.5, reduce="meen")
+        return self.loss(batch)
+
+    text = told(fit_fails(stepping(logs)))
+    assert "no reduction 'meen'" in text
+    assert "did you mean: mean?" in text
+
+
+@pytest.mark.parametrize(
+    ("hook", "meant"),
+    [
+        ("on_train_batch_end", "on_step_end"),
+        ("on_validation_epoch_end", "on_validation_end"),
+        ("on_step_ned", "on_step_end"),
+    ],
+)
+@pytest.mark.parametrize("base", [Callback, Net])
+def test_a_hook_that_is_none(hook, meant, base):
+    owner = type("Owner", (base,), {hook: lambda self, *_: None})()
+    module = owner if base is Net else Net()
+    text = told(fit_fails(module, trainer=quiet(callbacks=() if base is Net else [owner])))
+    assert f"Owner.{hook} is no hook" in text
+    assert f"did you mean: {meant}?" in text
+    assert module.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: Checkpoint(save_top_k=2), "keep"),
+        (lambda: Checkpoint(every_n_epochs=2), "every"),
+        (lambda: EarlyStopping("val/loss", patiense=3), "patience"),
+    ],
+)
+def test_arguments_of_callbacks(build, expected):
+    with pytest.raises(PacelineError) as caught:
+        build()
+    assert expected in told(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: EarlyStopping("val/loss", mode="mim"), ["mode", "got: mim", "'min', 'max'"]),
+        (lambda: EarlyStopping("val/loss", patience=0), ["patience", "got: 0", "from 1 on"]),
+        (lambda: EarlyStopping("val/score"), ["'val/score'", "mode='min' or mode='max'"]),
+        (lambda: Checkpoint(keep=0), ["keep", "got: 0", "None for all"]),
+        (lambda: Checkpoint(every="1epoch"), ["every", "got: 1epoch", '"2ep"']),
+    ],
+)
+def test_values_of_callbacks(build, expected):
+    with pytest.raises(PacelineError) as caught:
+        build()
+    for part in expected:
+        assert part in told(caught.value)
+
+
+# -- 7: monitors ---------------------------------------------------------------------------------
+
+
+class Plateau(Validated):
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **self.options}}
+
+
+def watching(name):
+    """(who watches, the module, the Trainer's arguments), for everything that can watch a value."""
+    return [
+        ("EarlyStopping", Validated(), {"callbacks": [EarlyStopping(name, mode="max")]}),
+        ("Checkpoint", Validated(), {"callbacks": [Checkpoint(monitor=name, mode="max")]}),
+        ("ReduceLROnPlateau", Plateau(monitor=name), {}),
+    ]
+
+
+WHO = range(3)
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("name", ["val/acuracy", "val_acuracy", "acuracy"])
+def test_monitor_that_is_never_logged(who, name):
+    owner, module, arguments = watching(name)[who]
+    error = fit_fails(module, trainer=quiet(**arguments), val_dataloader=samples())
+    text = told(error)
+    assert f"{owner} watches 'val/acuracy', which validation does not log" in text
+    assert "got: logged: val/accuracy, val/loss" in text
+    assert "did you mean: val/accuracy?" in text
+    assert "fix:" in text
+    assert module.calls == 0
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_monitor_of_validation_without_data(who):
+    owner, module, arguments = watching("val/loss")[who]
+    text = told(fit_fails(module, trainer=quiet(**arguments)))
+    assert f"{owner} watches 'val/loss', but this run has no validation" in text
+    assert "val_dataloader" in text
+    assert module.calls == 0
+
+
+def test_monitor_of_validation_without_a_step():
+    module = Net()
+    trainer = quiet(callbacks=[EarlyStopping("val/loss")])
+    text = told(fit_fails(module, trainer=trainer, val_dataloader=samples()))
+    assert "this run has no validation" in text
+    assert "validation_step" in text
+    assert module.calls == 0
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("never", [{"validate_every": None}, {"limit_val_batches": 0}])
+def test_monitor_where_validation_is_switched_off(who, never):
+    _, module, arguments = watching("val/loss")[who]
+    error = fit_fails(module, trainer=quiet(**arguments, **never), val_dataloader=samples())
+    assert "'val/loss'" in told(error)
+    assert next(iter(never)) in str(error)
+    assert module.calls == 0
+
+
+def test_monitor_of_training_that_is_never_logged():
+    # Training logs nothing before it runs: told at the first look, with the nearest name.
+    trainer = quiet(max_epochs=2, callbacks=[EarlyStopping("train/los", "min")])
+    module = stepping(lambda self, batch: self.loss(batch))
+    with pytest.raises(PacelineError) as caught:
+        trainer.fit(module, samples())
+    text = told(caught.value)
+    assert "EarlyStopping watches 'train/los', which was not logged" in text
+    assert "did you mean: train/loss?" in text
+    assert trainer.epoch == 0
+
+
+def test_plateau_without_a_monitor():
+    text = told(fit_fails(Plateau(), val_dataloader=samples()))
+    assert "ReduceLROnPlateau watches a value, but none is named" in text
+    assert '"monitor": "val/loss"' in text
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_right_monitor_is_accepted(who):
+    _, module, arguments = watching("val_accuracy")[who]
+    trainer = quiet(max_epochs=1, **arguments)
+    trainer.fit(module, samples(), samples())
+    assert trainer.metrics["val/accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "expected"),
+    [
+        (Validated, None, "has a validation_step, but there is no validation data"),
+        (Net, samples, "there is validation data, but Net has no validation_step"),
+    ],
+)
+def test_half_a_validation_is_said_once(module, data, expected, capsys):
+    quiet(max_steps=1).fit(module(), samples(), data and data())
+    assert capsys.readouterr().out.count(expected) == 1
+
+
+# -- 11: logged values ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (torch.zeros(16, 10), ["a tensor of shape (16, 10)", "value.mean()"]),
+        (torch.zeros(0), ["a tensor of shape (0,)"]),
+        (torch.zeros(16, 10).numpy(), ["of shape (16, 10)"]),
+        ("good", ["'good' (str)", "allowed: a number"]),
+        ("0.5", ["'0.5' (str)", "allowed: a number"]),
+        (None, ["None (NoneType)", "allowed: a number"]),
+        ([0.5, 0.6], ["[0.5, 0.6] (list)", "allowed: a number"]),
+        ({"a": 0.5}, ["keys ['a']", "self.log_dict"]),
+        (torch.tensor(1j), ["only single numbers"]),
+    ],
+    ids=["matrix", "empty", "numpy", "text", "number as text", "None", "list", "dict", "complex"],
+)
+def test_value_that_is_not_one_number(value, expected):
+    def logs(self, batch, batch_idx):
+        self.log("scores", value)
+        return self.loss(batch)
+
+    error = fit_fails(stepping(logs))
+    assert "log('scores')" in told(error)
+    for part in expected:
+        assert part in str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    assert ("logs", __file__) in [(f.name, f.filename) for f in frames]  # the user's own line stays
+
+
+@pytest.mark.parametrize("value", [torch.zeros(16, 10), 0.5])
+def test_name_and_value_exchanged(value):
+    def logs(self, batch, batch_idx):
+        self.log(value, "scores")
+        return self.loss(batch)
+
+    assert "name of a value is a string" in told(fit_fails(stepping(logs)))
+
+
+def test_a_matrix_beside_the_loss():
+    # self.log was never called: the message must say where the value came from.
+    def returns(self, batch, batch_idx):
+        return {"loss": self.loss(batch), "logits": self.net(batch[0])}
+
+    text = told(fit_fails(stepping(returns)))
+    assert "'logits'" in text
+    assert "a tensor of shape (4, 2)" in text
+    assert "training_step" in text
+
+
+@pytest.mark.parametrize("value", [math.nan, torch.tensor(math.nan)], ids=["float", "tensor"])
+def test_a_nan_is_told_once(value, capsys):
+    def logs(self, batch, batch_idx):
+        self.log("scores", value)
+        return self.loss(batch)
+
+    trainer = quiet(max_epochs=2, log_every=1)
+    trainer.fit(stepping(logs), samples())
+    assert capsys.readouterr().out.count("log('scores'): the value is nan") == 1
+    assert math.isnan(trainer.metrics["train/scores"])
+
+
+# -- 12: in-place operations ---------------------------------------------------------------------
+
+
+def _adds_in_place(self, batch, batch_idx):
+    x, y = batch
+    scores = self.net(x).exp()  # SAVED
+    scores += 1
+    return cross_entropy(scores, y)
+
+
+def _in_a_layer(self, batch, batch_idx):
+    x, y = batch
+    gate = torch.sigmoid(self.net(x))  # GATE
+    return cross_entropy(nn.functional.relu(gate, inplace=True), y)
+
+
+def line_of(marker, file=__file__):
+    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    return next(n for n, line in enumerate(lines, 1) if line.endswith(f"# {marker}"))
+
+
+@pytest.mark.parametrize(("step", "marker"), [(_adds_in_place, "SAVED"), (_in_a_layer, "GATE")])
+def test_in_place_operation_names_the_users_line(step, marker):
+    error = fit_fails(stepping(step), kind=RuntimeError)
+    text = notes(error)
+    assert "step 1, epoch 1" in text
+    assert "changed in place" in text
+    assert f"{__file__}:{line_of(marker)}:" in text
+    assert "fix:" in text
+    assert "x = x + y" in text
+
+
+def test_in_place_operation_under_manual_optimization():
+    class Manual(Net):
+        automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            scores = self.net(batch[0]).exp()  # MANUAL
+            scores += 1
+            self.manual_backward(cross_entropy(scores, batch[1]))
+            self.optimizers().step()
+
+    error = fit_fails(Manual(), kind=RuntimeError)
+    assert f"{__file__}:{line_of('MANUAL')}:" in notes(error)
+
+
+# -- a loss that is not finite -------------------------------------------------------------------
+
+
+class Bad(Net):
+    """Its loss is not finite in the calls given; weights are kept before every step."""
+
+    def __init__(self, calls=(3,), value=math.nan):
+        super().__init__()
+        self.bad_calls, self.value = calls, value
+        self.kept = []
+
+    def on_step_start(self, trainer):
+        self.kept.append(self.net.weight.detach().clone())
+
+    def training_step(self, batch, batch_idx):
+        self.calls += 1
+        loss = self.loss(batch)
+        return loss * self.value if self.calls in self.bad_calls else loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_nan_loss_raises_before_the_weights_change(value, accumulate):
+    module = Bad(calls=(4,), value=value)
+    with pytest.raises(PacelineError) as caught:
+        quiet(accumulate=accumulate).fit(module, samples(32))
+    text = told(caught.value)
+    step = 4 // accumulate
+    assert f"the loss is {value}; nothing was updated" in text
+    assert f"step {step}, epoch 1, rank 0, dataset indices 12, 13, 14, 15" in text
+    assert "fix:" in text
+    assert 'nonfinite="skip"' in text
+    assert len(module.kept) == step
+    assert torch.equal(module.net.weight, module.kept[-1])
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_skip_leaves_the_step_out_and_says_so(accumulate, capsys):
+    module = Bad(calls=(2 * accumulate,))
+    trainer = quiet(nonfinite="skip", accumulate=accumulate)
+    trainer.fit(module, samples(32))
+    assert "step 2, epoch 1: the loss is nan; the update is skipped" in capsys.readouterr().out
+    assert trainer.global_step == 8 // accumulate
+    assert torch.equal(module.kept[2], module.kept[1])
+    assert not torch.equal(module.kept[3], module.kept[2])
+    assert torch.isfinite(module.net.weight).all()
+    assert math.isfinite(trainer.metrics["train/loss_epoch"])
+
+
+def test_a_skipped_step_is_a_step_never_taken():
+    # The gradients of its good micro-batch must not leak into the next step.
+    class Without(Bad):
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    data = [(torch.rand(4, 4), torch.tensor([0, 1, 0, 1])) for _ in range(6)]
+    skipping, plain = Without(calls=(4,)), Without(calls=())
+    plain.load_state_dict(skipping.state_dict())
+    quiet(nonfinite="skip", accumulate=2).fit(skipping, data)
+    quiet(accumulate=2).fit(plain, data[:2] + data[4:])
+    torch.testing.assert_close(skipping.net.weight, plain.net.weight, rtol=0, atol=0)
+
+
+def test_ignore_goes_on():
+    module = Bad(calls=(2,))
+    trainer = quiet(nonfinite="ignore")
+    trainer.fit(module, samples())
+    assert trainer.global_step == 4
+    assert module.net.weight.isnan().all()
+
+
+def test_a_nan_loss_under_manual_optimization():
+    class Manual(Bad):
+        automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(super().training_step(batch, batch_idx))
+            optimizer.step()
+
+    module = Manual(calls=(2,))
+    with pytest.raises(PacelineError, match="the loss is nan"):
+        quiet().fit(module, samples())
+    assert torch.equal(module.net.weight, module.kept[1])
+
+
+# -- the form ------------------------------------------------------------------------------------
+
+_HEAD = """
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+from paceline import Trainer, TrainModule
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+    def forward(self, x):
+        return self.conv(x).mean((2, 3))
+
+class Base(TrainModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Encoder()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+images, labels = torch.rand(8, 3, 4, 4), torch.arange(8) % 4
+"""
+_PAIRS = "\ndata = DataLoader(TensorDataset(images, labels), batch_size=4)\n"
+_FIT = '\nTrainer(accelerator="cpu", loggers=False, checkpoint=False).fit(Mine(), data)  # HERE\n'
+_NO_LOSS = """
+class Mine(Base):
+    def training_step(self, batch):
+        x, y = batch
+        return {"accuracy": cross_entropy(self.net(x), y)}
+"""
+_UNPACKS = """
+class Mine(Base):
+    def training_step(self, batch):
+        x, y = batch
+        scores = self.net(x)  # STEP
+        return cross_entropy(scores, y)
+"""
+_IN_PLACE = """
+class Mine(Base):
+    def training_step(self, batch):
+        x, y = batch
+        scores = self.net(x).exp()  # SAVED
+        scores += 1
+        return cross_entropy(scores, y)
+"""
+_BYTES = "\nimages = (images * 255).byte()\n"
+_DICTS = '\ndata = DataLoader([{"x": x, "y": y} for x, y in zip(images, labels)], batch_size=4)\n'
+_SCRIPTS = {
+    "no loss": (_HEAD + _PAIRS + _NO_LOSS + _FIT, ["without 'loss'", "'accuracy'"], ["HERE"]),
+    "strategy": (
+        'from paceline import Trainer\n\nTrainer(strategy="dpp", max_epochs=1)  # HERE\n',
+        ["'dpp'", "ddp?"],
+        ["HERE"],
+    ),
+    "uint8": (
+        _HEAD + _BYTES + _PAIRS + _UNPACKS + _FIT,
+        ["RuntimeError", "uint8 [4, 3, 4, 4]", "fix: uint8"],
+        ["HERE", "STEP"],
+    ),
+    # torch answers a wrong argument of conv2d with a list of overloads: six long lines.
+    "dict": (
+        _HEAD + _DICTS + _UNPACKS + _FIT,
+        ["TypeError: conv2d()", "{'x': float32 [4, 3, 4, 4], 'y': int64 [4]}", "fix: the batch is"],
+        ["HERE", "STEP"],
+    ),
+    "typo": (
+        "from paceline import Trainer\n\nTrainer(max_epoch=1, accumulate_grad_batches=2)  # HERE\n",
+        ["did you mean max_epochs?", "it is called accumulate here"],
+        ["HERE"],
+    ),
+    "in place": (
+        _HEAD + _PAIRS + _IN_PLACE + _FIT,
+        ["RuntimeError", "inplace operation", "scores = self.net(x).exp()", "fix:"],
+        ["HERE"],
+    ),
+}
+
+
+def start(folder, script, **variables):
+    file = folder / "train.py"
+    file.write_text(script, encoding="utf-8")
+    environment = {k: v for k, v in os.environ.items() if k != "PACELINE_TRACEBACK"}
+    return subprocess.Popen(
+        [sys.executable, str(file)],
+        cwd=folder,
+        env=environment | {"OMP_NUM_THREADS": "1"} | variables,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Every script's (return code, stderr, file), run side by side."""
+    started = {}
+    for name, (script, *_) in _SCRIPTS.items():
+        started[name] = start(tmp_path_factory.mktemp(name.replace(" ", "-")), script)
+    started["full"] = start(
+        tmp_path_factory.mktemp("full"), _SCRIPTS["uint8"][0], PACELINE_TRACEBACK="full"
+    )
+    try:
+        return {n: (p.communicate(timeout=120)[1], p.returncode, p.args[1]) for n, p in started.items()}
+    finally:
+        for process in started.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def own_frames(stderr):
+    package = os.path.dirname(os.path.abspath(paceline.__file__)) + os.sep
+    folders = ("trainer", "callbacks", "strategies")
+    return [line for line in stderr.splitlines() if any(f'"{package}{f}{os.sep}' in line for f in folders)]
+
+
+@pytest.mark.parametrize("name", _SCRIPTS)
+def test_what_is_printed_is_short_and_the_users_own(runs, name):
+    stderr, code, file = runs[name]
+    _, expected, places = _SCRIPTS[name]
+    assert code == 1
+    assert own_frames(stderr) == []
+    for marker in places:
+        assert f'File "{file}", line {line_of(marker, file)}, in ' in stderr
+    for part in expected:
+        assert part in stderr
+    assert len(stderr.splitlines()) <= 12, stderr
+
+
+def test_in_place_line_is_printed(runs):
+    stderr, _, file = runs["in place"]
+    assert f"{file}:{line_of('SAVED', file)}: scores" in stderr
+
+
+def test_full_traceback_shows_ours(runs):
+    stderr, code, _ = runs["full"]
+    assert code == 1
+    assert own_frames(stderr)
+    assert "RuntimeError" in stderr
+    assert "fix: uint8" in stderr

@@ -1,0 +1,292 @@
+"""Every argument of Trainer: what is refused and how it is said, what is accepted and how it is read."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from datetime import timedelta
+
+import pytest
+import torch
+
+from paceline import PacelineError, Trainer
+from paceline.callbacks import Callback, EarlyStopping, JSONLogger
+from paceline.durations import Duration
+from paceline.strategies import AutocastBF16, Precision, Single
+from paceline.trainer.arguments import PEERS, TrainerArguments
+
+_WHOLE = "a whole number from 1 on"
+_NOT_WHOLE = [0, -1, 2.5, "three", True, math.nan, [3]]
+_NOT_POSITIVE = [0, -1.0, "big", math.inf, math.nan, True]
+_NOT_DURATION = [0, -5, 1.5, "2 weeks", "0.5st", "-1ep", True, timedelta(0), []]
+_NOT_LIMIT = [-1, 1.5, -0.5, "half", True, math.nan]
+_A_SWITCH = ["maybe", 2, "", []]
+_SWITCHED = "True, False"
+
+# (argument, values that must be refused, words of what is allowed)
+REFUSED = [
+    ("strategy", ["dpp", "", 3, Single, None], "auto, single"),
+    ("precision", ["bf-16", "8", 8, 16.0, True, None, torch.bfloat16, ["32"]], "bf16"),
+    ("accelerator", ["", 3, None, "gpuu"], "cpu"),
+    ("devices", [0, -2, 1.5, True, None, "two", "", "0,,1", "0", [], [-1], ["a"], [True], {}], "a count"),
+    ("num_nodes", [0, 2, "two"], "1"),
+    ("max_epochs", _NOT_WHOLE, _WHOLE),
+    ("max_steps", _NOT_WHOLE, _WHOLE),
+    ("max_time", [10, 1.5, True, "500st", "2ep", "soon", "-1h", timedelta(0)], '"30min"'),
+    ("global_batch_size", _NOT_WHOLE, _WHOLE),
+    ("accumulate", [*_NOT_WHOLE, None], _WHOLE),
+    ("clip_grad_norm", _NOT_POSITIVE, "a number above 0"),
+    ("clip_grad_value", _NOT_POSITIVE, "a number above 0"),
+    ("validate_every", _NOT_DURATION, '"0.25ep"'),
+    ("log_every", _NOT_DURATION, '"30s"'),
+    ("sanity_val_batches", [-1, 1.5, "two", True, None], "a whole number from 0 on"),
+    ("limit_train_batches", _NOT_LIMIT, "a count (int), a part (float"),
+    ("limit_val_batches", _NOT_LIMIT, "a count (int), a part (float"),
+    ("limit_test_batches", _NOT_LIMIT, "a count (int), a part (float"),
+    ("limit_predict_batches", _NOT_LIMIT, "a count (int), a part (float"),
+    ("fast_dev_run", _A_SWITCH, _SWITCHED),
+    ("overfit_batches", _NOT_LIMIT, "a count (int), a part (float"),
+    ("callbacks", ["EarlyStopping", 3, [3], EarlyStopping, [EarlyStopping], [None]], "paceline.callbacks"),
+    ("progress", _A_SWITCH, _SWITCHED),
+    ("checkpoint", _A_SWITCH, _SWITCHED),
+    ("loggers", ["tensorboard", 3, [Callback()], [JSONLogger]], "paceline.callbacks.Logger"),
+    ("nonfinite", ["rais", "", True, None], "'raise', 'skip', 'ignore'"),
+    ("max_restarts", [1, -1, "x"], "0"),
+    ("timeouts", [30, {}], "None"),
+    ("debug", [True, "x"], "False"),
+    ("sync_batchnorm", [True, "x"], "False"),
+    ("profile", [True, "x"], "None"),
+    ("seed", [-1, 2**63, 1.5, "x", True, None], "a whole number from 0"),
+    ("deterministic", _A_SWITCH, _SWITCHED),
+    ("compile", [True, "x"], "False"),
+    ("run_dir", [3, True, None, []], "a folder"),
+    ("name", ["", "a b", "/a", "a/", "a//b", "../up", "..", "a/../../b", 3], "letters, digits"),
+]
+
+
+def refusal(**arguments):
+    with pytest.raises(PacelineError) as caught:
+        Trainer(**arguments)
+    text = str(caught.value)
+    assert len(text.splitlines()) <= 12, text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        pytest.param(name, value, allowed, id=re.sub(r" at 0x\w+", "", f"{name}={value!r}"))
+        for name, values, allowed in REFUSED
+        for value in values
+    ],
+)
+def test_a_wrong_value_is_refused_at_construction(name, value, allowed):
+    text = refusal(**{name: value})
+    assert re.search(rf"\b{name}\b", text), text
+    assert "got" in text
+    where = re.search(r"allowed(?: in this version)?: ([^\n]*)", text)
+    assert where, text
+    assert allowed in where[1]
+
+
+def test_the_table_above_has_every_argument():
+    assert {name for name, *_ in REFUSED} == set(TrainerArguments.model_fields)
+
+
+def test_the_signature_is_what_is_validated():
+    parameters = inspect.signature(Trainer.__init__).parameters
+    named = {n: p.default for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    fields = {name: field.default for name, field in TrainerArguments.model_fields.items()}
+    assert fields.pop("callbacks") == list(named.pop("callbacks"))
+    assert named == fields
+
+
+def test_the_value_is_shown():
+    text = refusal(max_epochs="three", nonfinite="rais")
+    assert "max_epochs: got 'three'; allowed: a whole number from 1 on, or None" in text
+    assert "nonfinite: got 'rais'; allowed: 'raise', 'skip', 'ignore'; did you mean 'raise'?" in text
+
+
+@pytest.mark.parametrize("name", ["max_epochs", "devices", "precision"])
+def test_a_value_of_many_lines_is_cut_to_one(name):
+    text = refusal(**{name: torch.zeros(30, 2)})
+    assert len(text.splitlines()) == 2
+    assert len(text) < 400
+
+
+def test_all_violations_together():
+    text = refusal(max_epoch=3, max_steps=0, precision="bf-16", strategy="dpp", seed=-1, devices=0)
+    assert text.startswith("Trainer: 6 are not right")
+    for name in ("max_epoch", "max_steps", "precision", "strategy", "seed", "devices"):
+        assert len(re.findall(rf"^  {name}: ", text, re.MULTILINE)) == 1, text
+
+
+def test_a_wrong_device_is_told_with_the_others():
+    text = refusal(accelerator="gpuu", max_steps=0)
+    assert "max_steps" in text
+    assert "gpuu" in text
+
+
+def test_very_many_violations_still_fit():
+    counts = ("max_epochs", "max_steps", "global_batch_size", "accumulate", "sanity_val_batches")
+    limits = [f"limit_{kind}_batches" for kind in ("train", "val", "test", "predict")]
+    text = refusal(**dict.fromkeys([*counts, *limits, "seed", "log_every", "validate_every"], -1))
+    assert text.startswith("Trainer: 12 are not right")
+    assert len(text.splitlines()) == 9  # 12 with the traceback's head and the user's line
+    assert text.endswith("and 5 more")
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("max_epoch", "max_epochs"),
+        ("maxepochs", "max_epochs"),
+        ("Max_Steps", "max_steps"),
+        ("precison", "precision"),
+        ("stratgy", "strategy"),
+        ("callback", "callbacks"),
+        ("device", "devices"),
+        ("clip_gradient_norm", "clip_grad_norm"),
+        ("limit_training_batches", "limit_train_batches"),
+        ("validate_evry", "validate_every"),
+    ],
+)
+def test_nearest_names(typo, meant):
+    assert f"{typo}: no such argument; did you mean {meant}?" in refusal(**{typo: 1})
+
+
+def test_a_name_like_none_of_ours_gets_no_guess():
+    text = refusal(zzz=1)
+    assert "zzz: no such argument" in text
+    assert "did you mean" not in text
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PEERS.items())
+def test_peers_names(theirs, ours):
+    assert f"{theirs}: it is called {ours} here" in refusal(**{theirs: 1})
+
+
+def test_peers_names_lead_to_names_that_exist():
+    for theirs, ours in PEERS.items():
+        assert theirs not in TrainerArguments.model_fields
+        ours = re.sub(r"fit\(.*\)|the DataLoader's \w+|configure_optimizers|torch\.[\w.()]+", "", ours)
+        for name in ours.split(" or "):
+            name = name.partition("(")[0].partition("=")[0]
+            assert not name or name in TrainerArguments.model_fields, theirs
+
+
+def test_two_arguments_that_exclude_each_other():
+    text = refusal(global_batch_size=64, accumulate=2)
+    assert "accumulate: follows from global_batch_size; give one of the two" in text
+
+
+def test_two_callbacks_of_a_class_need_names():
+    text = refusal(callbacks=[EarlyStopping("val/loss"), EarlyStopping("val/accuracy")])
+    assert "callbacks: two of EarlyStopping; give each a name=" in text
+    Trainer(
+        accelerator="cpu",
+        callbacks=[EarlyStopping("val/loss"), EarlyStopping("val/accuracy", name="accuracy")],
+    )
+
+
+def test_more_devices_than_this_version_takes():
+    text = refusal(accelerator="cpu", devices=4)
+    assert "4 devices were asked for; this version trains on one" in text
+    assert "got: devices=4" in text
+    assert "fix: devices=1" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read"),
+    [
+        ("max_epochs", 3, 3),
+        ("max_epochs", "3", 3),  # as it comes out of a file or a command line
+        ("max_epochs", 3.0, 3),
+        ("max_epochs", None, None),
+        ("max_steps", "1000", 1000),
+        ("max_time", "30min", "30min"),
+        ("max_time", "00:30:00", "00:30:00"),
+        ("max_time", timedelta(hours=1), timedelta(hours=1)),
+        ("global_batch_size", "256", 256),
+        ("accumulate", "4", 4),
+        ("clip_grad_norm", 1, 1.0),
+        ("clip_grad_norm", "0.5", 0.5),
+        ("clip_grad_value", 1e-3, 1e-3),
+        ("validate_every", 500, 500),
+        ("validate_every", "500st", "500st"),
+        ("validate_every", "0.25ep", "0.25ep"),
+        ("validate_every", timedelta(minutes=10), timedelta(minutes=10)),
+        ("validate_every", None, None),
+        ("log_every", "00:30:00", "00:30:00"),
+        ("log_every", 1, 1),
+        ("sanity_val_batches", 0, 0),
+        ("limit_train_batches", 1, 1),
+        ("limit_train_batches", 1.0, 1.0),
+        ("limit_val_batches", 0, 0),
+        ("limit_test_batches", 0.5, 0.5),
+        ("limit_predict_batches", None, None),
+        ("overfit_batches", 2, 2),
+        ("overfit_batches", 0.1, 0.1),
+        ("fast_dev_run", True, True),
+        ("loggers", (), []),
+        ("loggers", False, False),
+        ("nonfinite", "skip", "skip"),
+        ("seed", 0, 0),
+        ("seed", 2**63 - 1, 2**63 - 1),
+        ("name", "vit/large-2.1", "vit/large-2.1"),
+        ("devices", 1, 1),
+        ("devices", [0], [0]),
+        ("num_nodes", 1, 1),
+        ("max_restarts", 0, 0),
+    ],
+)
+def test_good_values(name, value, read):
+    got = getattr(Trainer(**{"accelerator": "cpu", name: value}).settings, name)
+    assert got == read
+    assert type(got) is type(read)  # 1 is one batch, 1.0 is all of them
+
+
+def test_a_folder_may_be_a_path(tmp_path):
+    assert Trainer(accelerator="cpu", run_dir=tmp_path).settings.run_dir == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("32", "32"), (32, "32"), ("32-true", "32"), ("fp32", "32"), ("no", "32"),
+        ("bf16", "bf16"), ("bf16-mixed", "bf16"), ("bfloat16", "bf16"),
+        ("fp16", "fp16"), (16, "fp16"), ("16", "fp16"), ("16-mixed", "fp16"),
+        ("64", "64"), (64, "64"), ("64-true", "64"), ("double", "64"),
+        ("bf16-true", "bf16-true"), ("fp16-true", "fp16-true"), ("16-true", "fp16-true"),
+    ],
+)  # fmt: skip
+def test_names_of_precisions(given, name, monkeypatch):
+    # Whether this device can compute in it is another question.
+    monkeypatch.setattr(torch, "mm", lambda *_: None)
+    assert Trainer(accelerator="cpu", precision=given).strategy.precision.name == name
+
+
+def test_objects_are_taken_as_they_are():
+    strategy, precision, callback = Single(), AutocastBF16(), EarlyStopping("val/loss")
+    trainer = Trainer(accelerator="cpu", strategy=strategy, precision=precision, callbacks=callback)
+    assert trainer.strategy is strategy
+    assert trainer.strategy.precision is precision
+    assert callback in trainer.callbacks
+
+
+def test_no_argument_is_needed():
+    trainer = Trainer()
+    assert type(trainer.strategy.precision) is Precision
+    assert trainer.max_epochs == 1
+    assert trainer.max_steps is None
+
+
+def test_the_first_limit_is_enough():
+    assert Trainer(accelerator="cpu", max_steps=5).max_epochs is None
+    assert Trainer(accelerator="cpu", max_time="1h").max_epochs is None
+
+
+def test_a_duration_object_serves():
+    every = Duration.parse("2ep")
+    assert Trainer(accelerator="cpu", validate_every=every).settings.validate_every == every
