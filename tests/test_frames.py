@@ -1,4 +1,4 @@
-"""At most four frames of ours between ``fit`` and the user's ``training_step``; user errors keep their traceback."""
+"""At most four frames of ours between ``fit`` and ``training_step``; user errors keep their traceback."""
 
 from __future__ import annotations
 

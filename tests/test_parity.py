@@ -66,7 +66,7 @@ def by_hand(kind, precision, accumulate, clip, interval):
     while step < STEPS:
         with torch.random.fork_rng():
             seed_everything(order_seed(SEED, epoch))
-            order = torch.cat([rows for rows in DataLoader(range(SAMPLES), BATCH, shuffle=True)])
+            order = torch.cat(list(DataLoader(range(SAMPLES), BATCH, shuffle=True)))
         for start in range(0, SAMPLES, BATCH * accumulate):
             indices = order[start : start + BATCH * accumulate].numpy()
             micro_batches = np.array_split(indices, -(-len(indices) // BATCH))

@@ -51,12 +51,10 @@ def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, (tuple, list)):
         return type(batch)(map_tensors(item, change) for item in batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        changed: Any = copy.copy(
-            cast(Any, batch)
-        )  # not built again: __post_init__ changes what it is given
+        moved: Any = copy.copy(cast(Any, batch))  # not built again: __post_init__ would run twice
         for f in dataclasses.fields(batch):
-            object.__setattr__(changed, f.name, map_tensors(getattr(batch, f.name), change))
-        return changed
+            object.__setattr__(moved, f.name, map_tensors(getattr(batch, f.name), change))
+        return moved
     return batch
 
 
