@@ -130,8 +130,7 @@ class MetricStore:
                 self._keep_object(name, value, prog_bar)
                 return
             known = self._open(name, reduce, prog_bar)
-        if weight is None:
-            weight = self.weight
+        weight = self.weight if weight is None else weight
         if type(value) is not float:
             if not isinstance(value, Tensor):
                 value = _number(name, value)
@@ -147,7 +146,7 @@ class MetricStore:
                 return
         if value != value:
             self._tell_nan(name)
-        known.add(value, float(weight))
+        known.add(value, weight if type(weight) is int else float(weight))
 
     def value(self, name: str) -> _Value:
         """The mean kept under ``name``, for the loop to add to without a look-up."""
