@@ -284,6 +284,18 @@ class Session:
             )
         snapshot.save(self, Path(path))
 
+    def export(self, folder: str | Path, submodule: str | None = None) -> Path:
+        """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
+
+        Args:
+            folder: Made if it is not there; files of the same names are replaced.
+            submodule: Export only this part, by its dotted name; names in the file begin there.
+
+        Raises:
+            PacelineError: when there is no such submodule.
+        """
+        return snapshot.export(self.module, Path(folder), submodule)
+
     def delete_checkpoint(self, path: Path) -> None:
         """Delete a checkpoint, in an order that never leaves one that looks whole."""
         files.delete(path)

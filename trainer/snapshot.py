@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import PacelineError
+from ..errors import PacelineError, nearest
 from ..strategies.single import Single
 from . import checkpoint_files as files
 from .batch import map_tensors
@@ -147,6 +148,27 @@ def load_weights(module: nn.Module, folder: Path, strategy: Any, names: list[str
     with torch.no_grad():
         for name, tensor in mine.items():
             tensor.copy_(values[name])
+
+
+def export(module: TrainModule, folder: Path, submodule: str | None) -> Path:
+    """``Trainer.export``."""
+    from safetensors.torch import save_model
+
+    parts = dict(module.named_modules())
+    if submodule is not None and submodule not in parts:
+        raise PacelineError(
+            f"{type(module).__name__} has no submodule {submodule!r}",
+            meant=nearest(submodule, parts),
+        )
+    part = module if submodule is None else parts[submodule]
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(part, str(folder / "model.safetensors"))
+    about = {
+        "class": f"{type(part).__module__}:{type(part).__qualname__}",
+        "hparams": {k: v for k, v in module.hparams.items() if is_plain(v)},
+    }
+    (folder / "config.json").write_text(json.dumps(encode(about), indent=1) + "\n")
+    return folder
 
 
 def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:

@@ -283,3 +283,19 @@ def test_descriptors_are_closed(tmp_path):
     for number in range(3):
         train(tmp_path / str(number), max_epochs=1)
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_export_is_read_without_the_package(tmp_path):
+    from safetensors.torch import load_file
+
+    module, trainer, _ = train(tmp_path, max_epochs=1)
+    weights = load_file(trainer.export(tmp_path / "out") / "model.safetensors")
+    assert weights.keys() == module.state_dict().keys()
+    assert all(torch.equal(weights[name], value) for name, value in module.state_dict().items())
+    plain = nn.Linear(3, 4)
+    plain.load_state_dict(load_file(trainer.export(tmp_path / "part", "net") / "model.safetensors"))
+    assert torch.equal(plain.weight, module.net.weight)
+    about = json.loads((tmp_path / "part/config.json").read_text())
+    assert about["hparams"]["width"] == 4
+    with pytest.raises(PacelineError, match=r"no submodule 'nett'(.|\n)*did you mean: net\?"):
+        trainer.export(tmp_path / "x", "nett")
