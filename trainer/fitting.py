@@ -71,20 +71,19 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> Train
     trainer.feeds.append(feed)
     trainer.steps_per_epoch = feed.steps_per_epoch
     validation = _validation_feeds(trainer, data, train)
-    _check_monitored_phases(trainer, bool(validation))
 
     def build_optimizers() -> Optimization:
         configured = module.configure_optimizers()
         return read_configuration(module, configured, module.automatic_optimization)
 
     trainer.optimization = strategy.setup(module, build_optimizers)
+    _check_monitored_phases(trainer, bool(validation))
     if source is not None:
         snapshot.restore(trainer, source)
     _settle_folder(trainer, source)
     trainer.state.global_batch = feed.step_size or 0
     for line in first_lines(trainer, feed, source, []):
         trainer.say(line)
-    _check_monitored_names(trainer, trainer.optimization)
     loop = EvaluationLoop(trainer, "validate", validation) if validation else None
     trainer.validation = loop
     return TrainLoop(trainer, feed, trainer.optimization, loop)
@@ -142,7 +141,7 @@ def _monitored(trainer: Trainer) -> list[tuple[str, str]]:
         for c in trainer.callbacks
         if isinstance(name := getattr(c, "monitor", None), str)
     ]
-    schedules = trainer.optimization.schedules if trainer.optimization else []
+    schedules = trainer.optimization.schedules
     return found + [(type(s.scheduler).__name__, s.monitor) for s in schedules if s.monitor]
 
 
@@ -159,10 +158,6 @@ def _check_monitored_phases(trainer: Trainer, validates: bool) -> None:
                 fix="give fit a val_dataloader (and the module a validation_step), or watch "
                 "'train/loss_epoch'",
             )
-
-
-def _check_monitored_names(trainer: Trainer, optimization: Optimization) -> None:
-    _check_monitored_phases(trainer, bool(trainer.feeds[1:]))
 
 
 def sanity_check(trainer: Trainer) -> None:

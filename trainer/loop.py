@@ -35,7 +35,7 @@ class TrainLoop:
     ) -> None:
         module, settings = trainer.module, trainer.settings
         self.trainer, self.state, self.strategy = trainer, trainer.state, trainer.strategy
-        self.feed, self.optimization, self.validation = feed, optimization, validation
+        self.feed, self.optimization = feed, optimization
         self.store = trainer.train_store
         self.manual = not module.automatic_optimization
         self.training_step = self.strategy.step_function(module, "training_step")
@@ -89,7 +89,6 @@ class TrainLoop:
             state.samples += advance
             for hook in self.on_step_end:
                 hook(trainer, outputs)
-
             eventful = feed.ended or state.global_step >= self.next_event
             if eventful:
                 self.events(feed.ended)
@@ -130,7 +129,7 @@ class TrainLoop:
                 store.log("loss", loss, weight=weight)
             if len(batches) > 1:
                 strategy.synchronise_gradients(index == len(batches) - 1)
-                loss = self.weigh(loss, weight, weights, size / sum(sizes))
+                loss = self.weigh(loss, weight, weights, index, size / sum(sizes))
             strategy.backward(loss)
         if self.touches_gradients or weights:
             self.finish_gradients(weights)
@@ -153,14 +152,14 @@ class TrainLoop:
         log_evaluation_output(output, self.store)
         return [output]
 
-    def weigh(self, loss: Tensor, weight: Any, weights: list[Any], share: float) -> Tensor:
+    def weigh(self, loss: Tensor, weight: Any, weights: list[Any], index: int, share: float) -> Tensor:
         """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight).
 
         A weight known only now is kept in ``weights``; the sum is divided out when all are known.
         """
+        if len(weights) != (0 if weight is None else index):
+            raise _some_weights(self.trainer.place)
         if weight is None:
-            if weights:
-                raise _some_weights(self.trainer.place)
             return loss * share
         if self.state.weight_reference is None:
             # A power of two near the weights: scaled losses keep the range of the loss, exactly.
