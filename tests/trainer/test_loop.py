@@ -594,11 +594,12 @@ def test_a_returned_weight_with_accumulation_equals_the_single_big_batch():
     assert ends[0][2] == pytest.approx(ends[1][2], rel=1e-11)
 
 
-def test_a_weight_for_some_micro_batches_only_is_refused():
+@pytest.mark.parametrize("weighted", [0, 1])
+def test_a_weight_for_some_micro_batches_only_is_refused(weighted):
     class Sometimes(Tokens):
         def training_step(self, batch, batch_idx):
             found = super().training_step(batch)
-            return found if batch_idx % 2 == 0 else found["loss"]
+            return found if batch_idx % 2 == weighted else found["loss"]
 
     with pytest.raises(PacelineError, match="for some micro-batches"):
         quiet(accumulate=2).fit(Sometimes(), tokens(2))
