@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule, order_seed, seed_everything
 
-SAMPLES, BATCH, STEPS, SEED = 90, 8, 50, 7
+SAMPLES, BATCH, STEPS, SEED = 91, 8, 50, 7
 GRID = list(itertools.product(["sgd", "adamw"], ["32", "bf16"], [1, 2], [None, 0.05], ["epoch", "step"]))
 
 
@@ -125,9 +125,10 @@ def test_equals_the_hand_written_loop(kind, precision, accumulate, clip, interva
 
 
 def test_tail_is_ragged():
-    """The grid above means little if the epoch divides evenly."""
-    assert SAMPLES % (BATCH * 2)
+    """The grid above means little if the epoch, or its last step, divides evenly."""
     assert SAMPLES % BATCH
+    assert SAMPLES % (BATCH * 2) > BATCH
+    assert SAMPLES % (BATCH * 2) % 2
 
 
 def test_order_is_the_loaders_own(tmp_path):
@@ -158,11 +159,13 @@ def test_order_is_the_loaders_own(tmp_path):
 
 
 def test_fp16_equals_the_hand_written_scaler_loop(tmp_path):
-    """Overflowing steps are skipped, the scale grows and falls, at the same steps."""
+    """Overflowing steps are skipped, the scale moves, and no schedule moves on them: at the same steps."""
     scaler_settings = {"init_scale": 2.0**20, "growth_interval": 5}
     net = make_net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     scaler = torch.amp.GradScaler("cpu", **scaler_settings)
+    skipped = 0
     data = make_data()
     batches = [data[i : i + 8] for i in range(0, 80, 8)] * 3
     seed_everything(0)
@@ -172,19 +175,27 @@ def test_fp16_equals_the_hand_written_scaler_loop(tmp_path):
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+        before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
+        if scaler.get_scale() < before:
+            skipped += 1
+        else:
+            scheduler.step()
         optimizer.zero_grad()
+    assert 0 < skipped < len(batches) // 2
 
     from paceline.strategies import AutocastFP16
 
     class Plain(Classifier):
         def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     precision = AutocastFP16(**scaler_settings)
     module = Plain("sgd", "epoch")
-    Trainer(
+    trainer = Trainer(
         accelerator="cpu",
         precision=precision,
         clip_grad_norm=0.05,
@@ -192,7 +203,9 @@ def test_fp16_equals_the_hand_written_scaler_loop(tmp_path):
         loggers=False,
         checkpoint=False,
         run_dir=tmp_path,
-    ).fit(module, batches)
+    )
+    trainer.fit(module, batches)
+    assert trainer.optimization.optimizers[0].param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
     assert precision.scaler.get_scale() == scaler.get_scale() != 2.0**20
     for mine, theirs in zip(module.net.parameters(), net.parameters(), strict=True):
         assert torch.equal(mine, theirs)
