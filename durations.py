@@ -84,12 +84,15 @@ class Cadence:
                 fix='count in steps ("500st") or time ("10min") instead',
             )
 
-    def due(self, global_step: int, epoch: int, epoch_ended: bool, clock: Callable[[], float]) -> bool:
+    def due(
+        self, global_step: int, epoch: int, step: int, epoch_ended: bool, clock: Callable[[], float]
+    ) -> bool:
         """True once for each occurrence, asked after each optimizer step.
 
         Args:
             global_step: Steps done, this one included.
             epoch: The epoch (from 0) this step belongs to.
+            step: Steps done in that epoch.
             epoch_ended: Whether this step was the epoch's last.
             clock: Tells the seconds of training so far; asked only where time counts.
         """
@@ -103,7 +106,7 @@ class Cadence:
             return True
         if self._whole:
             return epoch_ended and (epoch + 1) % self._amount == 0
-        return self._fraction_due(global_step, epoch, epoch_ended)
+        return self._fraction_due(epoch, step, epoch_ended)
 
     def next_step(self, global_step: int, epoch: int) -> float:
         """The earliest step behind ``global_step`` that may be due; infinite: only an epoch's end may."""
@@ -113,9 +116,10 @@ class Cadence:
             return math.inf
         return global_step + 1
 
-    def _fraction_due(self, global_step: int, epoch: int, epoch_ended: bool) -> bool:
+    def _fraction_due(self, epoch: int, step: int, epoch_ended: bool) -> bool:
+        # An epoch may turn out longer or shorter than was told; only its real end is a whole one.
         length = self.steps_per_epoch or 1
-        in_epoch = length if epoch_ended else global_step - epoch * length
+        in_epoch = length if epoch_ended else min(step, length - 1)
         now = (epoch + Fraction(in_epoch, length)) / self.every.amount
-        before = (epoch + Fraction(in_epoch - 1, length)) / self.every.amount
+        before = (epoch + Fraction(min(step - 1, length - 1), length)) / self.every.amount
         return now // 1 > before // 1

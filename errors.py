@@ -63,11 +63,13 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
 def is_users_frame(filename: str) -> bool:
     """True for code the user wrote: not ours (recipes are run as a user's), not a library's."""
     path = os.path.abspath(filename)
+    if "site-packages" in path:  # a virtual environment may lie inside the package's own folder
+        return False
     if path.startswith(_PACKAGE) and not path.startswith(_RECIPES):
         in_package = path[len(_PACKAGE) :].split(os.sep)
         own_code = in_package[0] in {"trainer", "callbacks", "strategies"} or len(in_package) == 1
         return not own_code
-    library = "site-packages" in path or path.startswith(os.path.dirname(os.__file__) + os.sep)
+    library = path.startswith(os.path.dirname(os.__file__) + os.sep)
     return not library and not filename.startswith("<frozen")
 
 
@@ -106,6 +108,15 @@ def _print_users_frames(kind: type[BaseException], error: BaseException, tb: Tra
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     lines = "".join(shown.format()).replace("paceline.errors.PacelineError", "PacelineError").splitlines()
     if len(lines) > _MOST_LINES and not isinstance(error, PacelineError):
-        rest = set(str(error).splitlines()[1:])  # torch lists every overload of a function
+        message = str(error).splitlines()
+        rest = set(message) - set(_essence(message))
         lines = [line for line in lines if line not in rest]
     print("\n".join(lines), file=sys.stderr)
+
+
+def _essence(message: list[str]) -> list[str]:
+    """The lines that matter of a long message: torch lists all overloads, a worker its whole traceback."""
+    told = [line for line in message if line.strip()]
+    if any("Original Traceback" in line for line in told):
+        return told[:1] + told[-3:]
+    return told[:1] if message[0].strip() else told[:8]

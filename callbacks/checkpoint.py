@@ -63,7 +63,7 @@ class Checkpoint(Callback):
         self._best: str | None = None
         self._saved: list[str] = []
         self._cadence: Cadence | None = None
-        self._fresh = False
+        self._improved = False
 
     @property
     def monitor(self) -> str | None:
@@ -79,7 +79,7 @@ class Checkpoint(Callback):
             self._forget_missing(trainer.folder / "checkpoints")
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
         self._cadence.last_seconds = trainer.clock()
-        self._fresh = False
+        self._improved = False
 
     def _forget_missing(self, folder: Path) -> None:
         """A run that began from another run's checkpoint keeps a best of its own."""
@@ -89,31 +89,29 @@ class Checkpoint(Callback):
 
     def on_validation_end(self, trainer: Trainer) -> None:
         if trainer.validation_counts and (self.monitor or "").startswith("val/"):
-            self._fresh = True
+            self._judge(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer) -> None:
         if self.monitor is not None and not self.monitor.startswith("val/"):
-            self._fresh = True
+            self._judge(trainer)
 
     def on_step_boundary(self, trainer: Trainer) -> None:
         assert self._cadence is not None
         due = trainer.is_due(self._cadence)
-        if self._is_best_yet(trainer) or due:
+        if self._improved or due:
+            self._improved = False
             self._save(trainer)
 
     def on_fit_end(self, trainer: Trainer) -> None:
         if trainer.global_step:
             self._save(trainer)
 
-    def _is_best_yet(self, trainer: Trainer) -> bool:
-        if self._monitor is None or not self._fresh:
-            return False
-        self._fresh = False
+    def _judge(self, trainer: Trainer) -> None:
+        """Before anything is saved, so that every checkpoint knows of every verdict."""
+        assert self._monitor is not None
         value = trainer.require_metric(self._monitor.name, "Checkpoint")
-        if not self._monitor.better(value, self.best_score):
-            return False
-        self.best_score, self._best = value, _name(trainer)
-        return True
+        if self._monitor.better(value, self.best_score):
+            self.best_score, self._best, self._improved = value, _name(trainer), True
 
     def _save(self, trainer: Trainer) -> None:
         if trainer.folder is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .base import Callback
+from .jsonl import read_rows
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
@@ -63,8 +63,7 @@ def draw(rows: Path, picture: Path, dpi: int = 120) -> None:
 
 def _sorted_into_panels(rows: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
     panels: dict[str, dict[str, list[tuple[int, float]]]] = {name: defaultdict(list) for name in _PANELS}
-    for line in rows.read_text(encoding="utf-8").splitlines():
-        row: dict[str, Any] = json.loads(line)
+    for row in read_rows(rows):
         for name, value in row.items():
             if "/" in name:
                 panels[_panel(name)][name].append((row["step"], float(value)))

@@ -69,6 +69,10 @@ class EarlyStopping(Callback):
         if stage == "fit":  # a resumed run gets its state back after this
             self.best, self.wait = None, 0
 
+    def on_load_checkpoint(self, trainer: Trainer, state: dict[str, Any]) -> None:
+        if self.wait >= self.patience:
+            trainer.stop(f"early stopping: {self.monitor} got no better before the checkpoint")
+
     def on_validation_end(self, trainer: Trainer) -> None:
         if self.monitor.startswith("val/") and trainer.validation_counts:
             self._look(trainer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from .logger import Logger
 
@@ -38,14 +38,18 @@ class JSONLogger(Logger):
             self._file = None
 
 
-def _cut_behind(path: Path, step: int) -> None:
-    """Drop the rows behind ``step``: a resumed run writes them again."""
-    kept = []
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a ``metrics.jsonl``; a last line that a killed run left half-written is no row."""
+    rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:  # the last line of a killed run
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
             continue
-        if row["step"] <= step:
-            kept.append(line + "\n")
+    return rows
+
+
+def _cut_behind(path: Path, step: int) -> None:
+    """Drop the rows behind ``step``: a resumed run writes them again."""
+    kept = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] <= step]
     path.write_text("".join(kept), encoding="utf-8")

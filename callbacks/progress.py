@@ -106,7 +106,7 @@ class Progress(Callback):
 
     @staticmethod
     def _epoch(trainer: Trainer) -> str:
-        number = trainer.epoch + 1
+        number = trainer.epoch + (trainer.state.position > 0 or trainer.epoch == 0)
         if trainer.max_epochs is None:
             return str(number)
         return f"{min(number, trainer.max_epochs)}/{trainer.max_epochs}"

@@ -138,7 +138,7 @@ def fit(config: Config, resume: str | None = None) -> Run:
         DataLoader(Images(*test, mean, std), **shared),
         resume=resume,
     )
-    if run.best is not None:
-        best = max(run.metrics["val/accuracy"].values)
+    best = next(c.best_score for c in trainer.callbacks if isinstance(c, Checkpoint))
+    if best is not None:
         print(f"best test accuracy on {dataset}: {best:.2%}, kept in {run.best}")
     return run

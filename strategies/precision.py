@@ -32,7 +32,7 @@ class Precision:
     """Whether ``scale`` and ``unscale`` do anything."""
 
     def attach(self, device: torch.device) -> None:
-        """Refuse a device that cannot compute in this precision (one 2x2 product is tried).
+        """Begin a run. Refuse a device that cannot compute in this precision (one 2x2 product is tried).
 
         Raises:
             PacelineError: when the product fails.
@@ -65,6 +65,9 @@ class Precision:
         """Update the weights; False when the update was skipped."""
         optimizer.step()
         return True
+
+    def update(self) -> None:
+        """All optimizers of a step have stepped: a new scale may be chosen."""
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""
@@ -111,38 +114,44 @@ class AutocastFP16(AutocastBF16):
             "backoff_factor": backoff_factor,
             "growth_interval": growth_interval,
         }
-        self._watched: set[int] = set()
-        self._applied = False
+        self._stepped: set[int] = set()
 
     def attach(self, device: torch.device) -> None:
         super().attach(device)
         settings: dict[str, Any] = self._settings
         self.scaler = torch.amp.GradScaler(device.type, **settings)
+        self._stepped.clear()
 
     def scale(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss)
 
     def unscale(self, optimizer: Optimizer) -> None:
+        if id(optimizer) in self._stepped:  # a second step of one optimizer is a new round
+            self.update()
         self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: Optimizer) -> bool:
-        if id(optimizer) not in self._watched:
-            # The scaler does not tell whether it stepped; the optimizer's own hook does, with no sync.
-            optimizer.register_step_post_hook(self._note_applied)
-            self._watched.add(id(optimizer))
-        self._applied = False
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        return self._applied
+        # The scaler does not tell whether it stepped; the optimizer's own hook does, with no sync.
+        applied: list[bool] = []
+        hook = optimizer.register_step_post_hook(lambda *_: applied.append(True))
+        try:
+            self.scaler.step(optimizer)
+        finally:
+            hook.remove()
+        self._stepped.add(id(optimizer))
+        return bool(applied)
 
-    def _note_applied(self, *_: Any) -> None:
-        self._applied = True
+    def update(self) -> None:
+        if self._stepped:
+            self.scaler.update()
+            self._stepped.clear()
 
     def state_dict(self) -> dict[str, Any]:
         return self.scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scaler.load_state_dict(state)
+        if state:  # a checkpoint of another precision has none
+            self.scaler.load_state_dict(state)
 
 
 class Full(Precision):

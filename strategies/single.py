@@ -62,6 +62,7 @@ class Single(Strategy):
         applied = True
         if self.precision.scales:
             applied = self.precision.step(optimizer)
+            self.precision.update()
         else:
             optimizer.step()
         clear_gradients(optimizer)

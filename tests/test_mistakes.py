@@ -140,7 +140,7 @@ def _per_sample(self, batch, batch_idx):
         (_detached_inside, ["no gradient", "detached", "fix: leave out .detach()"]),
         (_no_grad, ["no gradient", "torch.no_grad()"]),
         (_item, ["no tensor", "(float)", "fix:", "without .item()"]),
-        (_bare_item, ["returned no loss", "got: float", "allowed:", "fix: return loss"]),
+        (_bare_item, ["a loss that is no tensor", "(float)", "allowed:", "without .item()"]),
         (_per_sample, ["more than one number", "float32 [4]", "one element", "loss.mean()"]),
     ],
 )

@@ -16,6 +16,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,11 @@ _CHUNK = 1 << 22
 
 
 class CheckpointError(PacelineError):
-    """A checkpoint that is missing, damaged or of another format."""
+    """A checkpoint that is missing or damaged."""
+
+
+class NewerFormatError(PacelineError):
+    """A checkpoint that is whole, and of a format this version does not know."""
 
 
 def write(target: Path, strategy: Strategy, tensors: dict[str, Tensor], state: Any, manifest: Any) -> None:
@@ -55,7 +60,7 @@ def write(target: Path, strategy: Strategy, tensors: dict[str, Tensor], state: A
     staging.mkdir()
     try:
         files = {name: 1 if name.startswith("model.") else 2 for name in tensors}
-        strategy.save_tensors(str(staging), tensors, files)
+        strategy.save_tensors(str(staging), _unshared(tensors), files)
         _rename_shards(staging)
         _write_synced(staging / STATE, json.dumps(state).encode())
         seal(staging, manifest)
@@ -64,6 +69,17 @@ def write(target: Path, strategy: Strategy, tensors: dict[str, Tensor], state: A
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+
+
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tied weights as a copy each: safetensors refuses tensors that share memory."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        result[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return result
 
 
 def seal(folder: Path, manifest: Any) -> None:
@@ -87,23 +103,24 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """A checkpoint's manifest, checked against itself.
 
     Raises:
-        CheckpointError: when it is missing, cut, changed, or of a newer format.
+        CheckpointError: when it is missing, cut or changed.
+        NewerFormatError: when it is of a newer format.
     """
     path = folder / MANIFEST
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
-        stated = content.pop("checksum")
+        stated, version = content.pop("checksum"), int(content["format"])
     except FileNotFoundError:
         raise CheckpointError(
             "this is no finished checkpoint: it has no manifest.json", where=str(folder)
         ) from None
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         raise CheckpointError("the manifest is damaged: it is no whole JSON", where=str(path)) from None
-    if int(content.get("format", 0)) > FORMAT:
-        raise CheckpointError(
+    if version > FORMAT:
+        raise NewerFormatError(
             "the checkpoint is of a newer format than this version reads",
             where=str(folder),
-            got=f"format {content['format']}",
+            got=f"format {version}",
             allowed=f"format {FORMAT} and older",
             fix="update paceline",
         )
@@ -173,10 +190,15 @@ def newest_valid(folders: Iterable[Path], say: Any) -> Path | None:
             verify(folder)
         except CheckpointError as error:
             say(f"skipped a damaged checkpoint: {' '.join(str(error).split())}")
-            folder.rename(folder.with_name(folder.name + ".damaged"))
+            folder.rename(_free_name(folder))
         else:
             return folder
     return None
+
+
+def _free_name(folder: Path) -> Path:
+    names = (f"{folder.name}.damaged{f'-{n}' if n else ''}" for n in count())
+    return next(p for p in map(folder.with_name, names) if not p.exists())
 
 
 def sweep(folder: Path) -> None:

@@ -131,7 +131,8 @@ def _validated(model: type[C], values: dict[str, Any], places: dict[str, str]) -
     except ValidationError as error:
         for one in error.errors():
             problems.append(_problem(model, one))
-    for name, text in find_problems(values.get(_TRAINER) or {})[1]:
+    arguments = values.get(_TRAINER) or {}
+    for name, text in find_problems(arguments)[1] if isinstance(arguments, dict) else ():
         problems.append((f"{_TRAINER}.{name}", text))
     if problems or config is None:
         raise report(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..errors import PacelineError
 from .batch import map_tensors
 from .feed import Feed
 from .loop import positional_arguments
@@ -57,7 +58,7 @@ class EvaluationLoop:
         """One pass; the output of each batch, on the CPU, in the data's order."""
         outputs: list[Any] = []
         with self._trace_free():
-            self._read_all(lambda output: outputs.append(map_tensors(output, lambda t: t.cpu())), None)
+            self._read_all(lambda output: outputs.append(map_tensors(output, lambda t: t.to("cpu"))), None)
             self.trainer.hooks.call(f"{self.hook}_end", self.trainer)
         return outputs
 
@@ -82,8 +83,10 @@ class EvaluationLoop:
 
     def _read(self, feed: Feed, number: int, keep: Callable[[Any], None], limit: int | None) -> None:
         step_end = self.trainer.hooks[f"{self.hook}_step_end"]
+        batch_idx = -1
         for batch_idx, (batches, sizes, _) in enumerate(feed.steps(0)):
-            if batch_idx == limit:
+            interrupted = self.trainer.stop_asked and self.trainer.stage != "fit"
+            if batch_idx == limit or interrupted:
                 break
             batch = batches[0]
             self.store.weight = sizes[0]
@@ -91,3 +94,10 @@ class EvaluationLoop:
             keep(output)
             for hook in step_end:
                 hook(self.trainer, output, batch, batch_idx)
+        if batch_idx < 0:
+            raise PacelineError(
+                f"the data to {self.stage} with gave no batch",
+                got=str(feed.fingerprint()),
+                fix="see that it is not empty; a generator is used up after one pass: give a list or a "
+                "DataLoader",
+            )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..errors import PacelineError
 from .rng import cpu_state, set_cpu_state
@@ -122,17 +122,17 @@ def make_feed(data: Any, settings: FeedSettings) -> Feed:
     """The feed for a DataLoader of either kind, or for anything that can be iterated over batches.
 
     Raises:
-        PacelineError: for what cannot be iterated.
+        PacelineError: for what cannot be iterated, and for a Dataset: its items are samples.
     """
     from .map_feed import MapFeed
     from .stream_feed import StreamFeed
 
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
         return MapFeed(data, settings)
-    if hasattr(data, "__iter__") or hasattr(data, "__getitem__"):
+    if hasattr(data, "__iter__") and not isinstance(data, Dataset):
         return StreamFeed(data, settings)
     raise PacelineError(
-        "the training or evaluation data cannot be iterated",
+        "the training or evaluation data cannot be iterated over batches",
         got=type(data).__name__,
         allowed="a DataLoader, or any object with __iter__ over batches",
         fix="DataLoader(dataset, batch_size=...)",

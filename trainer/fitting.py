@@ -77,6 +77,8 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> Train
         return read_configuration(module, configured, module.automatic_optimization)
 
     trainer.optimization = strategy.setup(module, build_optimizers)
+    for optimizer in trainer.optimization.optimizers:
+        optimizer.zero_grad(set_to_none=True)  # what a module brings along is no part of step 1
     _check_monitored_phases(trainer, bool(validation))
     if source is not None:
         snapshot.restore(trainer, source)
@@ -95,6 +97,8 @@ def _validation_feeds(trainer: Trainer, data: FitData, train: Any) -> dict[str, 
     written = is_overridden(module, "validation_step")
     if written and found is not None and trainer.settings.overfit_batches:
         found = train
+    if trainer.settings.limit_val_batches == 0:
+        return {}
     if not written or found is None:
         if written:
             trainer.say(f"{name} has a validation_step, but there is no validation data")

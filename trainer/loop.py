@@ -67,14 +67,19 @@ class TrainLoop:
             if cadence is not None:
                 cadence.last_seconds = self.clock()
         self.logged_step = self.state.global_step or -1
-        self.validated = False
         self.logged_at = (time.perf_counter(), self.state.samples)
         self.next_event = self.find_next_event()
 
     def run(self) -> None:
         """Train until the trainer is done."""
-        while not self.trainer.done:
+        trainer = self.trainer
+        while not trainer.done:
             self.epoch()
+        # A window cut by the end is told too. One cut by a stop goes on when the run is resumed.
+        rest = self.store.peek_window()
+        trainer.metrics.update(rest)
+        if not trainer.stop_asked:
+            trainer.publish(rest)
 
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
@@ -150,6 +155,7 @@ class TrainLoop:
             output = self.training_step(batches[0])
         state.batch_idx += 1
         log_evaluation_output(output, self.store)
+        self.strategy.precision.update()
         return [output]
 
     def weigh(self, loss: Tensor, weight: Any, weights: list[Any], index: int, share: float) -> Tensor:
@@ -161,11 +167,11 @@ class TrainLoop:
             raise _some_weights(self.trainer.place)
         if weight is None:
             return loss * share
-        if self.state.weight_reference is None:
+        if self.state.weight_reference is None and weight > 0:
             # A power of two near the weights: scaled losses keep the range of the loss, exactly.
-            self.state.weight_reference = 2.0 ** round(math.log2(max(float(weight), 1e-30)))
+            self.state.weight_reference = 2.0 ** round(math.log2(float(weight)))
         weights.append(weight)
-        weighed: Tensor = loss * (weight / self.state.weight_reference)
+        weighed: Tensor = loss * (weight / (self.state.weight_reference or 1.0))
         return weighed
 
     def finish_gradients(self, weights: list[Any]) -> None:
@@ -173,8 +179,7 @@ class TrainLoop:
         optimizer, strategy, settings = self.optimizer, self.strategy, self.trainer.settings
         strategy.unscale(optimizer)
         if weights:
-            total, reference = sum(weights), self.state.weight_reference
-            assert reference is not None
+            total, reference = sum(weights), self.state.weight_reference or 1.0
             least = 1e-30  # a step without any weight has no gradient, not a NaN
             total = total.clamp(min=least) if isinstance(total, Tensor) else max(total, least)
             strategy.multiply_gradients(optimizer, reference / total)
@@ -186,15 +191,17 @@ class TrainLoop:
     def events(self, epoch_ended: bool) -> None:
         """What does not happen in every step: a log point, a validation, the end of the epoch."""
         trainer, state = self.trainer, self.state
-        where = (state.global_step, state.epoch, epoch_ended, self.clock)
+        step = state.global_step - state.epoch_start
+        where = (state.global_step, state.epoch, step, epoch_ended, self.clock)
         if self.logged_step != state.global_step and (
             state.global_step == 1 or self.log_cadence.due(*where)
         ):
             self.write_log()
         cadence = self.validate_cadence if state.validated_step != state.global_step else None
         if cadence is not None and cadence.due(*where):
-            state.validated_step, self.validated = state.global_step, True
+            state.validated_step, state.validated = state.global_step, True
             trainer.validate_during_fit()
+            cadence.last_seconds = self.clock()  # the validation's own time does not count
         if epoch_ended:
             self.end_epoch()
         self.next_event = self.find_next_event()
@@ -218,8 +225,8 @@ class TrainLoop:
         if not self.manual:
             for schedule in self.optimization.of_interval("epoch"):
                 self.advance(schedule, state.epoch + 1)
-        self.validated = False
-        state.epoch += 1
+        state.validated = False
+        state.epoch, state.epoch_start = state.epoch + 1, state.global_step
         state.position = state.batch_idx = 0
 
     def advance(self, schedule: Schedule, count: int) -> None:
@@ -229,7 +236,7 @@ class TrainLoop:
             return
         if monitor is None:
             schedule.scheduler.step()
-        elif self.validated or not monitor.startswith("val/"):  # an old value is no news
+        elif self.state.validated or not monitor.startswith("val/"):  # an old value is no news
             value = self.trainer.require_metric(monitor, "the learning rate schedule")
             schedule.scheduler.step(value)
 
@@ -250,6 +257,7 @@ class TrainLoop:
             self.trainer.say(f"{self.trainer.place}: the loss is {value}; the update is skipped")
             self.optimizer.zero_grad(set_to_none=True)
             self.state.skipped_steps += 1
+            self.state.batch_idx += self.feed.micro_batches - 1 - micro_batch
             return outputs
         raise PacelineError(
             f"the loss is {value}; nothing was updated",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from ..errors import PacelineError
+
 if TYPE_CHECKING:
     from .trainer import Trainer
 
@@ -27,11 +29,17 @@ class ManualOptimizer:
         Args:
             closure: For optimizers that evaluate the loss themselves; nothing is clipped then.
         """
-        if closure is not None:
-            self.optimizer.step(closure)
-            return
         trainer = self._trainer
         strategy, settings = trainer.strategy, trainer.settings
+        if closure is not None:
+            if strategy.precision.scales:
+                raise PacelineError(
+                    "an optimizer that evaluates the loss itself cannot work on scaled gradients",
+                    got=f"precision={strategy.precision.name!r} and optimizer.step(closure)",
+                    fix='precision="bf16" or "32"',
+                )
+            self.optimizer.step(closure)
+            return
         strategy.unscale(self.optimizer)
         for hook in trainer.hooks["on_before_optimizer_step"]:
             hook(trainer, self.optimizer)

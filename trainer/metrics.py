@@ -35,25 +35,34 @@ class _Value:
         """Take one contribution that is on the host."""
         self.count += 1
         if self.reduce == "mean":
-            self.total += value * weight
-            self.weight += weight
+            if weight:  # what counts nothing cannot make it NaN either
+                self.total += value * weight
+                self.weight += weight
         elif self.reduce == "sum":
             self.total += value
         else:
             self.total = _pick(self.reduce, self.total, value)
 
+    def peek_window(self) -> float | None:
+        """The window's value; None where nothing came in."""
+        return self._result(self.total, self.weight) if self.count else None
+
+    def take_window(self) -> float | None:
+        """The window's value, its sums forgotten."""
+        value = self.peek_window()
+        self.total, self.weight, self.count = _start(self.reduce), 0.0, 0
+        return value
+
     def close_window(self) -> float | None:
         """The window's value, its sums added to the epoch's; None where nothing came in."""
         if not self.count:
             return None
-        value = self._result(self.total, self.weight)
         if self.reduce in ("mean", "sum"):
             self.epoch_total += self.total
         else:
             self.epoch_total = _pick(self.reduce, self.epoch_total, self.total)
         self.epoch_count += self.weight if self.reduce == "mean" else self.count
-        self.total, self.weight, self.count = _start(self.reduce), 0.0, 0
-        return value
+        return self.take_window()
 
     def close_epoch(self) -> float | None:
         """The epoch's value; None where nothing came in."""
@@ -96,6 +105,7 @@ class MetricStore:
         phase: ``train``, ``val`` or ``test``: what a name without "/" belongs to.
         weight: The samples in the batch under way: the weight of a value that names none.
         loader_name: The dataloader under way, where there are several; part of every name.
+        objects: torchmetrics objects logged in this epoch, by full name.
         shown: Full names asked for on the progress bar.
     """
 
@@ -106,7 +116,7 @@ class MetricStore:
         self.shown: dict[str, None] = {}
         self._say = say
         self._values: dict[str, _Value] = {}
-        self._objects: dict[str, Any] = {}
+        self.objects: dict[str, Any] = {}
         self._known: dict[str, _Value] = {}
         self._waiting: list[_Value] = []
         self._nan_told: set[str] = set()
@@ -200,7 +210,7 @@ class MetricStore:
                 fix="self.log_dict(mapping)",
             )
         full = self._full(name)
-        self._objects[full] = value
+        self.objects[full] = value
         if prog_bar:
             self.shown[full] = None
 
@@ -243,19 +253,20 @@ class MetricStore:
         self.close_window()
         closed = {name: value.close_epoch() for name, value in self._values.items()}
         result = {name: value for name, value in closed.items() if value is not None}
-        for name, metric in self._objects.items():
+        for name, metric in self.objects.items():
             result |= _computed(name, metric)
-        self._objects.clear()
+        self.objects.clear()
         return result
 
-    def discard(self) -> None:
-        """Forget everything that was logged (the sanity pass does)."""
-        for metric in self._objects.values():
-            metric.reset()
-        self._values.clear()
-        self._objects.clear()
-        self._known.clear()
-        self._waiting.clear()
+    def take_window(self) -> dict[str, float]:
+        """The values since the last call, out of the window and not part of the epoch."""
+        self._fold()
+        return {n: v for n, value in self._values.items() if (v := value.take_window()) is not None}
+
+    def peek_window(self) -> dict[str, float]:
+        """The values since the last call, left in the window."""
+        self._fold()
+        return {n: v for n, value in self._values.items() if (v := value.peek_window()) is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """Sums of the window and the epoch under way, as plain data."""
@@ -265,10 +276,6 @@ class MetricStore:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave."""
         self._values = {name: _Value.of(saved) for name, saved in state.items()}
-
-    def names(self) -> list[str]:
-        """Full names of everything logged so far."""
-        return [*self._values, *self._objects]
 
 
 def _computed(name: str, metric: Any) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from ..callbacks.hooks import Hooks
 from ..errors import PacelineError, nearest
+from .plain import is_plain
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -45,6 +47,10 @@ class TrainModule(Hooks, nn.Module):
         module = super().__new__(cls)
         object.__setattr__(module, "_hparams", _bound_arguments(cls, module, args, kwargs))
         return module
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: not the trainer, even while a run is under way."""
+        return {name: value for name, value in self.__dict__.items() if name != "_trainer"}
 
     # -- what you write ------------------------------------------------------------------------
 
@@ -218,7 +224,8 @@ def _bound_arguments(
         if kind is inspect.Parameter.VAR_KEYWORD:
             found |= value
         elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
-            found[name] = value
+            # A constructor may take a dict apart; what is recorded is what it was given.
+            found[name] = copy.deepcopy(value) if is_plain(value) else value
     return found
 
 

@@ -153,6 +153,7 @@ def _check_coverage(module: nn.Module, optimizers: list[Optimizer]) -> None:
     held = {id(p) for optimizer in optimizers for p in parameters_of(optimizer)}
     missing = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in held]
     if not missing:
+        _check_foreign(module, held)
         return
     shown = ", ".join(missing[:6]) + (f" and {len(missing) - 6} more" if len(missing) > 6 else "")
     total = sum(1 for p in module.parameters() if p.requires_grad)
@@ -162,6 +163,16 @@ def _check_coverage(module: nn.Module, optimizers: list[Optimizer]) -> None:
         got=f"without an optimizer: {shown}",
         fix="pass self.parameters() to the optimizer, or freeze them with requires_grad_(False)",
     )
+
+
+def _check_foreign(module: nn.Module, held: set[int]) -> None:
+    foreign = held - {id(p) for p in module.parameters()}
+    if foreign:
+        raise PacelineError(
+            "configure_optimizers: an optimizer holds parameters that are not the module's",
+            got=f"{len(foreign)} of them",
+            fix="assign what holds them to self in __init__",
+        )
 
 
 def _check_automatic(optimizers: list[Optimizer]) -> None:

@@ -36,6 +36,8 @@ def read_training_output(output: Any, store: MetricStore, where: str) -> tuple[T
             )
         loss, weight = output["loss"], output.get("weight")
         log_rest(output, store, weight)
+    elif isinstance(output, (int, float)):
+        raise _bad_loss(output, where)
     else:
         raise PacelineError(
             "training_step returned no loss",

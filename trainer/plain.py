@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ def encode(value: Any, where: str = "state") -> Any:
         return value
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Counter):
+        return {_KIND: "counter", "items": [[encode(k, where), n] for k, n in value.items()]}
     if isinstance(value, Mapping):
         return _encode_mapping(value, where)
     if isinstance(value, list):
@@ -68,6 +71,8 @@ def decode(value: Any) -> Any:
         return {key: decode(item) for key, item in value.items()}
     if kind == "tuple":
         return tuple(decode(item) for item in value["items"])
+    if kind == "counter":
+        return Counter({decode(key): number for key, number in value["items"]})
     if kind == "dict":
         return {decode(key): decode(item) for key, item in value["items"]}
     data = base64.b64decode(value["data"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from ..callbacks.jsonl import read_rows
 from ..errors import PacelineError, nearest
 from . import checkpoint_files as files
 from .run_folder import numbered
@@ -64,7 +64,7 @@ class Run:
         path = self.folder / "metrics.jsonl"
         if not path.is_file():
             return []
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = read_rows(path)
         return [{k: float(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
 
     @property

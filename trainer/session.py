@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ class Session:
         self.max_epochs = 1 if no_limit else settings.max_epochs
         self._max_seconds = elapsed_limit(settings.max_time)
         self._writers = [c.write for c in callbacks if isinstance(c, Logger)]
-        self.run_log = RunLog()
+        self.datamodule: Any = None
         self.name = settings.name or ""
         self.hooks: HookTable
         self.stage = ""
@@ -78,6 +79,7 @@ class Session:
     def reset(self) -> None:
         """Begin a new run: counters at zero, no folder, nothing logged."""
         self.state = TrainState()
+        self.run_log = RunLog()
         self.metrics: dict[str, float] = {}
         self.folder: Path | None = None
         self.optimization = Optimization()
@@ -205,8 +207,10 @@ class Session:
 
     def is_due(self, cadence: Cadence) -> bool:
         """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""
-        ended = self.state.position == 0
-        return cadence.due(self.state.global_step, self.state.epoch - ended, ended, self.clock)
+        state = self.state
+        ended = state.position == 0
+        step = self.steps_per_epoch or 1 if ended else state.global_step - state.epoch_start
+        return cadence.due(state.global_step, state.epoch - ended, step, ended, self.clock)
 
     # -- values --------------------------------------------------------------------------------
 
@@ -243,7 +247,7 @@ class Session:
         """Call a hook; what each function of it logs is published behind it."""
         for hook in self.hooks[hook_name]:
             hook(self)
-            self.publish(self.train_store.close_window())
+            self.publish(self.train_store.take_window())
 
     def validate_during_fit(self) -> None:
         """A validation of the run under way, its values published."""
@@ -281,6 +285,11 @@ class Session:
             raise PacelineError(
                 "save_checkpoint writes the run under way, and there is none",
                 fix=f"the last run's checkpoints are in {self.folder}/checkpoints",
+            )
+        if self.store is not self.train_store:
+            raise PacelineError(
+                "a checkpoint cannot be written inside a validation: the run's state is not whole there",
+                fix="write it in on_step_boundary, or set a flag there and write it then",
             )
         snapshot.save(self, Path(path))
 
@@ -334,10 +343,12 @@ class Session:
 
 def _shown(value: Any) -> Any:
     """Plain data as it is, anything else by its type's name."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or type(value) in (bool, int, float, str):
         return value
+    if isinstance(value, (float, int)):  # numpy's, and enumerations
+        return float(value) if isinstance(value, float) else int(value)
     if isinstance(value, (list, tuple)):
         return [_shown(item) for item in value]
     if isinstance(value, dict):
         return {str(key): _shown(item) for key, item in value.items()}
-    return str(value) if isinstance(value, Path) else type(value).__name__
+    return str(value) if isinstance(value, (str, Path, timedelta)) else type(value).__name__

@@ -33,6 +33,8 @@ class SignalStop:
         if self.received is not None:
             os._exit(128 + number)
         self.received = number
+        # A write to the descriptor: print may be under way in the very thread that is interrupted.
+        os.write(2, b"\nstopping at the end of this step; a second signal ends at once\n")
         self._stop(f"{signal.Signals(number).name} received")
 
     def close(self) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -31,6 +30,9 @@ def save(trainer: Session, folder: Path) -> None:
     """Write a checkpoint of a run at a step boundary."""
     module, strategy = trainer.module, trainer.strategy
     tensors = {f"model.{name}": value for name, value in _tensors(module).items()}
+    if not module.automatic_optimization:  # gradients may be on their way over several steps
+        grads = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+        tensors |= {f"grad.{name}": value for name, value in grads.items()}
     numbers: dict[str, Any] = {}
     for index, optimizer in enumerate(trainer.optimization.optimizers):
         found, plain = _optimizer_state(module, optimizer)
@@ -48,7 +50,8 @@ def save(trainer: Session, folder: Path) -> None:
         "callbacks": {c.state_key: c.state_dict() for c in trainer.callbacks},
         "data": trainer.feed_state(),
         "metrics": {"latest": trainer.metrics, "train": trainer.train_store.state_dict()},
-        "metric_objects": _metric_objects(module),
+        "metric_objects": _metric_objects(module, trainer),
+        "datamodule": trainer.datamodule.state_dict() if trainer.datamodule is not None else {},
         "extra_state": {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)},
         "hooks": extra,
     }
@@ -74,6 +77,10 @@ def restore(trainer: Session, folder: Path) -> None:
     module, strategy = trainer.module, trainer.strategy
     names = stored_names(folder, manifest)
     load_weights(module, folder, strategy, names)
+    grads = strategy.load_tensors(str(folder), [n for n in names if n.startswith("grad.")])
+    for name, parameter in module.named_parameters():
+        if f"grad.{name}" in grads:
+            parameter.grad = grads[f"grad.{name}"].to(parameter.device)
     optimizers = trainer.optimization.optimizers
     if len(optimizers) != len(state["optimizers"]):
         raise PacelineError(
@@ -94,8 +101,12 @@ def restore(trainer: Session, folder: Path) -> None:
             callback.load_state_dict(state["callbacks"][callback.state_key])
     trainer.metrics.update(state["metrics"]["latest"])
     trainer.train_store.load_state_dict(state["metrics"]["train"])
-    _load_metric_objects(module, map_tensors(state["metric_objects"], lambda t: t.to(strategy.device)))
+    _load_metric_objects(
+        module, trainer, map_tensors(state["metric_objects"], lambda t: t.to(strategy.device))
+    )
     trainer.load_feed_state(state["data"])
+    if trainer.datamodule is not None and state["datamodule"]:
+        trainer.datamodule.load_state_dict(state["datamodule"])
     trainer.hooks.call("on_load_checkpoint", trainer, state["hooks"])
     set_full_state(state["rng"], strategy.device)
 
@@ -145,9 +156,8 @@ def load_weights(module: nn.Module, folder: Path, strategy: Any, names: list[str
             where=str(folder),
             got="\n    " + "\n    ".join(differences[:6]) + more,
         )
-    with torch.no_grad():
-        for name, tensor in mine.items():
-            tensor.copy_(values[name])
+    extra = decode(files.read_state(folder)["extra_state"])
+    module.load_state_dict({**values, **extra})
 
 
 def export(module: TrainModule, folder: Path, submodule: str | None) -> Path:
@@ -183,10 +193,27 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
             f"{cls.__name__}.load_from_checkpoint needs what is no plain data: {', '.join(missing)}",
             fix=f"{cls.__name__}.load_from_checkpoint(path, {missing[0]}=...)",
         )
-    hparams = {name: decode(value) for name, value in recorded["hparams"].items()}
-    module = cls(**(hparams | arguments))
+    hparams = {name: decode(value) for name, value in recorded["hparams"].items()} | arguments
+    positional = _by_position(cls, hparams)
+    module = cls(*positional, **hparams)
     load_weights(module, folder, Single())
     return module
+
+
+def _by_position(cls: type, hparams: dict[str, Any]) -> list[Any]:
+    """Take out of ``hparams`` what must be passed by position: ``*args``, and all that stands before."""
+    parameters = list(inspect.signature(cls).parameters.values())
+    kinds = [p.kind for p in parameters]
+    last = -1
+    for kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+        if kind in kinds:
+            last = max(last, len(kinds) - 1 - kinds[::-1].index(kind))
+    positional: list[Any] = []
+    for parameter in parameters[: last + 1]:
+        many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        value = hparams.pop(parameter.name, () if many else parameter.default)
+        positional += value if many else [value]
+    return positional
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -239,6 +266,13 @@ def _load_optimizer(
     for saved, group in zip(content["param_groups"], plain["groups"], strict=True):
         saved.update({key: value for key, value in group.items() if key != "params"})
     optimizer.load_state_dict(content)
+    # torch casts state to its parameter's dtype; what was kept in another one stays in it.
+    for group, saved in zip(optimizer.param_groups, content["param_groups"], strict=True):
+        for position, parameter in zip(saved["params"], group["params"], strict=True):
+            for key, value in content["state"].get(position, {}).items():
+                now = optimizer.state[parameter][key]
+                if isinstance(value, Tensor) and now.dtype != value.dtype:
+                    optimizer.state[parameter][key] = value.to(now.device)
 
 
 def _load_schedulers(optimization: Optimization, states: list[dict[str, Any]]) -> None:
@@ -248,25 +282,37 @@ def _load_schedulers(optimization: Optimization, states: list[dict[str, Any]]) -
             got=f"{len(optimization.schedules)} now, {len(states)} in the checkpoint",
         )
     for schedule, state in zip(optimization.schedules, states, strict=True):
-        for key, value in vars(schedule.scheduler).items():
-            if isinstance(value, Counter) and isinstance(state.get(key), dict):
-                state[key] = Counter(state[key])
         schedule.scheduler.load_state_dict(state)
 
 
-def _metric_objects(module: nn.Module) -> dict[str, Any]:
+def _metric_objects(module: nn.Module, trainer: Session) -> dict[str, Any]:
     """The states of torchmetrics objects, which a state_dict leaves out: an epoch may be half counted."""
+    waiting = {id(metric): name for name, metric in trainer.train_store.objects.items()}
     return {
-        name: {"state": dict(part.metric_state), "count": getattr(part, "_update_count", 0)}
-        for name, part in module.named_modules()
-        if isinstance(getattr(part, "metric_state", None), Mapping)
+        path: {
+            "state": dict(part.metric_state),
+            "count": getattr(part, "_update_count", 0),
+            "logged_as": waiting.get(id(part)),
+        }
+        for path, part in module.named_modules()
+        if _is_metric(part) or id(part) in waiting
     }
 
 
-def _load_metric_objects(module: nn.Module, states: dict[str, Any]) -> None:
+def _is_metric(part: Any) -> bool:
+    """A torchmetrics Metric; a collection has a state too, but only of its members."""
+    return isinstance(getattr(part, "metric_state", None), Mapping) and hasattr(part, "_defaults")
+
+
+def _load_metric_objects(module: nn.Module, trainer: Session, states: dict[str, Any]) -> None:
     parts = dict(module.named_modules())
-    for name, saved in states.items():
-        if name in parts:
+    for path, saved in states.items():
+        part: Any = parts.get(path)
+        if part is None:
+            continue
+        if _is_metric(part):
             for key, value in saved["state"].items():
-                setattr(parts[name], key, value)
-            parts[name]._update_count = saved["count"]
+                setattr(part, key, value)
+            part._update_count = saved["count"]
+        if saved["logged_as"] is not None:
+            trainer.train_store.objects[saved["logged_as"]] = part

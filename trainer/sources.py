@@ -88,13 +88,19 @@ def training_feed(trainer: Trainer, data: Any, saved_global_batch: int) -> Feed:
     if keeps and feed.step_size != saved_global_batch:
         trainer.say(f"the checkpoint's global batch of {saved_global_batch} is kept")
         feed = make_feed(data, replace(settings, global_batch=saved_global_batch))
+    if feed.micro_batches > 1 and not trainer.module.automatic_optimization:
+        raise PacelineError(
+            "with manual optimization a step is one batch: the module steps by itself",
+            got=f"{feed.micro_batches} micro-batches in a step",
+            fix="give the loader the whole global batch as its batch_size",
+        )
     return feed
 
 
 def evaluation_feeds(trainer: Trainer, stage: str, data: Any) -> dict[str, Feed]:
     """The feeds over validation, test or prediction data, by name; one unnamed one is ``""``."""
     arguments = trainer.settings
-    overfit = arguments.overfit_batches if stage == "validate" else 0
+    overfit = arguments.overfit_batches if trainer.stage == "fit" else 0
     limit = overfit or getattr(arguments, f"limit_{_LOADERS[stage]}_batches")
     if arguments.fast_dev_run:
         limit = 1

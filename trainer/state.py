@@ -14,11 +14,13 @@ class TrainState:
         global_step: Optimizer steps done over the whole run.
         epoch: The epoch under way, from 0; after the last one, the number of epochs done.
         position: How far the epoch's order is consumed by finished steps, in samples.
+        epoch_start: The value of ``global_step`` when the epoch began.
         batch_idx: Micro-batches of this epoch that this rank has done.
         samples: Samples trained on over the whole run, all ranks.
         elapsed: Seconds of training, earlier sessions of a resumed run included.
         skipped_steps: Updates left out because a loss was not finite.
         weight_reference: The power of two that returned weights are divided by; None until needed.
+        validated: Whether there was a validation since the last end of an epoch.
         validated_step: The step of the last validation; -1 before the first.
         global_batch: Samples in a full step, as the run began; 0 where it is not known.
     """
@@ -26,11 +28,13 @@ class TrainState:
     global_step: int = 0
     epoch: int = 0
     position: int = 0
+    epoch_start: int = 0
     batch_idx: int = 0
     samples: int = 0
     elapsed: float = 0.0
     skipped_steps: int = 0
     weight_reference: float | None = None
+    validated: bool = False
     validated_step: int = -1
     global_batch: int = 0
 

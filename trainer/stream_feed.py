@@ -52,6 +52,7 @@ class StreamFeed(Feed):
         self._users = source
         self._restored: dict[str, Any] | None = None
         self._handed_out = 0
+        self._state: dict[str, Any] = {}
 
     def _forecast(self, batches: int | None) -> int | None:
         if batches is None:
@@ -100,12 +101,19 @@ class StreamFeed(Feed):
             self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
         iterator = self._iterate()
         self._go_to(epoch, position, iterator)
-        while True:
-            batches, sizes, total = self._gather(iterator, epoch)
-            if not batches or (self._drop_last and len(batches) < self.micro_batches):
-                return
-            self.ended = self._handed_out == self._batches
-            yield batches, sizes, total
+        upcoming = self._gather(iterator, epoch)
+        while self._is_step(upcoming):
+            # Read one step ahead, to know the epoch's last one; the source's state is that of before.
+            current, self._state = upcoming, self._state_now()
+            upcoming = self._gather(iterator, epoch)
+            self.ended = not self._is_step(upcoming)
+            if self.ended:
+                self._state = self._state_now()
+            yield current
+
+    def _is_step(self, gathered: Step) -> bool:
+        batches = gathered[0]
+        return bool(batches) and not (self._drop_last and len(batches) < self.micro_batches)
 
     def _ready_steps(self, position: int) -> Iterator[Step]:
         """Batches that are in memory and on the device: handed out with nothing done to them."""
@@ -158,9 +166,9 @@ class StreamFeed(Feed):
 
     def _go_to(self, epoch: int, position: int, iterator: Iterator[Any]) -> None:
         restored, self._restored = self._restored, None
-        if restored is not None and position:
+        if restored is not None:
             self._keeper().load_state_dict(restored["source"])
-            self._handed_out = restored["batches"]
+            self._handed_out = restored["batches"] if position else 0
             return
         done = 0
         # Batch by batch: the steps before may have taken another number of them.
@@ -185,6 +193,9 @@ class StreamFeed(Feed):
         return None
 
     def state_dict(self) -> dict[str, Any]:
+        return self._state
+
+    def _state_now(self) -> dict[str, Any]:
         keeper = self._keeper()
         if keeper is None:
             return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -160,6 +161,7 @@ class Trainer(Session):
         """
         _refuse_unknown("fit", unknown)
         self.reset()
+        self.strategy.precision.attach(self.strategy.device)
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
         with self._stage("fit", module, datamodule) as signals:
             fitting.check_module(self)
@@ -252,10 +254,18 @@ class Trainer(Session):
         """What surrounds every run: setup, the one report of an error, and teardown always."""
         if not isinstance(module, TrainModule):
             raise PacelineError(
-                f"{stage} takes a TrainModule", got=type(module).__name__, fix="subclass TrainModule"
+                f"{stage} takes a TrainModule",
+                got=f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__,
+                fix=f"{module.__name__}()" if isinstance(module, type) else "subclass TrainModule",
+            )
+        if self.stage:
+            raise PacelineError(
+                f"{stage} was called inside {self.stage}, and a trainer runs one thing at a time",
+                fix="call it behind, or with a Trainer of its own",
             )
         self.hooks = HookTable(module, self.callbacks)
-        self._module, self.stage = module, stage
+        self._module, self.stage, self.datamodule = module, stage, datamodule
+        self.stop_asked = None
         self.name = fitting.run_name(self.settings.name, module)
         vars(module)["_trainer"] = self
         signals = SignalStop(self.stop)
@@ -268,14 +278,13 @@ class Trainer(Session):
         except BaseException as error:
             failed = error
             explain(error)
+            self.run_log.say("".join(traceback.format_exception(error)), console=False)
             self._call_each("on_exception", failed, self, error)
             raise
         finally:
             try:
-                try:
-                    self._call_each("on_teardown", failed, self, stage)
-                finally:
-                    _call_where_written("teardown", datamodule, module, stage)
+                teardowns = [owner.teardown for owner in (datamodule, module) if hasattr(owner, "teardown")]
+                self._call_each("on_teardown", failed, self, stage, also=teardowns)
             finally:
                 for feed in self.feeds:
                     feed.close()
@@ -285,12 +294,15 @@ class Trainer(Session):
                 self.stop_clock()
                 self.stage = ""
 
-    def _call_each(self, name: str, failed: BaseException | None, *args: Any) -> None:
-        """Call every function of a closing hook, whatever one of them raises."""
+    def _call_each(
+        self, name: str, failed: BaseException | None, *args: Any, also: Sequence[Any] = ()
+    ) -> None:
+        """Call all of a closing hook, and ``also`` with the last argument, whatever one of them raises."""
         first: BaseException | None = None
-        for hook in self.hooks[name]:
+        calls = [(hook, args) for hook in self.hooks[name]] + [(one, args[-1:]) for one in also]
+        for call, given in calls:
             try:
-                hook(*args)
+                call(*given)
             except Exception as error:
                 first = first or error
                 if failed is not None:

@@ -143,7 +143,7 @@ def test_a_symlink_is_refused(run):
 
 def test_a_newer_format_is_refused_with_both_versions(run):
     reseal(run.latest, lambda m: m.update(format=99))
-    with pytest.raises(files.CheckpointError, match=r"format 99(.|\n)*format 1"):
+    with pytest.raises(files.NewerFormatError, match=r"format 99(.|\n)*format 1"):
         files.verify(run.latest)
 
 

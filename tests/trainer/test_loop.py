@@ -532,8 +532,19 @@ def test_nested_batches_reach_the_step_as_they_are():
 def test_any_iterable_of_batches_serves():
     module = Line()
     batches = [tuple(batch) for batch in loader(12, 4)]
-    quiet(max_epochs=2).fit(module, batches, (batch for batch in batches))
+
+    class Batches:
+        def __iter__(self):
+            return iter(batches)
+
+    quiet(max_epochs=2).fit(module, Batches(), Batches())
     assert len(module.batches) == 6
+
+
+def test_validation_data_that_is_used_up_is_told():
+    batches = [tuple(batch) for batch in loader(12, 4)]
+    with pytest.raises(PacelineError, match=r"no batch(.|\n)*used up"):
+        quiet(max_epochs=2).fit(Line(), batches, (batch for batch in batches))
 
 
 def test_a_generator_is_used_up_after_one_epoch_and_told():
@@ -655,7 +666,7 @@ def test_a_returned_mapping_and_log_are_the_same():
     ("returned", "told"),
     [
         (None, "returned no loss"),
-        (1.0, "returned no loss"),
+        (1.0, "no tensor"),
         ({"los": 1.0}, "without 'loss'"),
         ({"loss": 1.0}, "no tensor"),
         (torch.ones(2, requires_grad=True), "more than one number"),

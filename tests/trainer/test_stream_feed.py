@@ -236,11 +236,12 @@ def test_a_generator_is_used_up_after_one_epoch():
     assert take(feed, 1) == []
 
 
-def test_a_generator_is_not_read_further_than_its_steps():
+def test_a_generator_is_read_one_step_ahead_and_no_further():
+    """The step ahead tells whether the epoch ends."""
     numbers = count()
     feed = feed_of(torch.tensor([i]) for i in numbers)
     assert rows(take(feed, steps=3)) == [0, 1, 2]
-    assert next(numbers) == 3
+    assert next(numbers) == 4
 
 
 def test_a_limit_ends_an_endless_stream():
