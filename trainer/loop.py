@@ -75,6 +75,10 @@ class TrainLoop:
         trainer = self.trainer
         while not trainer.done:
             self.epoch()
+        if self.manual and not any(o.has_stepped for o in trainer.manual_optimizers):
+            trainer.say(
+                "no weight has changed: under manual optimization training_step calls optimizer.step()"
+            )
         # A window cut by the end is told too. One cut by a stop goes on when the run is resumed.
         rest = self.store.peek_window()
         trainer.metrics.update(rest)

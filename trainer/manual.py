@@ -22,6 +22,7 @@ class ManualOptimizer:
     def __init__(self, optimizer: Optimizer, trainer: Trainer) -> None:
         self.optimizer = optimizer
         self._trainer = trainer
+        self.has_stepped = False
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:
         """Update this optimizer's parameters. Gradients stay until ``zero_grad``.
@@ -29,6 +30,7 @@ class ManualOptimizer:
         Args:
             closure: For optimizers that evaluate the loss themselves; nothing is clipped then.
         """
+        self.has_stepped = True
         trainer = self._trainer
         strategy, settings = trainer.strategy, trainer.settings
         if closure is not None:

@@ -245,3 +245,20 @@ def test_schedules_and_optimizers_survive_a_resume(tmp_path):
     resumed.fit(module, loader(), resume="latest")
     assert resumed.global_step == 12
     assert same(module, by_hand(3))
+
+
+def test_forgetting_to_step_is_told(tmp_path, capsys):
+    class Forgetful(TrainModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch):
+            self.manual_backward(self.layer(batch).mean())
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    Trainer(accelerator="cpu", progress=False, run_dir=tmp_path).fit(Forgetful(), [torch.randn(4, 2)])
+    assert "no weight has changed" in capsys.readouterr().out
