@@ -1075,3 +1075,39 @@ def test_full_traceback_shows_ours(runs):
     assert own_frames(stderr)
     assert "RuntimeError" in stderr
     assert "fix: uint8" in stderr
+
+
+def test_an_error_of_a_loader_worker_keeps_its_reason_and_line(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(
+        """import torch
+from torch.utils.data import DataLoader, Dataset
+from paceline import Trainer, TrainModule
+
+class Data(Dataset):
+    def __len__(self):
+        return 20
+    def __getitem__(self, index):
+        if index == 7: raise ValueError("bad image 7")
+        return torch.randn(2)
+
+class Net(TrainModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch):
+        return self.layer(batch).mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+Trainer(accelerator="cpu", progress=False).fit(Net(), DataLoader(Data(), 4, num_workers=2))
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert len(lines) <= 12
+    assert "ValueError: bad image 7" in lines
+    assert any("worker.py" in line and "line 9" in line for line in lines)
