@@ -9,8 +9,6 @@ import torch
 
 from ..errors import PacelineError, nearest
 
-_ALIASES = {"gpu": None, "auto": None}
-
 
 @dataclass(frozen=True)
 class Environment:
@@ -69,8 +67,7 @@ def _find_kind(accelerator: str) -> str:
 def _find_ids(kind: str, devices: int | str | Sequence[int]) -> list[int]:
     here = 1 if kind == "cpu" else torch.accelerator.device_count()
     if isinstance(devices, str) and devices != "auto":
-        devices = [int(part) for part in devices.split(",") if part.strip()]
-        devices = devices[0] if len(devices) == 1 and "," not in str(devices) else devices
+        devices = [int(part) for part in devices.split(",")] if "," in devices else int(devices)
     if devices == "auto" or devices == -1:
         # This version trains on one device, so "auto" takes the first.
         return [0] if devices == "auto" else list(range(here))

@@ -65,7 +65,7 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> Train
     source = None
     if resume is not None:
         source = find_resume(resume, arguments.run_dir, trainer.name, trainer.say)
-    saved = files.verify(source)["counters"]["global_batch"] if source else 0
+    saved = files.read_manifest(source)["counters"]["global_batch"] if source else 0
     train = find_data(data.train, "train", data.datamodule, module)
     feed = training_feed(trainer, train, saved)
     trainer.feeds.append(feed)

@@ -23,8 +23,9 @@ from .sampling import (
     PlacedIndices,
     SeededDataset,
     Source,
-    WorkerInit,
+    end_workers,
     may_draw,
+    private_copy,
 )
 
 
@@ -70,16 +71,11 @@ class MapFeed(Feed):
             settings.say("DistributedSampler: its order over all ranks is used, each sample once")
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = copy.copy(loader)
-        # DataLoader forbids assigning these after construction, to keep users from half-changing one.
+        duplicate = private_copy(loader)
         inside = vars(duplicate)
         inside["batch_sampler" if self._collates else "sampler"] = self._source
-        inside["generator"] = torch.Generator()
-        inside["_iterator"] = None
         if may_draw(loader):
             inside["dataset"] = SeededDataset(loader.dataset)
-        if loader.num_workers:
-            inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
         return duplicate
 
     def _length(self) -> int | None:
@@ -208,7 +204,7 @@ class MapFeed(Feed):
         return {"dataset": type(self._users.dataset).__name__, "samples": self._length()}
 
     def close(self) -> None:
-        vars(self._loader)["_iterator"] = None
+        end_workers(self._loader)
 
 
 def _placed(indices: list[Any], place: Place) -> PlacedIndices:

@@ -242,17 +242,18 @@ class MetricStore:
             known.pending.clear()
         self._waiting.clear()
 
+    def _each(self, read: Callable[[_Value], float | None]) -> dict[str, float]:
+        self._fold()
+        return {n: found for n, value in self._values.items() if (found := read(value)) is not None}
+
     def close_window(self) -> dict[str, float]:
         """The values since the last call, by full name."""
-        self._fold()
-        closed = {name: value.close_window() for name, value in self._values.items()}
-        return {name: value for name, value in closed.items() if value is not None}
+        return self._each(_Value.close_window)
 
     def close_epoch(self) -> dict[str, float]:
         """The epoch's values, torchmetrics objects computed and reset; the window is closed too."""
         self.close_window()
-        closed = {name: value.close_epoch() for name, value in self._values.items()}
-        result = {name: value for name, value in closed.items() if value is not None}
+        result = self._each(_Value.close_epoch)
         for name, metric in self.objects.items():
             result |= _computed(name, metric)
         self.objects.clear()
@@ -260,13 +261,11 @@ class MetricStore:
 
     def take_window(self) -> dict[str, float]:
         """The values since the last call, out of the window and not part of the epoch."""
-        self._fold()
-        return {n: v for n, value in self._values.items() if (v := value.take_window()) is not None}
+        return self._each(_Value.take_window)
 
     def peek_window(self) -> dict[str, float]:
         """The values since the last call, left in the window."""
-        self._fold()
-        return {n: v for n, value in self._values.items() if (v := value.peek_window()) is not None}
+        return self._each(_Value.peek_window)
 
     def state_dict(self) -> dict[str, Any]:
         """Sums of the window and the epoch under way, as plain data."""

@@ -107,7 +107,7 @@ class Run:
         folder = (self.best if which == "best" else None) or self.latest
         if folder is None:
             raise PacelineError("the run has no checkpoint", where=str(self.folder))
-        name = files.verify(folder)["module"]["class"]
+        name = files.read_manifest(folder)["module"]["class"]
         where, _, qualified = name.partition(":")
         found: Any = sys.modules.get(where) or importlib.import_module(where)
         for part in qualified.split("."):

@@ -7,10 +7,12 @@ of its own.
 
 from __future__ import annotations
 
+import copy
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils.data import (
     ConcatDataset,
@@ -115,6 +117,26 @@ class Source:
 
     def __len__(self) -> int:
         return self.length
+
+
+def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A shallow copy with workers and a generator of its own; the user's loader stays as it is.
+
+    ``vars(copy)`` is where more is replaced: DataLoader forbids assigning most of it after construction,
+    to keep users from half-changing one.
+    """
+    duplicate = copy.copy(loader)
+    inside = vars(duplicate)
+    inside["generator"] = torch.Generator()
+    inside["_iterator"] = None
+    if loader.num_workers:
+        inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
+    return duplicate
+
+
+def end_workers(loader: DataLoader[Any]) -> None:
+    """Let go of workers that outlive an epoch."""
+    vars(loader)["_iterator"] = None
 
 
 def reads_plainly(dataset: Any) -> bool:

@@ -72,8 +72,9 @@ def save(trainer: Session, folder: Path) -> None:
 
 
 def restore(trainer: Session, folder: Path) -> None:
-    """Put a run back where a checkpoint left it: everything but data position, which the state holds."""
-    manifest, state = read(folder)
+    """Put a run back where a verified checkpoint left it."""
+    manifest = files.read_manifest(folder)
+    state: dict[str, Any] = decode(files.read_state(folder))
     module, strategy = trainer.module, trainer.strategy
     names = stored_names(folder, manifest)
     load_weights(module, folder, strategy, names)
@@ -111,13 +112,6 @@ def restore(trainer: Session, folder: Path) -> None:
     set_full_state(state["rng"], strategy.device)
 
 
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A verified checkpoint's manifest and decoded state."""
-    manifest = files.verify(folder)
-    state: dict[str, Any] = decode(files.read_state(folder))
-    return manifest, state
-
-
 def stored_names(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """The names of all tensors in a checkpoint."""
     from safetensors import safe_open
@@ -132,6 +126,9 @@ def stored_names(folder: Path, manifest: dict[str, Any]) -> list[str]:
 
 def load_weights(module: nn.Module, folder: Path, strategy: Any, names: list[str] | None = None) -> None:
     """Load a checkpoint's weights into ``module``.
+
+    Args:
+        names: All tensors of a checkpoint that is verified already; None verifies it.
 
     Raises:
         PacelineError: one report of everything missing, unexpected or of another shape.
@@ -186,7 +183,8 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
     from .run import find_checkpoint
 
     folder = find_checkpoint(path)
-    recorded = files.verify(folder)["module"]
+    manifest = files.verify(folder)
+    recorded = manifest["module"]
     missing = [name for name in recorded["not_plain"] if name not in arguments]
     if missing:
         raise PacelineError(
@@ -196,7 +194,7 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
     hparams = {name: decode(value) for name, value in recorded["hparams"].items()} | arguments
     positional = _by_position(cls, hparams)
     module = cls(*positional, **hparams)
-    load_weights(module, folder, Single())
+    load_weights(module, folder, Single(), stored_names(folder, manifest))
     return module
 
 
@@ -246,10 +244,12 @@ def _load_optimizer(
 ) -> None:
     names = _parameter_names(module)
     content = optimizer.state_dict()
-    by_position: dict[int, str] = {}
-    for group, saved in zip(optimizer.param_groups, content["param_groups"], strict=True):
-        for position, parameter in zip(saved["params"], group["params"], strict=True):
-            by_position[position] = names[id(parameter)]
+    parameters = {
+        position: parameter
+        for group, saved in zip(optimizer.param_groups, content["param_groups"], strict=True)
+        for position, parameter in zip(saved["params"], group["params"], strict=True)
+    }
+    by_position = {position: names[id(parameter)] for position, parameter in parameters.items()}
     mine = [[by_position[i] for i in saved["params"]] for saved in content["param_groups"]]
     if [sorted(g) for g in mine] != [sorted(g["params"]) for g in plain["groups"]]:
         raise PacelineError(
@@ -267,12 +267,11 @@ def _load_optimizer(
         saved.update({key: value for key, value in group.items() if key != "params"})
     optimizer.load_state_dict(content)
     # torch casts state to its parameter's dtype; what was kept in another one stays in it.
-    for group, saved in zip(optimizer.param_groups, content["param_groups"], strict=True):
-        for position, parameter in zip(saved["params"], group["params"], strict=True):
-            for key, value in content["state"].get(position, {}).items():
-                now = optimizer.state[parameter][key]
-                if isinstance(value, Tensor) and now.dtype != value.dtype:
-                    optimizer.state[parameter][key] = value.to(now.device)
+    for position, kept in content["state"].items():
+        state = optimizer.state[parameters[position]]
+        for key, value in kept.items():
+            if isinstance(value, Tensor) and state[key].dtype != value.dtype:
+                state[key] = value.to(state[key].device)
 
 
 def _load_schedulers(optimization: Optimization, states: list[dict[str, Any]]) -> None:

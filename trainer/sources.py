@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from ..errors import PacelineError
 from .batch import make_transfer
 from .datamodule import DataModule
-from .evaluation import STEPS
+from .evaluation import PHASES, STEPS
 from .feed import Feed, FeedSettings, is_several, make_feed
 from .module import is_overridden
 
 if TYPE_CHECKING:
     from .trainer import Trainer
-
-_LOADERS = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
 
 
 def as_datamodule(given: Any, datamodule: Any) -> tuple[Any, Any]:
@@ -101,7 +99,7 @@ def evaluation_feeds(trainer: Trainer, stage: str, data: Any) -> dict[str, Feed]
     """The feeds over validation, test or prediction data, by name; one unnamed one is ``""``."""
     arguments = trainer.settings
     overfit = arguments.overfit_batches if trainer.stage == "fit" else 0
-    limit = overfit or getattr(arguments, f"limit_{_LOADERS[stage]}_batches")
+    limit = overfit or getattr(arguments, f"limit_{PHASES[stage]}_batches")
     if arguments.fast_dev_run:
         limit = 1
     settings = replace(settings_for(trainer, stage, limit), fixed_order=True)

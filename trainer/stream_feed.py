@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from ..errors import PacelineError
@@ -15,7 +13,7 @@ from .batch import count_samples
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .order import split
 from .rng import derive, order_seed, seed_for_sample
-from .sampling import Source, WorkerInit
+from .sampling import Source, end_workers, private_copy
 
 
 class StreamFeed(Feed):
@@ -63,12 +61,7 @@ class StreamFeed(Feed):
         return pieces // size if self._drop_last else -(-pieces // size)
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = copy.copy(loader)
-        inside = vars(duplicate)
-        inside["generator"] = torch.Generator()
-        inside["_iterator"] = None
-        if loader.num_workers:
-            inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
+        duplicate = private_copy(loader)
         wanted, size = self.settings.global_batch, loader.batch_size
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
@@ -80,7 +73,7 @@ class StreamFeed(Feed):
             sizes = split(wanted, self.micro_batches * world)
             source = Source()
             source.make = lambda: ([None] * size for size in cycle(sizes))
-            inside["batch_sampler"] = source
+            vars(duplicate)["batch_sampler"] = source
         return duplicate
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
@@ -210,4 +203,4 @@ class StreamFeed(Feed):
 
     def close(self) -> None:
         if self._loader:
-            vars(self._source)["_iterator"] = None
+            end_workers(self._source)
