@@ -76,15 +76,16 @@ class Checkpoint(Callback):
 
     def on_fit_start(self, trainer: Trainer) -> None:
         if trainer.folder is not None:
-            self._forget_missing(trainer.folder / "checkpoints")
+            folder = trainer.folder / "checkpoints"
+            self._forget_missing(trainer.on_rank_zero(lambda: [p.name for p in folder.glob("step-*")]))
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
-        self._cadence.last_seconds = trainer.clock()
+        self._cadence.last_seconds = trainer.agreed_clock()
         self._improved = False
 
-    def _forget_missing(self, folder: Path) -> None:
+    def _forget_missing(self, present: list[str]) -> None:
         """A run that began from another run's checkpoint keeps a best of its own."""
-        self._saved = [name for name in self._saved if (folder / name).exists()]
-        if self._best is not None and not (folder / self._best).exists():
+        self._saved = [name for name in self._saved if name in present]
+        if self._best is not None and self._best not in present:
             self.best_score, self._best = None, None
 
     def on_validation_end(self, trainer: Trainer) -> None:
@@ -120,13 +121,12 @@ class Checkpoint(Callback):
         name = _name(trainer)
         if name not in self._saved:
             self._saved.append(name)
-            if not (folder / name / "manifest.json").exists():
+            if not trainer.on_rank_zero(lambda: (folder / name / "manifest.json").exists()):
                 trainer.save_checkpoint(folder / name)
-        if trainer.is_global_zero:
-            trainer.point_to("latest", name)
-            if self._best is not None:
-                trainer.point_to("best", self._best)
-            self._prune(trainer, folder)
+        trainer.point_to("latest", name)
+        if self._best is not None:
+            trainer.point_to("best", self._best)
+        self._prune(trainer, folder)
 
     def _prune(self, trainer: Trainer, folder: Path) -> None:
         if self.keep is None:

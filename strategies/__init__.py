@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from ..errors import PacelineError, nearest
-from .base import Strategy
-from .environment import Environment, find_device
+from .base import StepPlan, Strategy
+from .ddp import DDP
+from .deepspeed import DeepSpeed
+from .distributed import Distributed
+from .environment import Environment, find_environment
+from .fit_in_memory import choose_strategy
+from .fsdp import FSDP, HSDP
+from .launch import start_ranks
 from .precision import (
     PRECISIONS,
     AutocastBF16,
@@ -16,41 +25,67 @@ from .precision import (
 from .single import Single
 
 __all__ = [
+    "DDP",
+    "FSDP",
+    "HSDP",
     "PRECISIONS",
     "STRATEGIES",
     "AutocastBF16",
     "AutocastFP16",
+    "DeepSpeed",
+    "Distributed",
     "Environment",
     "Full",
     "Precision",
     "Single",
+    "StepPlan",
     "Strategy",
-    "find_device",
+    "choose_strategy",
+    "find_environment",
     "make_precision",
     "make_strategy",
+    "start_ranks",
 ]
 
-STRATEGIES = ("auto", "single")
-_PLANNED = ("ddp", "fsdp", "hsdp", "deepspeed")
+_BUILDERS: dict[str, Callable[[], Strategy]] = {
+    "single": Single,
+    "ddp": DDP,
+    "fsdp": FSDP,
+    "hsdp": HSDP,
+    "deepspeed": DeepSpeed,
+    "deepspeed_stage_0": partial(DeepSpeed, 0),
+    "deepspeed_stage_1": partial(DeepSpeed, 1),
+    "deepspeed_stage_2": partial(DeepSpeed, 2),
+    "deepspeed_stage_3": partial(DeepSpeed, 3),
+    "deepspeed_stage_1_offload": partial(DeepSpeed, 1, offload=True),
+    "deepspeed_stage_2_offload": partial(DeepSpeed, 2, offload=True),
+    "deepspeed_stage_3_offload": partial(DeepSpeed, 3, offload=True),
+}
+STRATEGIES = ("auto", *_BUILDERS)
 
 
-def make_strategy(strategy: str | Strategy) -> Strategy:
+def make_strategy(strategy: str | Strategy, world: int = 1) -> Strategy:
     """The strategy of that name; an object of ``Strategy`` is taken as it is.
+
+    ``"auto"`` is ``Single`` in a world of one and ``DDP`` in a larger one, until ``choose_strategy`` has
+    seen the module.
 
     Raises:
         PacelineError: for a name that is none.
     """
     if isinstance(strategy, Strategy):
         return strategy
-    if strategy in STRATEGIES:
-        return Single()
-    meant = nearest(strategy, [*STRATEGIES, *_PLANNED])
-    named = next((p for p in _PLANNED if strategy.startswith(p)), None)
-    planned = named or (meant if meant in _PLANNED else None)
+    if strategy == "auto":
+        return DDP() if world > 1 else Single()
+    build = _BUILDERS.get(strategy)
+    if build is not None:
+        return build()
+    old = strategy in ("dp", "data_parallel", "dataparallel")
     raise PacelineError(
-        f"strategy: there is no {strategy!r}" + (" in this version" if planned else ""),
+        f"strategy: there is no {strategy!r}"
+        + (": torch's DataParallel runs every model in one process, slower than one device" if old else ""),
         got=strategy,
         allowed=", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
-        meant=None if named else meant,
-        fix=f"{planned} is planned; until then strategy='single' trains on one device" if planned else None,
+        meant="ddp" if old else nearest(strategy, STRATEGIES),
+        fix='strategy="ddp" starts a process for each device by itself' if old else None,
     )

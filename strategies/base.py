@@ -3,32 +3,72 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from . import state
 from .environment import Environment
 from .precision import Precision
+from .units import Recomputation
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What a step of the run will be, for strategies that want to know beforehand.
+
+    Args:
+        samples: Samples in a full step; None where batches decide.
+        micro_batch: The most samples one rank takes at once; None likewise.
+        micro_batches: Micro-batches of a rank in a full step; None before the data is known.
+        clip_norm: The norm gradients are clipped to.
+    """
+
+    samples: int | None = None
+    micro_batch: int | None = None
+    micro_batches: int | None = None
+    clip_norm: float | None = None
 
 
 class Strategy(ABC):
     """Where and how a run computes. The loop knows these verbs and nothing else.
 
     ``attach`` comes first; the verbs that reduce or synchronise do nothing where there is one device.
+
+    Attributes:
+        name: What it is called in messages and in ``Trainer(strategy=...)``.
+        many_ranks: Whether it can compute on more ranks than one.
+        activation_checkpointing: Keep the activations of the model's repeated blocks (or of its
+            ``shard_units()``) no longer than their forward, and compute them again in backward.
+        sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
+        debug: Check that all ranks call the same collective before each of ours.
+        plan: What a step of the run will be; the Trainer puts it here before ``setup``.
+        say: Takes a line for the user; the Trainer puts its own here.
     """
 
     name: str = ""
+    many_ranks: bool = False
+    activation_checkpointing: bool = False
+    sync_batchnorm: bool = False
+    debug: bool = False
+    plan: StepPlan = StepPlan()
+    say: Callable[[str], None] = staticmethod(print)
     environment: Environment
     precision: Precision
 
     def attach(self, environment: Environment, precision: Precision) -> None:
-        """Take this process' place and the run's precision."""
-        precision.attach(environment.device)
+        """Take this process' place and the run's precision.
+
+        Raises:
+            PacelineError: when this strategy cannot compute there.
+        """
         self.environment = environment
         self.precision = precision
 
@@ -41,6 +81,7 @@ class Strategy(ABC):
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         """Place and wrap the module, then build its optimizers: in the order this strategy needs.
 
+        Where ``module.automatic_optimization`` is False, the module calls backward and step itself.
         Returns what ``build_optimizers`` returned.
         """
 
@@ -53,7 +94,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def backward(self, loss: Tensor) -> None:
-        """Accumulate the gradients of ``loss``."""
+        """Accumulate the gradients of ``loss``; over ranks they are averaged."""
 
     @abstractmethod
     def unscale(self, optimizer: Optimizer) -> None:
@@ -68,16 +109,25 @@ class Strategy(ABC):
         """Clip the gradients of ``optimizer`` by their total norm, by value, or both."""
 
     @abstractmethod
+    def update(self, optimizer: Optimizer) -> bool:
+        """Update the weights; False when the precision skipped the update."""
+
+    @abstractmethod
     def step(self, optimizer: Optimizer) -> bool:
-        """Update the weights and clear their gradients; False when the precision skipped the update."""
+        """``update``, for a step with one optimizer: a new loss scale is chosen, gradients cleared."""
 
     @abstractmethod
     def reduce(self, values: Tensor, op: str = "sum") -> Tensor:
         """``sum``, ``min`` or ``max`` over all ranks, the same result on each."""
 
+    def reduce_later(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
+        """Start ``reduce``; the function waits for the result and returns it."""
+        result = self.reduce(values, op)
+        return lambda: result
+
     @abstractmethod
     def gather(self, value: Any) -> list[Any]:
-        """One value of every rank, in the order of ranks, on each."""
+        """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
 
     @abstractmethod
     def broadcast(self, value: Any, source: int = 0) -> Any:
@@ -86,16 +136,70 @@ class Strategy(ABC):
     def barrier(self) -> None:
         """Wait for all ranks."""
 
+    @contextmanager
+    def evaluation(self, module: nn.Module) -> Iterator[None]:
+        """What surrounds a pass without gradients: ranks read the same running statistics, say."""
+        yield
+
+    # -- state in and out ----------------------------------------------------------------------
+
+    def module_tensors(self, module: nn.Module) -> dict[str, Tensor]:
+        """The tensors of ``module.state_dict()``, or this rank's parts of them as DTensors."""
+        return state.module_tensors(module)
+
+    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
+        """Take what ``load_tensors`` read, and what else the state dict holds."""
+        module.load_state_dict(values)
+
+    def optimizer_state(
+        self, module: nn.Module, optimizer: Optimizer
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Moments by ``<parameter>.<key>``, and the rest: groups and plain values, by parameter name."""
+        return state.optimizer_state(module, optimizer)
+
+    def load_optimizer(
+        self, module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
+    ) -> None:
+        """Take back what ``optimizer_state`` gave.
+
+        Raises:
+            PacelineError: when the optimizer's groups are not those of the checkpoint.
+        """
+        state.load_optimizer(module, optimizer, tensors, plain)
+
+    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
+        """The whole state dict, unsharded: what an export writes. To be called on all ranks."""
+        return self.module_tensors(module)
+
     @abstractmethod
     def save_tensors(self, folder: str, tensors: dict[str, Tensor], files: dict[str, int]) -> None:
         """Write ``tensors`` as safetensors files into ``folder``; ``files`` numbers each one's file."""
 
     @abstractmethod
-    def load_tensors(self, folder: str, names: Iterable[str]) -> dict[str, Tensor]:
-        """Read the tensors of ``names`` out of the safetensors files in ``folder``, on the CPU."""
+    def load_tensors(
+        self, folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Read the tensors of ``names`` out of the safetensors files in ``folder``.
+
+        Args:
+            like: A sharded tensor is read in the shards of its namesake here; all else on the CPU.
+        """
 
     def close(self) -> None:
-        """Release what was set up."""
+        """Release what was set up for one run."""
+
+    # -- for strategies ------------------------------------------------------------------------
+
+    def recompute(self, module: nn.Module) -> None:
+        """Apply ``activation_checkpointing``; ``close`` takes it back."""
+        if self.activation_checkpointing:
+            self._recomputation = Recomputation(module)
+
+    def stop_recomputing(self) -> None:
+        """Take ``recompute`` back."""
+        recomputation = self.__dict__.pop("_recomputation", None)
+        if recomputation is not None:
+            recomputation.undo()
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:

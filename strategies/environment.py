@@ -2,81 +2,211 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
-from ..errors import PacelineError, nearest
+from ..errors import PacelineError
+from .devices import find_ids, find_kind
+from .launch import why_not_relaunch
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Rank, world and device of this process. Strategies read these here, never ``os.environ``."""
+    """Rank, world and device of this process. Strategies read these here, never ``os.environ``.
+
+    Args:
+        device: The device this process computes on.
+        rank, world: Its number among all processes, and how many there are.
+        local_rank, local_world: The same among the processes of this machine.
+        starts: How many ranks this process has yet to start on this machine; 0 for a rank itself.
+    """
 
     device: torch.device
     rank: int = 0
     world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+    starts: int = 0
 
     @property
     def is_global_zero(self) -> bool:
         """True on the one process that writes files and prints."""
         return self.rank == 0
 
+    @property
+    def nodes(self) -> int:
+        """How many machines there are."""
+        return -(-self.world // self.local_world)
 
-def find_device(accelerator: str, devices: int | str | Sequence[int]) -> torch.device:
-    """The device asked for, through ``torch.accelerator``: no device is known by name here.
+
+@dataclass(frozen=True)
+class Place:
+    """What a launcher says about this process."""
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    told_by: str
+
+
+def find_environment(
+    accelerator: str, devices: int | str | Sequence[int], num_nodes: int = 1
+) -> Environment:
+    """This process' place: a rank of a job that was started, or the process that is to start it.
 
     Args:
-        accelerator: ``"auto"`` (the accelerator if there is one, else the CPU), ``"gpu"`` (whatever
-            accelerator there is), or a device type such as ``"cpu"``, ``"cuda"``, ``"mps"``.
-        devices: ``"auto"``, a count, -1 for all, a list of ids, or ids as ``"0,1"``.
+        accelerator, devices: As ``find_kind`` and ``find_ids`` take them.
+        num_nodes: Machines that take part.
 
     Raises:
-        PacelineError: when there is no such device, or more than one is asked for.
+        PacelineError: when the devices are not there, when the job has another world than the one
+            asked for, and when this program cannot be started again on several ranks.
     """
-    kind = _find_kind(accelerator)
-    ids = _find_ids(kind, devices)
-    if len(ids) > 1:
-        raise PacelineError(
-            f"{len(ids)} devices were asked for; this version trains on one",
-            got=f"devices={devices!r}",
-            fix="devices=1, until the strategies for several devices are released",
+    kind = find_kind(accelerator)
+    ids = find_ids(kind, devices)
+    place = find_place()
+    if place is not None:
+        if devices != "auto":
+            _check_world(place, len(ids), num_nodes, devices)
+        return Environment(
+            _device_of(kind, ids, place),
+            rank=place.rank,
+            world=place.world,
+            local_rank=place.local_rank,
+            local_world=place.local_world,
         )
-    return torch.device(kind) if kind == "cpu" else torch.device(kind, ids[0])
-
-
-def _find_kind(accelerator: str) -> str:
-    present = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if accelerator == "cpu" or (accelerator == "auto" and present is None):
-        return "cpu"
-    if present is not None and accelerator in ("auto", "gpu", present.type):
-        return present.type
-    here = ["auto", "cpu"] + (["gpu", present.type] if present is not None else [])
-    raise PacelineError(
-        f"there is no {accelerator!r} device on this machine",
-        got=f"accelerator={accelerator!r}",
-        allowed=", ".join(here),
-        meant=nearest(accelerator, here),
-        fix="a CUDA, ROCm, XPU or MPS build of torch is needed to use such a device"
-        if present is None
-        else None,
+    if len(ids) * num_nodes > 1:
+        hindrance = why_not_relaunch()
+        if hindrance is not None and devices == "auto" and num_nodes == 1:
+            ids = ids[:1]  # a notebook trains on one device
+        elif hindrance is not None:
+            raise PacelineError(
+                f"{hindrance}, so it cannot start {len(ids) * num_nodes} ranks",
+                got=f"devices={devices!r}" + (f", num_nodes={num_nodes}" if num_nodes > 1 else ""),
+                fix="write the training as a script and run `python train.py`, or train on one device "
+                "with devices=1",
+            )
+    device = _numbered(kind, ids[0])
+    several = len(ids) * num_nodes > 1
+    return Environment(
+        device,
+        world=len(ids) * num_nodes,
+        local_world=len(ids),
+        starts=len(ids) if several else 0,
     )
 
 
-def _find_ids(kind: str, devices: int | str | Sequence[int]) -> list[int]:
-    here = 1 if kind == "cpu" else torch.accelerator.device_count()
-    if isinstance(devices, str) and devices != "auto":
-        devices = [int(part) for part in devices.split(",")] if "," in devices else int(devices)
-    if devices == "auto" or devices == -1:
-        # This version trains on one device, so "auto" takes the first.
-        return [0] if devices == "auto" else list(range(here))
-    ids = list(range(devices)) if isinstance(devices, int) else [int(i) for i in devices]
-    missing = [i for i in ids if kind != "cpu" and i >= here]
-    if missing:
+def find_place() -> Place | None:
+    """This process' place as its launcher tells it; None for a process that was started alone."""
+    if dist.is_available() and dist.is_initialized():
+        rank, world = dist.get_rank(), dist.get_world_size()
+        local_world = _number("LOCAL_WORLD_SIZE", world) if world > 1 else 1
+        return Place(rank, world, _number("LOCAL_RANK", rank % local_world), local_world, "torch")
+    for told_by, names in _LAUNCHERS.items():
+        if names[0] in os.environ and names[1] in os.environ:
+            rank, world = _number(names[0]), _number(names[1])
+            if world == 1 and told_by != "torchrun":
+                continue
+            local_rank = _number(names[2], rank)
+            place = Place(rank, world, local_rank, _number(names[3], world), told_by)
+            if not 0 <= place.rank < place.world:
+                raise PacelineError(
+                    f"{names[0]} is not below {names[1]}",
+                    got=f"{names[0]}={rank}, {names[1]}={world}",
+                    fix="unset both to train alone, or let one launcher set them",
+                )
+            _tell_torch(place)
+            return place
+    return None
+
+
+# rank, world, rank on this machine, ranks on this machine
+_LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    "Open MPI": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+}
+
+
+def _number(name: str, default: int | None = None) -> int:
+    text = os.environ.get(name)
+    if text is None and default is not None:
+        return default
+    found = re.match(r"\d+(?=$|[(,])", text or "")  # SLURM_STEP_TASKS_PER_NODE: "2(x3),1"
+    if found is None:
         raise PacelineError(
-            f"more {kind} devices were asked for than there are",
-            got=f"devices={devices!r}",
-            allowed=f"{here} of them: ids {list(range(here))}",
+            f"the variable {name} is no number",
+            got=f"{name}={text}",
+            fix=f"unset {name} to train alone, or let a launcher set it",
         )
-    return ids
+    return int(found[0])
+
+
+def _tell_torch(place: Place) -> None:
+    """Set the variables that torch (and every library over it) reads, where a launcher did not."""
+    for name, value in zip(
+        _LAUNCHERS["torchrun"], (place.rank, place.world, place.local_rank, place.local_world), strict=True
+    ):
+        os.environ.setdefault(name, str(value))
+    if "MASTER_ADDR" not in os.environ:
+        nodes = os.environ.get("SLURM_STEP_NODELIST") if place.told_by == "srun" else None
+        if nodes is None and place.local_world != place.world:
+            raise PacelineError(
+                f"{place.told_by} started ranks on several machines, and MASTER_ADDR does not say which "
+                "of them has rank 0",
+                fix="export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500 before starting",
+            )
+        os.environ["MASTER_ADDR"] = first_host(nodes) if nodes else "127.0.0.1"
+    if "MASTER_PORT" not in os.environ:
+        # A number that all ranks know: the job step's, else the process that started them all here.
+        job = _number("SLURM_JOB_ID", os.getppid()) * 31 + _number("SLURM_STEP_ID", 0)
+        os.environ["MASTER_PORT"] = str(20000 + job % 40000)
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of a SLURM node list: ``gpu[07-09,12],cpu1`` -> ``gpu07``."""
+    found = re.match(r"([^,\[]*)(?:\[([^,\]-]*)[^\]]*\]([^,\[]*))?", nodelist)
+    return "".join(part or "" for part in found.groups()) if found else nodelist
+
+
+def _check_world(place: Place, asked: int, num_nodes: int, devices: object) -> None:
+    if asked * num_nodes == place.world:
+        return
+    raise PacelineError(
+        f"{place.told_by} started {place.world} rank{'s' if place.world > 1 else ''}, and "
+        f"{asked * num_nodes} {'are' if asked * num_nodes > 1 else 'is'} asked for",
+        got=f"devices={devices!r}, num_nodes={num_nodes}; a world of {place.world}, "
+        f"{place.local_world} on this machine",
+        fix=f"devices={place.local_world}, num_nodes={-(-place.world // place.local_world)}, "
+        'or devices="auto", which takes the world as it is',
+    )
+
+
+def _device_of(kind: str, ids: list[int], place: Place) -> torch.device:
+    if kind == "cpu":
+        return torch.device("cpu")
+    if len(ids) == 1:  # the launcher shows each rank one device
+        return _numbered(kind, ids[0])
+    if place.local_rank >= len(ids):
+        raise PacelineError(
+            f"there are more ranks on this machine than {kind} devices",
+            got=f"{place.local_world} ranks, {len(ids)} devices",
+            fix=f"start {len(ids)} ranks here",
+        )
+    return _numbered(kind, ids[place.local_rank])
+
+
+def _numbered(kind: str, index: int) -> torch.device:
+    return torch.device(kind) if kind == "cpu" else torch.device(kind, index)

@@ -61,6 +61,10 @@ class Precision:
     def unscale(self, optimizer: Optimizer) -> None:
         """Take the scale out of the gradients of ``optimizer``."""
 
+    def overflows(self, optimizer: Optimizer) -> list[Tensor]:
+        """The flags ``unscale`` set for gradients that are not finite; empty where nothing is scaled."""
+        return []
+
     def step(self, optimizer: Optimizer) -> bool:
         """Update the weights; False when the update was skipped."""
         optimizer.step()
@@ -129,6 +133,9 @@ class AutocastFP16(AutocastBF16):
         if id(optimizer) in self._stepped:  # a second step of one optimizer is a new round
             self.update()
         self.scaler.unscale_(optimizer)
+
+    def overflows(self, optimizer: Optimizer) -> list[Tensor]:
+        return list(self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
 
     def step(self, optimizer: Optimizer) -> bool:
         # The scaler does not tell whether it stepped; the optimizer's own hook does, with no sync.

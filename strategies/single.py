@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from . import state
 from .base import Strategy, clear_gradients, parameters_of
+from .materialise import is_on_meta, materialise
 
 T = TypeVar("T")
 
 
 class Single(Strategy):
-    """Computes on one device of any kind ``torch.accelerator`` knows, or on the CPU."""
+    """Computes on one device of any kind ``torch.accelerator`` knows, or on the CPU.
+
+    Args:
+        activation_checkpointing: Compute the activations of the repeated blocks again in backward.
+    """
 
     name = "single"
 
+    def __init__(self, *, activation_checkpointing: bool = False) -> None:
+        self.activation_checkpointing = activation_checkpointing
+
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
+        if is_on_meta(module):
+            materialise(module)
         self.precision.convert_module(module)
         module.to(self.device)
+        self.recompute(module)
         return build_optimizers()
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
@@ -58,6 +68,9 @@ class Single(Strategy):
         if value is not None:
             nn.utils.clip_grad_value_(parameters, value)
 
+    def update(self, optimizer: Optimizer) -> bool:
+        return self.precision.step(optimizer)
+
     def step(self, optimizer: Optimizer) -> bool:
         applied = True
         if self.precision.scales:
@@ -78,28 +91,12 @@ class Single(Strategy):
         return value
 
     def save_tensors(self, folder: str, tensors: dict[str, Tensor], files: dict[str, int]) -> None:
-        from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
+        state.save_tensors(folder, tensors, files)
 
-        writer = HuggingFaceStorageWriter(folder, fqn_to_index_mapping=files, save_distributed=True)
-        with _one_process():
-            save(tensors, storage_writer=writer, no_dist=True)
+    def load_tensors(
+        self, folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        return state.load_tensors(folder, names, like)
 
-    def load_tensors(self, folder: str, names: Iterable[str]) -> dict[str, Tensor]:
-        from torch.distributed.checkpoint import HuggingFaceStorageReader, load
-
-        reader = HuggingFaceStorageReader(folder)
-        stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
-        tensors = {
-            name: torch.empty(stored[name].size, dtype=stored[name].properties.dtype) for name in names
-        }
-        with _one_process():
-            load(tensors, storage_reader=reader, no_dist=True)
-        return tensors
-
-
-@contextmanager
-def _one_process() -> Iterator[None]:
-    """Without the warning that there is one process only: that is what this strategy is for."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
+    def close(self) -> None:
+        self.stop_recomputing()

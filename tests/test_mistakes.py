@@ -302,23 +302,16 @@ def refused(**arguments):
 def test_strategy_typo():
     text = refused(strategy="dpp")
     assert "strategy: there is no 'dpp'" in text
-    assert "allowed: auto, single" in text
+    assert "allowed: auto, single, ddp, fsdp, hsdp, deepspeed" in text
     assert re.search(r"did you mean:? '?ddp'?\?", text)
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "deepspeed"])
-def test_strategies_to_come_are_not_called_typos(name):
+@pytest.mark.parametrize("name", ["dp", "data_parallel"])
+def test_data_parallel_is_answered_with_the_way_to_ddp(name):
     text = refused(strategy=name)
-    assert f"there is no {name!r} in this version" in text
-    assert f"{name} is planned" in text
-    assert "strategy='single'" in text
-    assert "did you mean" not in text
-
-
-def test_a_stage_of_deepspeed_is_no_typo_either():
-    text = refused(strategy="deepspeed_stage_3")
-    assert "in this version" in text
-    assert "did you mean" not in text
+    assert f"there is no {name!r}" in text
+    assert "did you mean: ddp?" in text
+    assert 'strategy="ddp" starts a process for each device' in text
 
 
 def test_precision_typo():

@@ -16,7 +16,7 @@ from ..callbacks.base import Callback
 from ..callbacks.logger import Logger
 from ..durations import Duration
 from ..errors import PacelineError, nearest
-from ..strategies import PRECISIONS, STRATEGIES, Precision, Strategy, find_device
+from ..strategies import PRECISIONS, STRATEGIES, Precision, Strategy, find_environment
 
 PEERS = {
     "accumulate_grad_batches": "accumulate",
@@ -78,6 +78,12 @@ def _seconds(value: Any) -> Any:
     raise ValueError("time")
 
 
+def _strategy(value: Any) -> Any:
+    if isinstance(value, Strategy) or value in STRATEGIES:
+        return value
+    raise ValueError("a strategy")
+
+
 def _devices(value: Any) -> Any:
     number = isinstance(value, int) and not isinstance(value, bool)
     if number and (value >= 1 or value == -1):
@@ -114,11 +120,11 @@ class TrainerArguments(BaseModel):
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-    strategy: Literal["auto", "single"] | Strategy = "auto"
+    strategy: Annotated[Any, BeforeValidator(lambda v: _strategy(v))] = "auto"
     precision: Any = "32"
     accelerator: Annotated[str, Field(min_length=1)] = "auto"
     devices: Annotated[Any, BeforeValidator(_devices)] = "auto"
-    num_nodes: Literal[1] = 1
+    num_nodes: _Count = 1
     max_epochs: _Count | None = None
     max_steps: _Count | None = None
     max_time: Annotated[Any, BeforeValidator(_seconds)] = None
@@ -142,8 +148,8 @@ class TrainerArguments(BaseModel):
     nonfinite: Literal["raise", "skip", "ignore"] = "raise"
     max_restarts: Literal[0] = 0
     timeouts: None = None
-    debug: Literal[False] = False
-    sync_batchnorm: Literal[False] = False
+    debug: bool = False
+    sync_batchnorm: bool = False
     profile: None = None
     seed: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**63)] = 0
     deterministic: bool = False
@@ -169,6 +175,7 @@ _ALLOWED = {
     "nonfinite": "'raise', 'skip', 'ignore'",
     "seed": "a whole number from 0 to 2**63 - 1",
     "strategy": ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
+    "num_nodes": "a whole number from 1 on",
     "name": "letters, digits and . _ + = - (no dot first), parts separated by /",
     "accelerator": "auto, cpu, gpu, or a device type that torch.accelerator knows",
     "devices": 'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"',
@@ -179,11 +186,8 @@ for _limit in ("val", "test", "predict"):
 _ALLOWED["overfit_batches"] = "a count (int), a part (float from 0.0 to 1.0), or 0"
 _SHOWN = 7  # with the traceback's head, the user's line and the rest: 12 lines
 _LATER = {
-    "num_nodes": "1",
     "max_restarts": "0",
     "timeouts": "None",
-    "debug": "False",
-    "sync_batchnorm": "False",
     "profile": "None",
     "compile": "False",
 }
@@ -230,7 +234,7 @@ def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[
         wrong = list(dict.fromkeys(str(e["loc"][0]) for e in error.errors()))
         problems += [(name, _violation(name, given[name])) for name in wrong]
     problems += _precision_problems(given)
-    if not {"accelerator", "devices"} & {name for name, _ in problems}:
+    if not {"accelerator", "devices", "num_nodes"} & {name for name, _ in problems}:
         problems += _device_problems(given)
     if arguments is not None:
         problems += _together(arguments)
@@ -289,7 +293,8 @@ def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _device_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
     try:
-        find_device(given.get("accelerator", "auto"), given.get("devices", "auto"))
+        fields = ("accelerator", "devices", "num_nodes")
+        find_environment(*(given.get(f, TrainerArguments.model_fields[f].default) for f in fields))
     except PacelineError as error:
         name = "accelerator" if "accelerator=" in str(error) else "devices"
         return [(name, "; ".join(line.strip() for line in str(error).splitlines()))]

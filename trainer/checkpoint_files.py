@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -39,33 +39,47 @@ class NewerFormatError(PacelineError):
     """A checkpoint that is whole, and of a format this version does not know."""
 
 
-def write(target: Path, strategy: Strategy, tensors: dict[str, Tensor], state: Any, manifest: Any) -> None:
-    """Write a checkpoint folder.
+def write(
+    target: Path,
+    strategy: Strategy,
+    tensors: dict[str, Tensor],
+    state: Callable[[], Any],
+    manifest: Any,
+    on_rank_zero: Callable[[Callable[[], None]], None],
+) -> None:
+    """Write a checkpoint folder. Called on all ranks: each writes its tensors, rank 0 all else.
 
     Args:
         target: The folder to be; it must not exist.
-        tensors: By name, ``model.*`` and ``optim.*``.
-        state: Plain JSON data.
+        tensors: By name, ``model.*`` and ``optim.*``; the same ones on several ranks are written once.
+        state: Gives plain JSON data.
         manifest: Plain JSON data that becomes part of the manifest.
+        on_rank_zero: Runs a function on rank 0 while all wait, and raises its error on all of them.
 
     Raises:
         CheckpointError: when the target exists.
     """
-    if target.exists():
-        raise CheckpointError("a checkpoint is never written over", where=str(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = target.parent / f"{_STAGING}{target.name}.{os.getpid()}"
-    if staging.exists():
-        shutil.rmtree(staging)
-    staging.mkdir()
-    try:
-        files = {name: 1 if name.startswith("model.") else 2 for name in tensors}
-        strategy.save_tensors(str(staging), _unshared(tensors), files)
+    staging = target.parent / f"{_STAGING}{target.name}"
+
+    def begin() -> None:
+        if target.exists():
+            raise CheckpointError("a checkpoint is never written over", where=str(target))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+
+    def commit() -> None:
         _rename_shards(staging)
-        _write_synced(staging / STATE, json.dumps(state).encode())
+        _write_synced(staging / STATE, json.dumps(state()).encode())
         seal(staging, manifest)
         os.rename(staging, target)
         _sync_folder(target.parent)
+
+    on_rank_zero(begin)
+    try:
+        files = {name: 1 if name.startswith("model.") else 2 for name in tensors}
+        strategy.save_tensors(str(staging), _unshared(tensors), files)
+        on_rank_zero(commit)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
@@ -76,10 +90,15 @@ def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():
-        memory = tensor.untyped_storage().data_ptr()
+        memory = _memory_of(tensor)
         result[name] = tensor.clone() if memory in seen else tensor
         seen.add(memory)
     return result
+
+
+def _memory_of(tensor: Tensor) -> int:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.untyped_storage().data_ptr() if local.numel() else id(tensor)
 
 
 def seal(folder: Path, manifest: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from ..errors import PacelineError
 from .batch import map_tensors
 from .feed import Feed
+from .ghost import nothing_kept
 from .loop import positional_arguments
 from .metrics import MetricStore
 from .modes import evaluating
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 _HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
+_NOTHING = object()
 PHASES = {"validate": "val", "test": "test", "predict": "predict"}
 
 
@@ -34,7 +37,7 @@ class EvaluationLoop:
 
     def __init__(self, trainer: Trainer, stage: str, feeds: dict[str, Feed]) -> None:
         self.trainer, self.stage, self.feeds = trainer, stage, feeds
-        self.store = MetricStore(PHASES[stage], trainer.say)
+        self.store = MetricStore(PHASES[stage], trainer.say, trainer.strategy)
         step = getattr(trainer.module, STEPS[stage])
         self.step = trainer.strategy.step_function(trainer.module, STEPS[stage])
         self.takes = min(positional_arguments(step), 3)
@@ -55,17 +58,21 @@ class EvaluationLoop:
                 publish(self.store.close_epoch())
 
     def predict(self) -> list[Any]:
-        """One pass; the output of each batch, on the CPU, in the data's order."""
+        """One pass; the output of each batch, on the CPU, in the data's order, on every rank."""
         outputs: list[Any] = []
         with self._trace_free():
             self._read_all(lambda output: outputs.append(map_tensors(output, lambda t: t.to("cpu"))), None)
             self.trainer.hooks.call(f"{self.hook}_end", self.trainer)
-        return outputs
+        if self.trainer.world == 1:
+            return outputs
+        turns = zip_longest(*self.trainer.strategy.gather(outputs), fillvalue=_NOTHING)
+        return [output for turn in turns for output in turn if output is not _NOTHING]
 
     @contextmanager
     def _trace_free(self) -> Iterator[None]:
         trainer = self.trainer
         with (
+            trainer.strategy.evaluation(trainer.module),
             evaluating(trainer.module),
             torch.no_grad(),
             untouched(trainer.strategy.device),
@@ -84,12 +91,16 @@ class EvaluationLoop:
     def _read(self, feed: Feed, number: int, keep: Callable[[Any], None], limit: int | None) -> None:
         step_end = self.trainer.hooks[f"{self.hook}_step_end"]
         batch_idx = -1
-        for batch_idx, (batches, sizes, _) in enumerate(feed.steps(0)):
+        for batch_idx, (batches, sizes, _, _) in enumerate(feed.steps(0)):
             interrupted = self.trainer.stop_asked and self.trainer.stage != "fit"
             if batch_idx == limit or interrupted:
                 break
             batch = batches[0]
             self.store.weight = sizes[0]
+            if not sizes[0]:  # the other ranks have samples left, and may need this one to compute
+                with nothing_kept(self.trainer, self.store):
+                    self.step(*(batch, batch_idx, number)[: self.takes])
+                continue
             output = self.step(*(batch, batch_idx, number)[: self.takes])
             keep(output)
             for hook in step_end:

@@ -1,7 +1,7 @@
 """Turns what the user gave as training or evaluation data into steps of micro-batches.
 
-A feed yields, step by step, ``(batches, sizes, advance)``: this rank's micro-batches, the samples in each,
-and by how much the position moves (samples of all ranks).
+A feed yields, step by step, ``(batches, sizes, total, advance)``: this rank's micro-batches, the samples in
+each, the samples in those of all ranks (None where this rank cannot know), and how far the position moves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ..errors import PacelineError
 from .rng import cpu_state, set_cpu_state
 
-Step = tuple[list[Any], list[int], int]
+Step = tuple[list[Any], list[int], int | None, int]
 
 
 @dataclass(frozen=True)

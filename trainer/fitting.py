@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import torch
 
 from ..callbacks.monitor import monitor_name
 from ..errors import PacelineError, nearest
+from ..strategies import StepPlan
 from . import checkpoint_files as files
 from . import snapshot
 from .announce import first_lines
@@ -18,7 +20,7 @@ from .evaluation import EvaluationLoop
 from .loop import TrainLoop
 from .module import is_overridden
 from .optimization import Optimization, read_configuration
-from .rng import seed_everything
+from .rng import derive, seed_everything
 from .run import find_resume
 from .run_folder import make_run_folder, write_config, write_environment
 from .sources import evaluation_feeds, find_data, training_feed
@@ -64,7 +66,9 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> Train
         torch.use_deterministic_algorithms(True)
     source = None
     if resume is not None:
-        source = find_resume(resume, arguments.run_dir, trainer.name, trainer.say)
+        source = trainer.on_rank_zero(
+            lambda: find_resume(resume, arguments.run_dir, trainer.name, trainer.say)
+        )
     saved = files.read_manifest(source)["counters"]["global_batch"] if source else 0
     train = find_data(data.train, "train", data.datamodule, module)
     feed = training_feed(trainer, train, saved)
@@ -76,15 +80,24 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> Train
         configured = module.configure_optimizers()
         return read_configuration(module, configured, module.automatic_optimization)
 
+    check_ranks(trainer, feed)
+    whole = feed.step_size
+    strategy.plan = StepPlan(
+        samples=whole,
+        micro_batch=None if whole is None else -(-whole // (feed.micro_batches * trainer.world)),
+        micro_batches=feed.micro_batches,
+        clip_norm=arguments.clip_grad_norm,
+    )
     trainer.optimization = strategy.setup(module, build_optimizers)
+    if trainer.rank:  # what is drawn in the model from here on is another rank's own
+        seed_everything(derive(arguments.seed, trainer.rank))
     for optimizer in trainer.optimization.optimizers:
         optimizer.zero_grad(set_to_none=True)  # what a module brings along is no part of step 1
     _check_monitored_phases(trainer, bool(validation))
-    if source is not None:
-        snapshot.restore(trainer, source)
+    inexact = snapshot.restore(trainer, source) if source is not None else []
     _settle_folder(trainer, source)
     trainer.state.global_batch = feed.step_size or 0
-    for line in first_lines(trainer, feed, source, []):
+    for line in first_lines(trainer, feed, source, inexact):
         trainer.say(line)
     loop = EvaluationLoop(trainer, "validate", validation) if validation else None
     trainer.validation = loop
@@ -123,12 +136,45 @@ def _settle_folder(trainer: Trainer, source: Path | None) -> None:
     if arguments.fast_dev_run:
         trainer.folder = None
     elif trainer.folder is None:
-        trainer.folder = make_run_folder(arguments.run_dir, trainer.name)
-        write_config(trainer.folder, trainer.config() | ({"parent": parent} if parent else {}))
-        write_environment(trainer.folder)
-    if trainer.folder is not None:
+        trainer.folder = trainer.on_rank_zero(lambda: _new_folder(trainer, parent))
+    if trainer.folder is not None and trainer.is_global_zero:
         files.sweep(trainer.folder / "checkpoints")
-    trainer.run_log.open(trainer.folder)
+    trainer.run_log.open(trainer.folder, trainer.rank)
+
+
+def _new_folder(trainer: Trainer, parent: str | None) -> Path:
+    folder = make_run_folder(trainer.settings.run_dir, trainer.name)
+    write_config(folder, trainer.config() | ({"parent": parent} if parent else {}))
+    write_environment(folder)
+    return folder
+
+
+def check_ranks(trainer: Trainer, feed: Feed) -> None:
+    """See that all ranks are about to do the same, before they wait for each other in vain.
+
+    Raises:
+        PacelineError: on every rank, naming the one that has another module, data or settings.
+    """
+    if trainer.world == 1:
+        return
+    parts = [f"{name} {list(p.shape)} {p.dtype}" for name, p in trainer.module.named_parameters()]
+    mine = {
+        "module": f"{type(trainer.module).__name__} of {len(parts)} parameters, "
+        f"checksum of their shapes {zlib.crc32(str(parts).encode()):08x}",
+        "training data": str(feed.fingerprint()),
+        "arguments": str(trainer.config()["trainer"]),
+    }
+    everyone = trainer.strategy.gather(mine)
+    for rank, other in enumerate(everyone):
+        for what, value in other.items():
+            if value != everyone[0][what]:
+                raise PacelineError(
+                    f"rank {rank} has another {what} than rank 0",
+                    got=value[:300],
+                    allowed=everyone[0][what][:300],
+                    fix="every rank runs the script from its top: seed what it draws, and read the same "
+                    "files on all",
+                )
 
 
 def run_name(settings_name: str | None, module: Any) -> str:

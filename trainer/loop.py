@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ..durations import Cadence, Duration
 from ..errors import PacelineError
+from .agreement import Agreement
 from .feed import Feed
+from .ghost import nothing_kept
 from .optimization import Optimization, Schedule
 from .output import log_evaluation_output, read_training_output
 
@@ -43,7 +46,9 @@ class TrainLoop:
         self.takes_index = positional_arguments(module.training_step) > 1
         self.loss_value = self.store.value("loss")
         self.reads_loss = settings.nonfinite != "ignore"
-        self.clock = trainer.clock
+        self.clock = trainer.agreed_clock
+        self.world = trainer.world
+        self.agreement = Agreement(trainer) if self.world > 1 else None
         self.optimizer = optimization.optimizers[0]
         self.step_schedules = optimization.of_interval("step") if not self.manual else []
         self.hooks = trainer.hooks
@@ -75,6 +80,8 @@ class TrainLoop:
         trainer = self.trainer
         while not trainer.done:
             self.epoch()
+        if self.agreement is not None:  # a signal may have come behind the last word
+            self.agreement.now()
         if self.manual and not any(o.has_stepped for o in trainer.manual_optimizers):
             trainer.say(
                 "no weight has changed: under manual optimization training_step calls optimizer.step()"
@@ -91,8 +98,8 @@ class TrainLoop:
         take_step = self.manual_step if self.manual else self.step
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
-        for batches, sizes, advance in feed.steps(state.epoch, state.position):
-            outputs = take_step(batches, sizes)
+        for batches, sizes, total, advance in feed.steps(state.epoch, state.position):
+            outputs = take_step(batches, sizes, total)
             state.global_step += 1
             state.position += advance
             state.samples += advance
@@ -101,6 +108,8 @@ class TrainLoop:
             eventful = feed.ended or state.global_step >= self.next_event
             if eventful:
                 self.events(feed.ended)
+            elif self.agreement is not None and state.global_step >= self.agreement.next_step:
+                self.agreement.at_boundary()
             for hook in self.on_step_boundary:
                 hook(trainer)
             if feed.ended or trainer.stop_asked or (eventful and trainer.done):
@@ -111,24 +120,36 @@ class TrainLoop:
         for hook in self.on_step_boundary:
             hook(trainer)
 
-    def step(self, batches: list[Any], sizes: list[int]) -> list[Any]:
-        """One optimizer step: its micro-batches, then one update. What ``training_step`` returned."""
+    def step(self, batches: list[Any], sizes: list[int], total: int | None) -> list[Any]:
+        """One optimizer step: its micro-batches, then one update. What ``training_step`` returned.
+
+        Args:
+            sizes: The samples in each of this rank's micro-batches.
+            total: The samples of all ranks; None where they are known to nobody yet.
+        """
         trainer, state, store, strategy = self.trainer, self.state, self.store, self.strategy
         for hook in self.on_step_start:
             hook(trainer, batches)
         outputs: list[Any] = []
         weights: list[Any] = []
+        sum_of_weights: Callable[[], Tensor] | None = None
+        many = len(batches) > 1
         for index, batch in enumerate(batches):
             store.weight = size = sizes[index]
-            if self.takes_index:
+            if many:
+                strategy.synchronise_gradients(index == len(batches) - 1)
+            if not size:
+                output = self.ghost_step(batch)
+            elif self.takes_index:
                 output = self.training_step(batch, state.batch_idx)
             else:
                 output = self.training_step(batch)
-            outputs.append(output)
+            if size:
+                outputs.append(output)
             state.batch_idx += 1
-            loss, weight = output, None
+            loss, weight = output, None if total else size
             if type(loss) is not Tensor or not loss.requires_grad or loss.numel() != 1:
-                loss, weight = read_training_output(output, store, f"{trainer.place}{self.source}")
+                loss, weight = read_training_output(output, weight, store, f"{trainer.place}{self.source}")
             if self.reads_loss or loss.is_cpu:
                 value = loss.item()
                 if not math.isfinite(value) and self.reads_loss:
@@ -136,61 +157,82 @@ class TrainLoop:
                 self.loss_value.add(value, size if weight is None else float(weight))
             else:
                 store.log("loss", loss, weight=weight)
-            if len(batches) > 1:
-                strategy.synchronise_gradients(index == len(batches) - 1)
-                loss = self.weigh(loss, weight, weights, index, size / sum(sizes))
+            if many or self.world > 1:
+                loss = self.weigh(loss, weight, weights, index, size * self.world / (total or 1))
+            if weights and index == len(batches) - 1:  # on its way while backward runs
+                sum_of_weights = strategy.reduce_later(self.as_word(sum(weights)))
             strategy.backward(loss)
         if self.touches_gradients or weights:
-            self.finish_gradients(weights)
+            self.finish_gradients(sum_of_weights)
         if strategy.step(self.optimizer):
             for schedule in self.step_schedules:
                 self.advance(schedule, state.global_step + 1)
         return outputs
 
-    def manual_step(self, batches: list[Any], sizes: list[int]) -> list[Any]:
+    def ghost_step(self, batch: Any) -> Any:
+        """A rank without a sample runs the step's first one with weight 0; nothing of it is kept."""
+        with nothing_kept(self.trainer, self.store):
+            return self.training_step(*(batch, self.state.batch_idx)[: 2 if self.takes_index else 1])
+
+    def manual_step(self, batches: list[Any], sizes: list[int], total: int | None) -> list[Any]:
         """A step whose backward and updates are the user's own."""
         trainer, state = self.trainer, self.state
         for hook in self.on_step_start:
             hook(trainer, batches)
         self.store.weight = sizes[0]
-        if self.takes_index:
+        # What manual_backward multiplies a loss by: ranks average, a batch counts by its samples.
+        trainer.share = 1.0 if total is None else sizes[0] * self.world / total
+        if not sizes[0]:
+            output = self.ghost_step(batches[0])
+        elif self.takes_index:
             output = self.training_step(batches[0], state.batch_idx)
         else:
             output = self.training_step(batches[0])
         state.batch_idx += 1
-        log_evaluation_output(output, self.store)
+        if sizes[0]:
+            log_evaluation_output(output, self.store)
         self.strategy.precision.update()
         return [output]
 
     def weigh(self, loss: Tensor, weight: Any, weights: list[Any], index: int, share: float) -> Tensor:
-        """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight).
+        """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight) over all ranks.
 
         A weight known only now is kept in ``weights``; the sum is divided out when all are known.
+
+        Args:
+            share: The part by samples, times the ranks: gradients are averaged over them.
         """
         if len(weights) != (0 if weight is None else index):
             raise _some_weights(self.trainer.place)
         if weight is None:
-            return loss * share
-        if self.state.weight_reference is None and weight > 0:
+            return loss if share == 1.0 else loss * share
+        if self.state.weight_reference is None:
             # A power of two near the weights: scaled losses keep the range of the loss, exactly.
-            self.state.weight_reference = 2.0 ** round(math.log2(float(weight)))
+            near = 2.0 ** round(math.log2(float(weight))) if weight > 0 else 1.0
+            self.state.weight_reference = self.strategy.broadcast(near)
         weights.append(weight)
-        weighed: Tensor = loss * (weight / (self.state.weight_reference or 1.0))
+        weighed: Tensor = loss * (weight / self.state.weight_reference)
         return weighed
 
-    def finish_gradients(self, weights: list[Any]) -> None:
+    def finish_gradients(self, sum_of_weights: Callable[[], Tensor] | None) -> None:
         """Unscale the gradients, divide the weights' sum out, show them to hooks, clip them."""
         optimizer, strategy, settings = self.optimizer, self.strategy, self.trainer.settings
         strategy.unscale(optimizer)
-        if weights:
-            total, reference = sum(weights), self.state.weight_reference or 1.0
-            least = 1e-30  # a step without any weight has no gradient, not a NaN
-            total = total.clamp(min=least) if isinstance(total, Tensor) else max(total, least)
-            strategy.multiply_gradients(optimizer, reference / total)
+        if sum_of_weights is not None:
+            # A step without any weight has no gradient, not a NaN.
+            total = sum_of_weights().clamp(min=1e-30).squeeze(0)
+            strategy.multiply_gradients(
+                optimizer, (self.state.weight_reference or 1.0) * self.world / total
+            )
         for hook in self.on_before_optimizer_step:
             hook(self.trainer, optimizer)
         if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
             strategy.clip(optimizer, settings.clip_grad_norm, settings.clip_grad_value)
+
+    def as_word(self, value: Any) -> Tensor:
+        """One number as a tensor on the device."""
+        wide = torch.float32 if self.strategy.device.type == "mps" else torch.float64
+        return torch.as_tensor(value, dtype=wide, device=self.strategy.device).reshape(1)
 
     def events(self, epoch_ended: bool) -> None:
         """What does not happen in every step: a log point, a validation, the end of the epoch."""
@@ -208,6 +250,8 @@ class TrainLoop:
             cadence.last_seconds = self.clock()  # the validation's own time does not count
         if epoch_ended:
             self.end_epoch()
+        if self.agreement is not None:
+            self.agreement.now()
         self.next_event = self.find_next_event()
 
     def find_next_event(self) -> float:

@@ -47,7 +47,7 @@ class ManualOptimizer:
             hook(trainer, self.optimizer)
         if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
             strategy.clip(self.optimizer, settings.clip_grad_norm, settings.clip_grad_value)
-        strategy.precision.step(self.optimizer)
+        strategy.update(self.optimizer)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""

@@ -150,11 +150,12 @@ class MapFeed(Feed):
                     fix="a loader's __iter__ must give one batch for each batch of its batch sampler",
                 ) from None
             if sizes is None:
-                yield batches, [p.size for p in pieces], advance
+                yield batches, [p.size for p in pieces], advance, advance
             else:
                 moved, start = sum(sizes[start : start + advance]), start + advance
-                pairs = zip(pieces, batches, strict=True)
-                yield batches, [self._size(p, b, sizes) for p, b in pairs], moved
+                mine = [self._size(p, b, sizes) for p, b in zip(pieces, batches, strict=True)]
+                alone = sum(mine) if self._layout.world == 1 else None
+                yield batches, mine, moved if self._collates else alone, moved
 
     def _isolation(self, epoch: int, start: int) -> Callable[[], None] | None:
         """What to seed before a read; None where a read cannot draw in this process."""

@@ -11,80 +11,76 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..callbacks.monitor import full_name
 from ..errors import PacelineError, nearest
+from ..strategies import Strategy
 from .batch import describe
 
 REDUCTIONS = ("mean", "sum", "min", "max")
 
 
-class _Value:
-    """One name's contributions: those of the log window, and with ``_epoch`` those of the whole epoch."""
+class _Sums:
+    """What came in under one name, of which a value can be made."""
 
-    __slots__ = ("count", "epoch_count", "epoch_total", "pending", "reduce", "shown", "total", "weight")
+    __slots__ = ("count", "reduce", "total", "weight")
+
+    def __init__(
+        self, reduce: str, total: float | None = None, weight: float = 0.0, count: int = 0
+    ) -> None:
+        self.reduce, self.weight, self.count = reduce, weight, count
+        self.total = _start(reduce) if total is None else total
+
+    def take(self, other: _Sums) -> None:
+        """Add what another one holds."""
+        if other.count:
+            if self.reduce in ("mean", "sum"):
+                self.total += other.total
+            else:
+                self.total = _pick(self.reduce, self.total, other.total)
+            self.weight += other.weight
+            self.count += other.count
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.total, self.weight, self.count = _start(self.reduce), 0.0, 0
+
+    def result(self) -> float | None:
+        """The value; None where nothing came in."""
+        if not self.count:
+            return None
+        if self.reduce != "mean":
+            return self.total
+        return self.total / self.weight if self.weight else math.nan
+
+    def plain(self) -> list[Any]:
+        """As plain data, in the order of the constructor."""
+        return [self.reduce, self.total, self.weight, self.count]
+
+
+class _Value:
+    """One name's contributions: those of the log window, and those of the epoch before it."""
+
+    __slots__ = ("epoch", "pending", "reduce", "shown", "window")
 
     def __init__(self, reduce: str) -> None:
         self.reduce, self.shown = reduce, False
         self.pending: list[tuple[Tensor, float | Tensor]] = []
-        self.total, self.weight, self.count = _start(reduce), 0.0, 0
-        self.epoch_total, self.epoch_count = _start(reduce), 0.0
+        self.window, self.epoch = _Sums(reduce), _Sums(reduce)
 
     def add(self, value: float, weight: float) -> None:
         """Take one contribution that is on the host."""
-        self.count += 1
+        sums = self.window
+        sums.count += 1
         if self.reduce == "mean":
             if weight:  # what counts nothing cannot make it NaN either
-                self.total += value * weight
-                self.weight += weight
+                sums.total += value * weight
+                sums.weight += weight
         elif self.reduce == "sum":
-            self.total += value
+            sums.total += value
         else:
-            self.total = _pick(self.reduce, self.total, value)
-
-    def peek_window(self) -> float | None:
-        """The window's value; None where nothing came in."""
-        return self._result(self.total, self.weight) if self.count else None
-
-    def take_window(self) -> float | None:
-        """The window's value, its sums forgotten."""
-        value = self.peek_window()
-        self.total, self.weight, self.count = _start(self.reduce), 0.0, 0
-        return value
-
-    def close_window(self) -> float | None:
-        """The window's value, its sums added to the epoch's; None where nothing came in."""
-        if not self.count:
-            return None
-        if self.reduce in ("mean", "sum"):
-            self.epoch_total += self.total
-        else:
-            self.epoch_total = _pick(self.reduce, self.epoch_total, self.total)
-        self.epoch_count += self.weight if self.reduce == "mean" else self.count
-        return self.take_window()
-
-    def close_epoch(self) -> float | None:
-        """The epoch's value; None where nothing came in."""
-        if not self.epoch_count:
-            return None
-        value = self._result(self.epoch_total, self.epoch_count)
-        self.epoch_total, self.epoch_count = _start(self.reduce), 0.0
-        return value
-
-    def _result(self, total: float, weight: float) -> float:
-        if self.reduce != "mean":
-            return total
-        return total / weight if weight else math.nan
-
-    def state(self) -> list[Any]:
-        return [self.reduce, self.total, self.weight, self.count, self.epoch_total, self.epoch_count]
-
-    @classmethod
-    def of(cls, state: list[Any]) -> _Value:
-        value = cls(state[0])
-        _, value.total, value.weight, value.count, value.epoch_total, value.epoch_count = state
-        return value
+            sums.total = _pick(self.reduce, sums.total, value)
 
 
 def _start(reduce: str) -> float:
@@ -109,8 +105,11 @@ class MetricStore:
         shown: Full names asked for on the progress bar.
     """
 
-    def __init__(self, phase: str, say: Callable[[str], None]) -> None:
+    def __init__(self, phase: str, say: Callable[[str], None], strategy: Strategy | None = None) -> None:
         self.phase = phase
+        several = strategy is not None and strategy.environment.world > 1
+        self._strategy = strategy if several else None
+        self._agreed: list[tuple[str, str]] = []
         self.weight: float = 1
         self.loader_name = ""
         self.shown: dict[str, None] = {}
@@ -242,39 +241,91 @@ class MetricStore:
             known.pending.clear()
         self._waiting.clear()
 
-    def _each(self, read: Callable[[_Value], float | None]) -> dict[str, float]:
-        self._fold()
-        return {n: found for n, value in self._values.items() if (found := read(value)) is not None}
-
     def close_window(self) -> dict[str, float]:
         """The values since the last call, by full name."""
-        return self._each(_Value.close_window)
+        return self._results("window", keep=True)
 
     def close_epoch(self) -> dict[str, float]:
         """The epoch's values, torchmetrics objects computed and reset; the window is closed too."""
-        self.close_window()
-        result = self._each(_Value.close_epoch)
-        for name, metric in self.objects.items():
-            result |= _computed(name, metric)
+        self._fold()
+        for value in self._values.values():
+            value.epoch.take(value.window)
+            value.window.clear()
+        result = self._results("epoch")
+        for name in sorted(self.objects):  # in one order on all ranks: each may communicate
+            result |= _computed(name, self.objects[name])
         self.objects.clear()
         return result
 
     def take_window(self) -> dict[str, float]:
         """The values since the last call, out of the window and not part of the epoch."""
-        return self._each(_Value.take_window)
+        return self._results("window")
 
     def peek_window(self) -> dict[str, float]:
         """The values since the last call, left in the window."""
-        return self._each(_Value.peek_window)
+        return self._found(self._merged("window"))
+
+    def _results(self, part: str, keep: bool = False) -> dict[str, float]:
+        """The merged values of a part, which begins anew; ``keep`` adds it to the epoch."""
+        found = self._found(self._merged(part))
+        for value in self._values.values():
+            if keep:
+                value.epoch.take(value.window)
+            getattr(value, part).clear()
+        return found
+
+    @staticmethod
+    def _found(merged: dict[str, _Sums]) -> dict[str, float]:
+        return {name: found for name, sums in merged.items() if (found := sums.result()) is not None}
+
+    def _merged(self, part: str) -> dict[str, _Sums]:
+        """The sums of a part over all ranks: one collective, once all know the same names."""
+        self._fold()
+        mine: dict[str, _Sums] = {name: getattr(value, part) for name, value in self._values.items()}
+        if self._strategy is None:
+            return mine
+        everyone = self._gathered(mine)
+        merged = {name: _Sums(reduce) for name, reduce in self._agreed}
+        for rows in everyone:
+            for sums, (total, weight, count) in zip(merged.values(), rows, strict=True):
+                sums.take(_Sums(sums.reduce, total, weight, int(count)))
+        return merged
+
+    def _gathered(self, mine: dict[str, _Sums]) -> list[list[list[float]]]:
+        """Total, weight and count of each agreed name, of every rank."""
+        assert self._strategy is not None
+        while True:
+            new = [name for name in mine if name not in {n for n, _ in self._agreed}]
+            rows = [mine.get(name) or _Sums(reduce) for name, reduce in self._agreed]
+            numbers = [float(bool(new)), *(n for s in rows for n in (s.total, s.weight, s.count))]
+            everyone = self._strategy.gather(torch.tensor(numbers, dtype=torch.float64))
+            if not any(found[0] for found in everyone):
+                return [found[1:].view(-1, 3).tolist() for found in everyone]
+            told = self._strategy.gather([(name, mine[name].reduce) for name in new])
+            self._agreed += dict.fromkeys(pair for pairs in told for pair in pairs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Sums of the window and the epoch under way, as plain data."""
-        self._fold()
-        return {name: value.state() for name, value in self._values.items()}
+        """Sums of the window and the epoch under way over all ranks, as plain data."""
+        windows, epochs = self._merged("window"), self._merged("epoch")
+        return {name: [sums.plain(), epochs[name].plain()] for name, sums in windows.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` gave."""
-        self._values = {name: _Value.of(saved) for name, saved in state.items()}
+        """Take back what ``state_dict`` gave; over several ranks rank 0 does."""
+        if self._strategy is not None and self._strategy.environment.rank:
+            return
+        for name, (window, epoch) in state.items():
+            value = self._values.setdefault(name, _Value(window[0]))
+            value.window, value.epoch = _Sums(*window), _Sums(*epoch)
+
+
+def metric_parts(module: nn.Module) -> dict[str, Any]:
+    """The torchmetrics objects in a module, by path; a collection's members, not the collection."""
+    return {path: part for path, part in module.named_modules() if _is_metric(part)}
+
+
+def _is_metric(part: Any) -> bool:
+    """A collection has a state too, but only of its members."""
+    return isinstance(getattr(part, "metric_state", None), Mapping) and hasattr(part, "_defaults")
 
 
 def _computed(name: str, metric: Any) -> dict[str, float]:

@@ -56,6 +56,13 @@ class TrainModule(Hooks, nn.Module):
 
     # Typed so that an override with fewer arguments, or others' names, is no error to a type checker.
 
+    def configure_model(self) -> None:
+        """Build what is too large to be built in ``__init__`` on one device; called once, before a run.
+
+        It runs under ``torch.device("meta")``: nothing is allocated. Each part then gets its values from
+        its own ``reset_parameters()``, sharded as it is made where the strategy shards.
+        """
+
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """``(self, batch, batch_idx)``: the loss of one micro-batch.
 
@@ -191,7 +198,7 @@ class TrainModule(Hooks, nn.Module):
                 where=f"{trainer.place}, rank {trainer.rank}",
                 fix='look at the batch or lower the learning rate; nonfinite="ignore" goes on',
             )
-        trainer.strategy.backward(loss)
+        trainer.strategy.backward(loss if trainer.share == 1.0 else loss * trainer.share)
 
     @classmethod
     def load_from_checkpoint(cls: type[T], path: Any, **arguments: Any) -> T:
@@ -236,6 +243,14 @@ def _unknown_log_argument(name: str) -> PacelineError:
         meant=None if name in _LOG_PEERS else nearest(name, ("prog_bar", "weight", "reduce")),
         fix=_LOG_PEERS.get(name),
     )
+
+
+def configure(module: TrainModule) -> None:
+    """Call ``configure_model`` on the meta device, where it was not called yet."""
+    if is_overridden(module, "configure_model") and not vars(module).get("_configured"):
+        with torch.device("meta"):
+            module.configure_model()
+        vars(module)["_configured"] = True
 
 
 def is_overridden(module: TrainModule, name: str) -> bool:

@@ -14,15 +14,14 @@ from .metrics import MetricStore
 _RETURN = "a Tensor, or a mapping with 'loss' (and optionally 'weight' and values to log)"
 
 
-def read_training_output(output: Any, store: MetricStore, where: str) -> tuple[Tensor, Any]:
-    """The loss to go backward from and the weight that was returned with it (None: the samples).
+def read_training_output(output: Any, weight: Any, store: MetricStore, where: str) -> tuple[Tensor, Any]:
+    """The loss to go backward from and the weight that was returned with it, else ``weight``.
 
     Values beside them in a mapping are logged.
 
     Raises:
         PacelineError: for an output without a loss, or one that cannot be trained on.
     """
-    weight = None
     if isinstance(output, Tensor):
         loss = output
     elif isinstance(output, Mapping):
@@ -34,7 +33,7 @@ def read_training_output(output: Any, store: MetricStore, where: str) -> tuple[T
                 allowed=_RETURN,
                 fix="name the value to train on 'loss'",
             )
-        loss, weight = output["loss"], output.get("weight")
+        loss, weight = output["loss"], output.get("weight", weight)
         log_rest(output, store, weight)
     elif isinstance(output, (int, float)):
         raise _bad_loss(output, where)

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import PacelineError
+from ..strategies.launch import write_output_to
 
 
 def make_run_folder(run_dir: str | Path, name: str) -> Path:
@@ -83,9 +84,16 @@ class RunLog:
         self._path: Path | None = None
         self._kept: list[str] = []
 
-    def open(self, folder: Path | None) -> None:
-        """Write to this folder's log.txt from now on; None: to the console only."""
-        self._path = folder / "log.txt" if folder is not None else None
+    def open(self, folder: Path | None, rank: int = 0) -> None:
+        """Write to this folder's log from now on; None: to the console only.
+
+        Rank 0 has log.txt; another rank has a log of its own, with everything it prints.
+        """
+        self._path = None
+        if folder is not None:
+            self._path = folder / (f"log-rank-{rank}.txt" if rank else "log.txt")
+            if rank:
+                write_output_to(self._path)
         kept, self._kept = self._kept, []
         for line in kept:
             self._write(line)

@@ -22,6 +22,7 @@ from .manual import ManualOptimizer
 from .metrics import MetricStore
 from .module import TrainModule
 from .optimization import Optimization
+from .ranks import Ranks
 from .run import Run
 from .run_folder import RunLog
 from .state import TrainState
@@ -47,7 +48,7 @@ _ATTRIBUTE_PEERS = {
 }
 
 
-class Session:
+class Session(Ranks):
     """The Trainer without its verbs: state, metrics, folder, stopping, saving.
 
     Attributes:
@@ -55,7 +56,6 @@ class Session:
         metrics: The latest reduced values by full name, plain floats, the same on every rank.
         folder: The run folder; None before ``fit`` and where nothing is written.
         stage: ``fit``, ``validate``, ``test`` or ``predict``; "" between runs.
-        stop_asked: Why ``stop`` was called; None while it was not.
         sanity_checking: True during the validation before training.
         max_epochs, max_steps: The limits in force; one epoch where none was given.
     """
@@ -63,7 +63,7 @@ class Session:
     def __init__(self, settings: TrainerArguments, strategy: Strategy, callbacks: list[Callback]) -> None:
         from .arguments import elapsed_limit
 
-        self.settings, self.strategy, self.callbacks = settings, strategy, callbacks
+        self.settings, self.callbacks = settings, callbacks
         self.max_steps = 1 if settings.fast_dev_run else settings.max_steps
         no_limit = settings.max_epochs is self.max_steps is settings.max_time is None
         self.max_epochs = 1 if no_limit else settings.max_epochs
@@ -74,6 +74,12 @@ class Session:
         self.hooks: HookTable
         self.stage = ""
         self._module: TrainModule | None = None
+        self.use(strategy)
+
+    def use(self, strategy: Strategy) -> None:
+        """Compute with this strategy from now on."""
+        self.strategy = strategy
+        strategy.say = self.say
         self.reset()
 
     def reset(self) -> None:
@@ -87,9 +93,9 @@ class Session:
         self.steps_per_epoch: int | None = None
         self.validation: EvaluationLoop | None = None
         self.feeds: list[Feed] = []
-        self.train_store = self.store = MetricStore("train", self.say)
+        self.train_store = self.store = MetricStore("train", self.say, self.strategy)
         self.sanity_checking = False
-        self.stop_asked: str | None = None
+        self.forget_stop()
         self._clock_start: float | None = None
 
     @property
@@ -127,7 +133,7 @@ class Session:
             return f"max_steps={self.max_steps} reached"
         if self.max_epochs is not None and state.epoch >= self.max_epochs:
             return f"max_epochs={self.max_epochs} reached"
-        if self._max_seconds is not None and self.clock() >= self._max_seconds:
+        if self._max_seconds is not None and self.agreed_clock() >= self._max_seconds:
             return f"max_time={self.settings.max_time} reached"
         return None
 
@@ -140,16 +146,6 @@ class Session:
     def place(self) -> str:
         """The step under way, for messages."""
         return f"step {self.state.global_step + 1}, epoch {self.state.epoch + 1}"
-
-    @property
-    def rank(self) -> int:
-        """This process' number among all, from 0."""
-        return self.strategy.environment.rank
-
-    @property
-    def is_global_zero(self) -> bool:
-        """True on the one process that writes files."""
-        return self.strategy.environment.is_global_zero
 
     @property
     def best(self) -> Path | None:
@@ -201,16 +197,12 @@ class Session:
         """Training time stands still from here."""
         self.state.elapsed, self._clock_start = self.clock(), None
 
-    def stop(self, why: str) -> None:
-        """Ask the run to end at the next step boundary; the first reason given is kept."""
-        self.stop_asked = self.stop_asked or why
-
     def is_due(self, cadence: Cadence) -> bool:
         """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""
         state = self.state
         ended = state.position == 0
         step = self.steps_per_epoch or 1 if ended else state.global_step - state.epoch_start
-        return cadence.due(state.global_step, state.epoch - ended, step, ended, self.clock)
+        return cadence.due(state.global_step, state.epoch - ended, step, ended, self.agreed_clock)
 
     # -- values --------------------------------------------------------------------------------
 
@@ -303,16 +295,18 @@ class Session:
         Raises:
             PacelineError: when there is no such submodule.
         """
-        return snapshot.export(self.module, Path(folder), submodule)
+        return snapshot.export(self, Path(folder), submodule)
 
     def delete_checkpoint(self, path: Path) -> None:
-        """Delete a checkpoint, in an order that never leaves one that looks whole."""
-        files.delete(path)
+        """Delete a checkpoint, in an order that never leaves one that looks whole. Rank 0 does."""
+        if self.is_global_zero:
+            files.delete(path)
 
     def point_to(self, pointer: str, name: str) -> None:
-        """Make ``checkpoints/<pointer>`` (``latest``, ``best``) name a checkpoint."""
+        """Make ``checkpoints/<pointer>`` (``latest``, ``best``) name a checkpoint. Rank 0 does."""
         assert self.folder is not None
-        files.write_pointer(self.folder / "checkpoints" / pointer, name)
+        if self.is_global_zero:
+            files.write_pointer(self.folder / "checkpoints" / pointer, name)
 
     def config(self) -> dict[str, Any]:
         """The resolved configuration, as plain data for config.yaml."""

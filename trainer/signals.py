@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from ..errors import mark_told
+from ..strategies.launch import is_supervised, note_stop
 
 _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
@@ -21,7 +22,7 @@ class SignalStop:
     only: elsewhere nothing is installed.
     """
 
-    def __init__(self, stop: Callable[[str], None]) -> None:
+    def __init__(self, stop: Callable[[str, int], None]) -> None:
         self._stop = stop
         self._before: dict[int, Any] = {}
         self.received: int | None = None
@@ -35,7 +36,7 @@ class SignalStop:
         self.received = number
         # A write to the descriptor: print may be under way in the very thread that is interrupted.
         os.write(2, b"\nstopping at the end of this step; a second signal ends at once\n")
-        self._stop(f"{signal.Signals(number).name} received")
+        self._stop(f"{signal.Signals(number).name} received", number)
 
     def close(self) -> None:
         """Put the earlier handlers back."""
@@ -43,11 +44,20 @@ class SignalStop:
             signal.signal(number, handler)
         self._before.clear()
 
-    def reraise(self) -> None:
-        """After an orderly stop, end the process as the signal meant: nothing of the script runs on."""
-        if self.received == signal.SIGINT:
+    def reraise(self, agreed: int | None) -> None:
+        """After an orderly stop, end the process as the signal meant: nothing of the script runs on.
+
+        Args:
+            agreed: The signal that stopped the run, which may have come to another rank.
+        """
+        number = agreed or self.received
+        if number is None:
+            return
+        if is_supervised():
+            note_stop(number)  # any other exit code is a failure to the agent
+            raise SystemExit(0)
+        if number == signal.SIGINT:
             interrupt = KeyboardInterrupt()
             mark_told(interrupt)
             raise interrupt
-        if self.received is not None:
-            raise SystemExit(128 + self.received)
+        raise SystemExit(128 + number)

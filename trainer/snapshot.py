@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from ..errors import PacelineError, nearest
-from ..strategies.single import Single
+from ..strategies import Single, Strategy
 from . import checkpoint_files as files
 from .batch import map_tensors
+from .metrics import metric_parts
 from .optimization import Optimization
 from .plain import decode, encode, is_plain
 from .rng import full_state, set_full_state
@@ -27,30 +26,31 @@ M = TypeVar("M", bound="TrainModule")
 
 
 def save(trainer: Session, folder: Path) -> None:
-    """Write a checkpoint of a run at a step boundary."""
+    """Write a checkpoint of a run at a step boundary. To be called on all ranks."""
     module, strategy = trainer.module, trainer.strategy
-    tensors = {f"model.{name}": value for name, value in _tensors(module).items()}
+    whole = strategy.module_tensors(module)  # what another rank writes is on meta here
+    tensors = {f"model.{name}": value for name, value in whole.items() if not value.is_meta}
     if not module.automatic_optimization:  # gradients may be on their way over several steps
         grads = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
         tensors |= {f"grad.{name}": value for name, value in grads.items()}
     numbers: dict[str, Any] = {}
     for index, optimizer in enumerate(trainer.optimization.optimizers):
-        found, plain = _optimizer_state(module, optimizer)
+        found, plain = strategy.optimizer_state(module, optimizer)
         tensors |= {f"optim.{index}.{name}": value for name, value in found.items()}
         numbers[str(index)] = plain
     extra: dict[str, Any] = {}
     trainer.hooks.call("on_save_checkpoint", trainer, extra)
     counters = trainer.state.state_dict() | {"elapsed": trainer.clock()}
+    of_rank = {"rng": full_state(strategy.device), "metric_objects": _metric_objects(module, trainer)}
     state = {
         "counters": counters,
-        "rng": full_state(strategy.device),
+        "ranks": strategy.gather(of_rank),
         "optimizers": numbers,
         "schedulers": [s.scheduler.state_dict() for s in trainer.optimization.schedules],
         "precision": strategy.precision.state_dict(),
         "callbacks": {c.state_key: c.state_dict() for c in trainer.callbacks},
         "data": trainer.feed_state(),
         "metrics": {"latest": trainer.metrics, "train": trainer.train_store.state_dict()},
-        "metric_objects": _metric_objects(module, trainer),
         "datamodule": trainer.datamodule.state_dict() if trainer.datamodule is not None else {},
         "extra_state": {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)},
         "hooks": extra,
@@ -68,32 +68,32 @@ def save(trainer: Session, folder: Path) -> None:
         "metrics": {k: v if v == v else "nan" for k, v in trainer.metrics.items()},
         "data": trainer.data_fingerprint(),
     }
-    files.write(folder, strategy, tensors, encode(state), manifest)
+    files.write(folder, strategy, tensors, lambda: encode(state), manifest, trainer.on_rank_zero)
 
 
-def restore(trainer: Session, folder: Path) -> None:
-    """Put a run back where a verified checkpoint left it."""
+def restore(trainer: Session, folder: Path) -> list[str]:
+    """Put a run back where a verified checkpoint left it. Returns what cannot be exact."""
     manifest = files.read_manifest(folder)
     state: dict[str, Any] = decode(files.read_state(folder))
     module, strategy = trainer.module, trainer.strategy
     names = stored_names(folder, manifest)
     load_weights(module, folder, strategy, names)
-    grads = strategy.load_tensors(str(folder), [n for n in names if n.startswith("grad.")])
-    for name, parameter in module.named_parameters():
-        if f"grad.{name}" in grads:
-            parameter.grad = grads[f"grad.{name}"].to(parameter.device)
+    _load_gradients(module, strategy, folder, names)
     optimizers = trainer.optimization.optimizers
     if len(optimizers) != len(state["optimizers"]):
         raise PacelineError(
             "the checkpoint has another number of optimizers",
             got=f"{len(optimizers)} now, {len(state['optimizers'])} in {folder}",
         )
+    parameters = dict(module.named_parameters())
     for index, optimizer in enumerate(optimizers):
         prefix = f"optim.{index}."
         wanted = [name for name in names if name.startswith(prefix)]
-        found = strategy.load_tensors(str(folder), wanted) if wanted else {}
+        owners = {n: n.removeprefix(prefix).rpartition(".")[0] for n in wanted}
+        like: dict[str, Tensor] = {n: parameters[o] for n, o in owners.items() if o in parameters}
+        found = strategy.load_tensors(str(folder), wanted, like) if wanted else {}
         tensors = {name.removeprefix(prefix): value for name, value in found.items()}
-        _load_optimizer(module, optimizer, tensors, state["optimizers"][str(index)])
+        strategy.load_optimizer(module, optimizer, tensors, state["optimizers"][str(index)])
     _load_schedulers(trainer.optimization, state["schedulers"])
     strategy.precision.load_state_dict(state["precision"])
     trainer.state.load_state_dict(state["counters"])
@@ -102,14 +102,39 @@ def restore(trainer: Session, folder: Path) -> None:
             callback.load_state_dict(state["callbacks"][callback.state_key])
     trainer.metrics.update(state["metrics"]["latest"])
     trainer.train_store.load_state_dict(state["metrics"]["train"])
-    _load_metric_objects(
-        module, trainer, map_tensors(state["metric_objects"], lambda t: t.to(strategy.device))
-    )
     trainer.load_feed_state(state["data"])
     if trainer.datamodule is not None and state["datamodule"]:
         trainer.datamodule.load_state_dict(state["datamodule"])
     trainer.hooks.call("on_load_checkpoint", trainer, state["hooks"])
-    set_full_state(state["rng"], strategy.device)
+    return _load_rank(trainer, state["ranks"])
+
+
+def _load_gradients(module: nn.Module, strategy: Strategy, folder: Path, names: list[str]) -> None:
+    wanted = [name for name in names if name.startswith("grad.")]
+    if not wanted:
+        return
+    parameters = {f"grad.{name}": p for name, p in module.named_parameters()}
+    for name, gradient in strategy.load_tensors(str(folder), wanted, parameters).items():
+        parameters[name].grad = gradient.to(parameters[name].device)
+
+
+def _load_rank(trainer: Session, ranks: list[dict[str, Any]]) -> list[str]:
+    """This rank's own state: generators, and metric objects that are half counted."""
+    device = trainer.strategy.device
+    if len(ranks) == trainer.world:
+        mine = ranks[trainer.rank]
+        objects = map_tensors(mine["metric_objects"], lambda t: t.to(device))
+        _load_metric_objects(trainer.module, trainer, objects)
+        set_full_state(mine["rng"], device)
+        return []
+    if trainer.is_global_zero:
+        set_full_state(ranks[0]["rng"], device)
+    counted = any(saved["logged_as"] for r in ranks for saved in r["metric_objects"].values())
+    return [
+        f"the checkpoint is of {len(ranks)} rank{'s' if len(ranks) > 1 else ''}: what is drawn inside the "
+        "model from here on is not what they would have drawn"
+        + (", and metric objects begin their epoch anew" if counted else "")
+    ]
 
 
 def stored_names(folder: Path, manifest: dict[str, Any]) -> list[str]:
@@ -124,7 +149,9 @@ def stored_names(folder: Path, manifest: dict[str, Any]) -> list[str]:
     return names
 
 
-def load_weights(module: nn.Module, folder: Path, strategy: Any, names: list[str] | None = None) -> None:
+def load_weights(
+    module: nn.Module, folder: Path, strategy: Strategy, names: list[str] | None = None
+) -> None:
     """Load a checkpoint's weights into ``module``.
 
     Args:
@@ -136,8 +163,9 @@ def load_weights(module: nn.Module, folder: Path, strategy: Any, names: list[str
     if names is None:
         names = stored_names(folder, files.verify(folder))
     stored = {n.removeprefix("model."): n for n in names if n.startswith("model.")}
-    mine = _tensors(module)
-    loaded = strategy.load_tensors(str(folder), stored.values())
+    mine = strategy.module_tensors(module)
+    like = {full: mine[name] for name, full in stored.items() if name in mine}
+    loaded = strategy.load_tensors(str(folder), stored.values(), like)
     values = {name: loaded[full] for name, full in stored.items()}
     differences = [f"missing in the checkpoint: {n}" for n in mine if n not in values]
     differences += [f"not in the model: {n}" for n in values if n not in mine]
@@ -154,28 +182,38 @@ def load_weights(module: nn.Module, folder: Path, strategy: Any, names: list[str
             got="\n    " + "\n    ".join(differences[:6]) + more,
         )
     extra = decode(files.read_state(folder)["extra_state"])
-    module.load_state_dict({**values, **extra})
+    strategy.load_module(module, {**values, **extra})
 
 
-def export(module: TrainModule, folder: Path, submodule: str | None) -> Path:
-    """``Trainer.export``."""
-    from safetensors.torch import save_model
-
+def export(trainer: Session, folder: Path, submodule: str | None) -> Path:
+    """``Trainer.export``. To be called on all ranks; rank 0 writes."""
+    module = trainer.module
     parts = dict(module.named_modules())
     if submodule is not None and submodule not in parts:
         raise PacelineError(
             f"{type(module).__name__} has no submodule {submodule!r}",
             meant=nearest(submodule, parts),
         )
-    part = module if submodule is None else parts[submodule]
+    part, prefix = (module, "") if submodule is None else (parts[submodule], f"{submodule}.")
+    everything = trainer.strategy.full_tensors(module)
+    tensors = {n.removeprefix(prefix): v for n, v in everything.items() if n.startswith(prefix)}
+    trainer.on_rank_zero(lambda: _write_export(module, part, tensors, folder))
+    return folder
+
+
+def _write_export(module: TrainModule, part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+    from safetensors.torch import save_file
+
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(part, str(folder / "model.safetensors"))
+    # Tied weights are written once, under their first name, as safetensors has it.
+    once = {n for n, _ in [*part.named_parameters(), *part.named_buffers()]}
+    kept = {n: v.detach().to("cpu", copy=True).contiguous() for n, v in tensors.items() if n in once}
+    save_file(kept, str(folder / "model.safetensors"), metadata={"format": "pt"})
     about = {
         "class": f"{type(part).__module__}:{type(part).__qualname__}",
         "hparams": {k: v for k, v in module.hparams.items() if is_plain(v)},
     }
     (folder / "config.json").write_text(json.dumps(encode(about), indent=1) + "\n")
-    return folder
 
 
 def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:
@@ -194,6 +232,9 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
     hparams = {name: decode(value) for name, value in recorded["hparams"].items()} | arguments
     positional = _by_position(cls, hparams)
     module = cls(*positional, **hparams)
+    if not vars(module).get("_configured"):
+        module.configure_model()
+        vars(module)["_configured"] = True
     load_weights(module, folder, Single(), stored_names(folder, manifest))
     return module
 
@@ -214,66 +255,6 @@ def _by_position(cls: type, hparams: dict[str, Any]) -> list[Any]:
     return positional
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-
-
-def _parameter_names(module: nn.Module) -> dict[int, str]:
-    return {id(p): name for name, p in module.named_parameters()}
-
-
-def _optimizer_state(module: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Moments by ``<parameter>.<key>``, and the rest: groups and plain values, by parameter name."""
-    names = _parameter_names(module)
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, Any] = {}
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            name = f"{names[id(parameter)]}.{key}"
-            (tensors if isinstance(value, Tensor) else values)[name] = value
-    groups = [
-        {key: value for key, value in group.items() if key != "params"}
-        | {"params": [names[id(p)] for p in group["params"]]}
-        for group in optimizer.param_groups
-    ]
-    return tensors, {"groups": groups, "values": values}
-
-
-def _load_optimizer(
-    module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
-) -> None:
-    names = _parameter_names(module)
-    content = optimizer.state_dict()
-    parameters = {
-        position: parameter
-        for group, saved in zip(optimizer.param_groups, content["param_groups"], strict=True)
-        for position, parameter in zip(saved["params"], group["params"], strict=True)
-    }
-    by_position = {position: names[id(parameter)] for position, parameter in parameters.items()}
-    mine = [[by_position[i] for i in saved["params"]] for saved in content["param_groups"]]
-    if [sorted(g) for g in mine] != [sorted(g["params"]) for g in plain["groups"]]:
-        raise PacelineError(
-            "the optimizer's parameter groups are not those of the checkpoint",
-            got=f"{[len(g) for g in mine]} parameters a group",
-            allowed=f"{[len(g['params']) for g in plain['groups']]}, by the same names",
-        )
-    everything: dict[str, Any] = {**tensors, **plain["values"]}
-    by_name: dict[str, dict[str, Any]] = {}
-    for full, value in everything.items():
-        name, _, key = full.rpartition(".")
-        by_name.setdefault(name, {})[key] = value
-    content["state"] = {i: by_name[n] for i, n in by_position.items() if n in by_name}
-    for saved, group in zip(content["param_groups"], plain["groups"], strict=True):
-        saved.update({key: value for key, value in group.items() if key != "params"})
-    optimizer.load_state_dict(content)
-    # torch casts state to its parameter's dtype; what was kept in another one stays in it.
-    for position, kept in content["state"].items():
-        state = optimizer.state[parameters[position]]
-        for key, value in kept.items():
-            if isinstance(value, Tensor) and state[key].dtype != value.dtype:
-                state[key] = value.to(state[key].device)
-
-
 def _load_schedulers(optimization: Optimization, states: list[dict[str, Any]]) -> None:
     if len(states) != len(optimization.schedules):
         raise PacelineError(
@@ -287,6 +268,7 @@ def _load_schedulers(optimization: Optimization, states: list[dict[str, Any]]) -
 def _metric_objects(module: nn.Module, trainer: Session) -> dict[str, Any]:
     """The states of torchmetrics objects, which a state_dict leaves out: an epoch may be half counted."""
     waiting = {id(metric): name for name, metric in trainer.train_store.objects.items()}
+    metrics = {id(part) for part in metric_parts(module).values()}
     return {
         path: {
             "state": dict(part.metric_state),
@@ -294,22 +276,17 @@ def _metric_objects(module: nn.Module, trainer: Session) -> dict[str, Any]:
             "logged_as": waiting.get(id(part)),
         }
         for path, part in module.named_modules()
-        if _is_metric(part) or id(part) in waiting
+        if id(part) in metrics or id(part) in waiting
     }
 
 
-def _is_metric(part: Any) -> bool:
-    """A torchmetrics Metric; a collection has a state too, but only of its members."""
-    return isinstance(getattr(part, "metric_state", None), Mapping) and hasattr(part, "_defaults")
-
-
 def _load_metric_objects(module: nn.Module, trainer: Session, states: dict[str, Any]) -> None:
-    parts = dict(module.named_modules())
+    parts, metrics = dict(module.named_modules()), metric_parts(module)
     for path, saved in states.items():
         part: Any = parts.get(path)
         if part is None:
             continue
-        if _is_metric(part):
+        if path in metrics:
             for key, value in saved["state"].items():
                 setattr(part, key, value)
             part._update_count = saved["count"]

@@ -118,13 +118,13 @@ class StreamFeed(Feed):
                 passed += size
                 continue
             self.ended = number == last
-            yield [batch], [size], size
+            yield [batch], [size], size, size
 
     def _iterate(self) -> Iterator[Any]:
         """The source's own iteration, begun at the first read: under that read's seed."""
         yield from iter(self._source)
 
-    def _gather(self, iterator: Iterator[Any], epoch: int) -> tuple[list[Any], list[int], int]:
+    def _gather(self, iterator: Iterator[Any], epoch: int) -> Step:
         """This rank's micro-batches of a step, their sizes, and the samples of all ranks in it.
 
         All ranks read all batches, so all know the same. One left without gets the first, of size 0.
@@ -149,7 +149,7 @@ class StreamFeed(Feed):
         if len(batches) < -(-count // world):
             batches.append(first)
             sizes.append(0)
-        return batches, sizes, total
+        return batches, sizes, total, total
 
     def _isolate(self, epoch: int) -> Callable[[], None] | None:
         if self._ready:

@@ -20,49 +20,41 @@ from ..callbacks import (
     TensorBoard,
 )
 from ..callbacks.hooks import HookTable
-from ..errors import PacelineError, nearest
-from ..strategies import Environment, Precision, Strategy, find_device, make_precision, make_strategy
+from ..errors import PacelineError
+from ..strategies import (
+    Environment,
+    Precision,
+    Strategy,
+    choose_strategy,
+    find_environment,
+    make_precision,
+    make_strategy,
+    start_ranks,
+)
 from . import fitting, snapshot
+from .calls import refuse_unknown
 from .diagnosis import explain
 from .evaluation import PHASES, EvaluationLoop
 from .manual import ManualOptimizer
-from .module import TrainModule
+from .module import TrainModule, configure
 from .run import Run, find_checkpoint
 from .session import Session
 from .signals import SignalStop
 from .sources import as_datamodule, evaluation_feeds, find_data, require_step
-
-_FIT_PEERS = {
-    "ckpt_path": "resume",
-    "resume_from_checkpoint": "resume",
-    "weights": "resume",
-    "train_dataloaders": "train_dataloader",
-    "dataloader": "train_dataloader",
-    "val_dataloaders": "val_dataloader",
-    "eval_dataset": "val_dataloader",
-    "model": "module, the first argument",
-}
-_EVALUATION_PEERS = {
-    "ckpt_path": "weights",
-    "resume": "weights",
-    "dataloaders": "dataloader",
-    "val_dataloader": "dataloader",
-    "test_dataloader": "dataloader",
-    "model": "module, the first argument",
-}
-_FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume")
-_EVALUATION_ARGUMENTS = ("dataloader", "datamodule", "weights")
 
 
 class Trainer(Session):
     """Trains a ``TrainModule``.
 
     Args:
-        strategy: ``"auto"`` or ``"single"``, or a ``Strategy`` object.
+        strategy: A name of ``paceline.strategies.STRATEGIES``, or a ``Strategy`` object. ``"auto"`` is the
+            simplest one for the devices, or one that shards where the model's states do not fit them.
         precision: ``"32"``, ``"bf16"``, ``"fp16"``, ``"64"``, ``"bf16-true"``, ``"fp16-true"``, or a
             ``Precision`` object.
         accelerator: ``"auto"``, ``"cpu"``, ``"gpu"`` or a device type ``torch.accelerator`` knows.
-        devices: A count, -1, a list of ids, ``"0,1"`` or ``"auto"``.
+        devices: A count, -1, a list of ids, ``"0,1"`` or ``"auto"``: all accelerators, one CPU process, or
+            the world a launcher made. ``fit`` starts a rank for each; the script is run in all of them.
+        num_nodes: Machines that take part; each starts ``devices`` ranks.
         max_epochs, max_steps, max_time: The first limit reached ends the run. Without any: one epoch.
         global_batch_size: Samples in an optimizer step; else batch size x ranks x ``accumulate``.
         accumulate: Micro-batches in a step.
@@ -81,6 +73,10 @@ class Trainer(Session):
         seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
         deterministic: Switch torch's deterministic algorithms on.
         run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given.
+
+        sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
+        debug: Check before each of our collectives that all ranks call the same one, and name those
+            that do not. Costs one more collective each.
 
     The remaining arguments are for later versions; other values than their defaults are refused.
 
@@ -133,9 +129,11 @@ class Trainer(Session):
         from .arguments import validate_arguments
 
         settings = validate_arguments(given)
-        strategy = make_strategy(settings.strategy)
-        device = find_device(settings.accelerator, settings.devices)
-        strategy.attach(Environment(device), make_precision(settings.precision))
+        environment = find_environment(settings.accelerator, settings.devices, settings.num_nodes)
+        strategy = make_strategy(settings.strategy, environment.world)
+        if environment.world > 1:
+            _refuse_several_ranks(settings, strategy, environment.world)
+        _attach(strategy, settings, environment, make_precision(settings.precision))
         super().__init__(settings, strategy, _all_callbacks(settings))
 
     # -- runs ----------------------------------------------------------------------------------
@@ -159,12 +157,12 @@ class Trainer(Session):
         Raises:
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
-        _refuse_unknown("fit", unknown)
+        refuse_unknown("fit", unknown)
         self.reset()
-        self.strategy.precision.attach(self.strategy.device)
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
         with self._stage("fit", module, datamodule) as signals:
             fitting.check_module(self)
+            self.strategy.precision.attach(self.strategy.device)
             data = fitting.FitData(train_dataloader, val_dataloader, datamodule)
             loop = fitting.prepare(self, data, resume)
             self.manual_optimizers = [ManualOptimizer(o, self) for o in self.optimization.optimizers]
@@ -176,7 +174,7 @@ class Trainer(Session):
                 self.start_clock()
                 loop.run()
                 self.hooks.call("on_fit_end", self)
-        signals.reraise()
+        signals.reraise(self.stop_signal)
         return Run(self.folder)
 
     def validate(
@@ -209,7 +207,7 @@ class Trainer(Session):
         self, stage: str, module: Any, dataloader: Any, weights: Any, more: dict[str, Any]
     ) -> Any:
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
-        _refuse_unknown(stage, more)
+        refuse_unknown(stage, more)
         self.feeds = []
         with self._stage(stage, module, datamodule) as signals:
             require_step(self, stage)
@@ -221,12 +219,12 @@ class Trainer(Session):
                     allowed=f"{stage}(module, dataloader), a DataModule, or {kind}_dataloader "
                     "on the module",
                 )
+            self.strategy.setup(module, lambda: None)
             if weights is not None:
                 found = self.best if weights == "best" else find_checkpoint(weights)
                 if found is None:
                     raise PacelineError("there is no best checkpoint", fix="Checkpoint(monitor=...)")
                 snapshot.load_weights(module, found, self.strategy)
-            self.strategy.setup(module, lambda: None)
             feeds = evaluation_feeds(self, stage, data)
             self.feeds = list(feeds.values())
             loop = EvaluationLoop(self, stage, feeds)
@@ -236,7 +234,7 @@ class Trainer(Session):
                 result = self._collect(loop)
                 shown = "  ".join(f"{name} {value:.6g}" for name, value in result.items())
                 self.say(f"{stage}: {shown}")
-        signals.reraise()
+        signals.reraise(self.stop_signal)
         return result
 
     def _collect(self, loop: EvaluationLoop) -> dict[str, float]:
@@ -263,15 +261,27 @@ class Trainer(Session):
                 f"{stage} was called inside {self.stage}, and a trainer runs one thing at a time",
                 fix="call it behind, or with a Trainer of its own",
             )
+        environment = self.strategy.environment
+        if environment.starts:
+            start_ranks(environment.starts, self.settings.num_nodes)
+        configure(module)
+        if self.settings.strategy == "auto" and environment.world > 1:
+            strategy, why = choose_strategy(self.strategy, module)
+            if why:
+                _attach(strategy, self.settings, environment, self.strategy.precision)
+                self.use(strategy)
+                self.say(why)
         self.hooks = HookTable(module, self.callbacks)
         self._module, self.stage, self.datamodule = module, stage, datamodule
-        self.stop_asked = None
+        self.forget_stop()
         self.name = fitting.run_name(self.settings.name, module)
         vars(module)["_trainer"] = self
         signals = SignalStop(self.stop)
         failed: BaseException | None = None
         try:
-            _call_where_written("prepare_data", datamodule, module)
+            if environment.local_rank == 0:
+                _call_where_written("prepare_data", datamodule, module)
+            self.barrier()
             _call_where_written("setup", datamodule, module, stage)
             self.hooks.call("on_setup", self, stage)
             yield signals
@@ -311,24 +321,35 @@ class Trainer(Session):
             raise first
 
 
+def _attach(strategy: Strategy, settings: Any, environment: Environment, precision: Precision) -> None:
+    """Give the strategy its place. The process that starts the ranks touches no device."""
+    strategy.debug, strategy.sync_batchnorm = settings.debug, settings.sync_batchnorm
+    strategy.attach(environment, precision)
+    if not environment.starts:
+        precision.attach(environment.device)
+
+
+def _refuse_several_ranks(settings: Any, strategy: Strategy, world: int) -> None:
+    if not strategy.many_ranks:
+        raise PacelineError(
+            f"strategy {strategy.name!r} trains on one device",
+            got=f"{world} ranks",
+            fix='strategy="auto", or devices=1',
+        )
+    if settings.nonfinite == "skip":
+        raise PacelineError(
+            'nonfinite="skip" skips on one rank alone, so this version has it on one device only',
+            got=f'nonfinite="skip" on {world} ranks',
+            fix='nonfinite="raise"',
+        )
+
+
 def _call_where_written(name: str, datamodule: Any, module: Any, *args: Any) -> None:
     """Call a data method of the DataModule and of the module, where they have it."""
     for owner in (datamodule, module):
         method = getattr(owner, name, None)
         if callable(method):
             method(*args)
-
-
-def _refuse_unknown(method: str, unknown: dict[str, Any]) -> None:
-    peers = _FIT_PEERS if method == "fit" else _EVALUATION_PEERS
-    known = _FIT_ARGUMENTS if method == "fit" else _EVALUATION_ARGUMENTS
-    for name in unknown:
-        ours = peers.get(name)
-        raise PacelineError(
-            f"{method} has no argument {name!r}",
-            meant=None if ours else nearest(name, known),
-            fix=f"it is called {ours} here" if ours else None,
-        )
 
 
 def _all_callbacks(settings: Any) -> list[Callback]:

@@ -30,7 +30,7 @@ REFUSED = [
     ("precision", ["bf-16", "8", 8, 16.0, True, None, torch.bfloat16, ["32"]], "bf16"),
     ("accelerator", ["", 3, None, "gpuu"], "cpu"),
     ("devices", [0, -2, 1.5, True, None, "two", "", "0,,1", "0", [], [-1], ["a"], [True], {}], "a count"),
-    ("num_nodes", [0, 2, "two"], "1"),
+    ("num_nodes", [0, "two"], "1"),
     ("max_epochs", _NOT_WHOLE, _WHOLE),
     ("max_steps", _NOT_WHOLE, _WHOLE),
     ("max_time", [10, 1.5, True, "500st", "2ep", "soon", "-1h", timedelta(0)], '"30min"'),
@@ -54,8 +54,8 @@ REFUSED = [
     ("nonfinite", ["rais", "", True, None], "'raise', 'skip', 'ignore'"),
     ("max_restarts", [1, -1, "x"], "0"),
     ("timeouts", [30, {}], "None"),
-    ("debug", [True, "x"], "False"),
-    ("sync_batchnorm", [True, "x"], "False"),
+    ("debug", ["x"], "False"),
+    ("sync_batchnorm", ["x"], "False"),
     ("profile", [True, "x"], "None"),
     ("seed", [-1, 2**63, 1.5, "x", True, None], "a whole number from 0"),
     ("deterministic", _A_SWITCH, _SWITCHED),
@@ -190,11 +190,11 @@ def test_two_callbacks_of_a_class_need_names():
     )
 
 
-def test_more_devices_than_this_version_takes():
+def test_several_ranks_cannot_be_started_from_pytest():
     text = refusal(accelerator="cpu", devices=4)
-    assert "4 devices were asked for; this version trains on one" in text
+    assert "pytest would be started again in each rank, so it cannot start 4 ranks" in text
     assert "got: devices=4" in text
-    assert "fix: devices=1" in text
+    assert "devices=1" in text
 
 
 @pytest.mark.parametrize(

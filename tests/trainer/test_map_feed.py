@@ -92,7 +92,7 @@ def take(feed: Feed, epoch: int = 0, position: int = 0, steps: int | None = None
 def rows(steps: Iterable[Any]) -> list[Any]:
     """Sample by sample, as plain data."""
     found: list[Any] = []
-    for batches, sizes, _ in steps:
+    for batches, sizes, _, _ in steps:
         for batch, size in zip(batches, sizes, strict=True):
             if not size:  # something to run on a rank that has no sample
                 continue
@@ -203,7 +203,7 @@ def test_the_order_is_what_the_loader_itself_gives(kind):
     feed = feed_of(loader())
     for epoch in (0, 1):
         expected = by_hand(loader(), epoch)
-        assert [batches[0].tolist() for batches, _, _ in take(feed, epoch)] == expected
+        assert [batches[0].tolist() for batches, _, _, _ in take(feed, epoch)] == expected
         assert feed.steps_per_epoch == len(expected)
 
 
@@ -217,7 +217,7 @@ def test_the_order_under_a_generator_of_the_loaders_own(drop_last):
     hand, epochs = loader(), []
     for epoch in (0, 1):
         epochs.append(by_hand(hand, epoch, (hand.generator,)))
-        assert [b[0].tolist() for b, _, _ in take(feed_of(loader()), epoch)] == epochs[-1]
+        assert [b[0].tolist() for b, _, _, _ in take(feed_of(loader()), epoch)] == epochs[-1]
     assert epochs[0] != epochs[1]
 
 
@@ -230,7 +230,7 @@ def test_the_order_under_a_generator_of_the_samplers_own():
         )
 
     hand = loader()
-    assert [b[0].tolist() for b, _, _ in take(feed_of(loader()))] == by_hand(
+    assert [b[0].tolist() for b, _, _, _ in take(feed_of(loader()))] == by_hand(
         hand, 0, (hand.sampler.generator,)
     )
 
@@ -240,7 +240,7 @@ def test_the_order_of_a_custom_batch_sampler(lazily):
     def loader():
         return DataLoader(Numbers(), batch_sampler=Units(lazily=lazily))
 
-    assert [b[0].tolist() for b, _, _ in take(feed_of(loader()))] == by_hand(loader())
+    assert [b[0].tolist() for b, _, _, _ in take(feed_of(loader()))] == by_hand(loader())
 
 
 @pytest.mark.parametrize("lazily", [True, False])
@@ -254,7 +254,7 @@ def test_the_order_of_a_loader_that_does_not_collate(lazily):
     seed_everything(order_seed(SEED, 0))
     expected = [batch[0].item() for batch in loader()]
     torch.set_rng_state(before[0])
-    assert [b[0][0].item() for b, _, _ in take(feed_of(loader()))] == expected
+    assert [b[0][0].item() for b, _, _, _ in take(feed_of(loader()))] == expected
 
 
 @pytest.mark.parametrize("kind", ["shuffle", "weighted", "numpy_at_once"])
@@ -296,7 +296,7 @@ def test_a_batch_sampler_given_explicitly_is_read_like_the_arguments():
     )
     feed = feed_of(given, global_batch=6)  # a plain one can be cut
     steps = take(feed)
-    assert [[b.tolist() for b in batches] for batches, _, _ in steps] == [
+    assert [[b.tolist() for b in batches] for batches, _, _, _ in steps] == [
         [[0, 1, 2], [3, 4, 5]],
         [[6, 7, 8], [9, 10, 11]],
         [[12, 13, 14], [15, 16, 17]],
@@ -315,7 +315,7 @@ def test_drop_last_drops_the_samples_of_an_incomplete_step():
 def test_accumulation_with_a_ragged_tail():
     feed = feed_of(DataLoader(Numbers(), batch_size=4), accumulate=2)
     steps = take(feed)
-    assert [(sizes, advance) for _, sizes, advance in steps] == [
+    assert [(sizes, advance) for _, sizes, _, advance in steps] == [
         ([4, 4], 8),
         ([4, 4], 8),
         ([4, 3], 7),
@@ -326,13 +326,13 @@ def test_accumulation_with_a_ragged_tail():
 
 def test_a_tail_too_short_for_all_micro_batches_takes_fewer():
     steps = take(feed_of(DataLoader(Numbers(17), batch_size=4), accumulate=4))
-    assert [(sizes, advance) for _, sizes, advance in steps] == [([4, 4, 4, 4], 16), ([1], 1)]
+    assert [(sizes, advance) for _, sizes, _, advance in steps] == [([4, 4, 4, 4], 16), ([1], 1)]
 
 
 def test_a_global_batch_that_does_not_divide_makes_micro_batches_smaller_and_even():
     feed = feed_of(DataLoader(Numbers(), batch_size=4), global_batch=10)
     steps = take(feed)
-    assert [(sizes, advance) for _, sizes, advance in steps] == [
+    assert [(sizes, advance) for _, sizes, _, advance in steps] == [
         ([4, 3, 3], 10),
         ([4, 3, 3], 10),
         ([3], 3),
@@ -357,9 +357,9 @@ def test_ranks_share_each_step_and_together_take_each_sample_once(world, setting
     def joined(parts: list[Any]) -> list[Any]:
         found = []
         for steps in zip(*parts, strict=True):
-            assert len({step[2] for step in steps}) == 1
-            for batches in zip(*(zip(b, s, strict=True) for b, s, _ in steps), strict=True):
-                found += rows([(*zip(*batches, strict=True), 0)])
+            assert len({step[-1] for step in steps}) == 1
+            for batches in zip(*(zip(b, s, strict=True) for b, s, *_ in steps), strict=True):
+                found += rows([(*zip(*batches, strict=True), 0, 0)])
         return found
 
     alone = read(DataLoader(Drawing(), batch_size=3, shuffle=True))
@@ -370,7 +370,7 @@ def test_ranks_share_each_step_and_together_take_each_sample_once(world, setting
 def test_a_rank_with_no_sample_reads_the_steps_first_one_and_counts_none():
     # It must take part in the step's collectives, so it needs something to run.
     steps = take(feed_of(DataLoader(Drawing(9), batch_size=4), rank=1, world=2))
-    batches, sizes, advance = steps[-1]
+    batches, sizes, _, advance = steps[-1]
     assert (sizes, advance) == ([0], 1)
     assert batches[0][0].tolist() == [8]
 
@@ -417,7 +417,7 @@ def test_at_the_end_of_an_epoch_nothing_is_left():
 def test_the_samples_of_a_micro_batch_are_known():
     for options in ({"batch_size": 4, "shuffle": True}, {"batch_sampler": Units()}):
         feed = feed_of(DataLoader(Numbers(), **options), accumulate=2)
-        for batches, _, _ in feed.steps(0):
+        for batches, _, _, _ in feed.steps(0):
             for number, batch in enumerate(batches):
                 assert list(feed.samples_of(number)) == batch.tolist()
 
@@ -433,7 +433,7 @@ def test_every_batch_is_transferred():
 def test_a_custom_batch_samplers_batches_are_not_cut():
     feed = feed_of(DataLoader(Numbers(), batch_sampler=Units(shuffle=False)), accumulate=2)
     steps = take(feed)
-    assert [(sizes, advance) for _, sizes, advance in steps] == [
+    assert [(sizes, advance) for _, sizes, _, advance in steps] == [
         ([3, 1], 4),
         ([4, 2], 6),
         ([3, 1], 4),
@@ -473,7 +473,7 @@ def test_a_rank_without_a_unit_counts_no_sample():
         return take(feed_of(loader, rank=rank, world=3))
 
     last = [steps(rank)[-1] for rank in range(3)]
-    assert [sizes for _, sizes, _ in last] == [[2], [0], [0]]
+    assert [sizes for _, sizes, _, _ in last] == [[2], [0], [0]]
     assert [advance for *_, advance in last] == [2, 2, 2]
     assert all(len(batches) == 1 and len(batches[0]) for batches, *_ in last)
 
@@ -501,7 +501,7 @@ def test_a_loader_that_does_not_collate_gives_its_items_and_resumes_anywhere():
         return DataLoader(batches, batch_size=None, shuffle=True)
 
     whole = take(feed_of(loader()))
-    assert [sizes for _, sizes, _ in whole] == [[4]] * 6
+    assert [sizes for _, sizes, _, _ in whole] == [[4]] * 6
     assert sorted(int(b[0][0][0]) for b, *_ in whole) == list(range(0, 24, 4))
     position = sum(advance for *_, advance in whole[:2])
     rest = take(feed_of(loader()), 0, position)
@@ -653,7 +653,7 @@ def test_feeding_leaves_the_main_generators_alone(kind, workers):
     feed = feed_of(DataLoader(Drawing(), num_workers=workers, **options))
     before, read_so_far = cpu_state(), 0
     with closing(feed.steps(0)) as steps:
-        for _, _, advance in steps:
+        for *_, advance in steps:
             read_so_far += advance
             assert same_state(before, cpu_state())
             # What the module draws between steps must go on from where it was.

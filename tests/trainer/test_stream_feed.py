@@ -112,7 +112,7 @@ def take(feed: Feed, epoch: int = 0, position: int = 0, steps: int | None = None
 def rows(steps: Iterable[Any]) -> list[Any]:
     """Sample by sample, as plain data."""
     found: list[Any] = []
-    for batches, sizes, _ in steps:
+    for batches, sizes, _, _ in steps:
         for batch, size in zip(batches, sizes, strict=True):
             if not size:  # something to run on a rank that has no sample
                 continue
@@ -150,7 +150,7 @@ def test_ready_batches_are_handed_out_as_they_are():
     feed = feed_of(batches)
     steps = take(feed)
     assert all(step[0][0] is batch for step, batch in zip(steps, batches, strict=True))
-    assert [(sizes, advance) for _, sizes, advance in steps] == [([4], 4)] * 5 + [([3], 3)]
+    assert [(sizes, advance) for _, sizes, _, advance in steps] == [([4], 4)] * 5 + [([3], 3)]
     assert feed.steps_per_epoch == 6
     assert rows(take(feed, 1)) == list(range(SIZE))
 
@@ -158,7 +158,7 @@ def test_ready_batches_are_handed_out_as_they_are():
 def test_ready_batches_accumulate_with_a_ragged_tail():
     feed = feed_of(ready((4, 4, 4, 4, 3)), accumulate=2)
     steps = take(feed)
-    assert [(sizes, advance) for _, sizes, advance in steps] == [([4, 4], 8), ([4, 4], 8), ([3], 3)]
+    assert [(sizes, advance) for _, sizes, _, advance in steps] == [([4, 4], 8), ([4, 4], 8), ([3], 3)]
     assert (feed.steps_per_epoch, feed.micro_batches) == (3, 2)
 
 
@@ -246,7 +246,7 @@ def test_a_generator_is_read_one_step_ahead_and_no_further():
 
 def test_a_limit_ends_an_endless_stream():
     feed = feed_of((torch.tensor([i]) for i in count()), limit=5, accumulate=2)
-    assert [sizes for _, sizes, _ in take(feed)] == [[1, 1], [1, 1], [1]]
+    assert [sizes for _, sizes, _, _ in take(feed)] == [[1, 1], [1, 1], [1]]
     assert feed.steps_per_epoch == 3
 
 
@@ -294,7 +294,7 @@ def test_without_a_state_of_its_own_a_stream_is_read_forward_and_that_is_said(ac
 def test_an_iterable_dataset_gives_the_loaders_batches(kind):
     feed = feed_of(DataLoader(kind(), batch_size=4), accumulate=2)
     steps = take(feed)
-    assert [(sizes, advance) for _, sizes, advance in steps] == [([4, 4], 8)] * 2 + [([4, 3], 7)]
+    assert [(sizes, advance) for _, sizes, _, advance in steps] == [([4, 4], 8)] * 2 + [([4, 3], 7)]
     assert rows(steps) == list(range(SIZE))
     assert feed.steps_per_epoch == (3 if kind is Sized else None)
     assert feed.step_size == 8
@@ -332,7 +332,7 @@ def test_a_global_batch_is_met_without_losing_a_sample(kind, batch_size, global_
     assert rows(steps) == list(range(SIZE))
     full, rest = divmod(SIZE, global_batch)
     assert [advance for *_, advance in steps] == [global_batch] * full + [rest] * (rest > 0)
-    for _, sizes, advance in steps:
+    for _, sizes, _, advance in steps:
         assert max(sizes) <= batch_size
         assert advance < global_batch or max(sizes) - min(sizes) <= 1
     assert feed.step_size == global_batch
@@ -367,7 +367,7 @@ def test_drop_last_counts_in_the_steps_of_an_epoch(accumulate, global_batch, exp
 @pytest.mark.parametrize("kind", [Numbers, Sized])
 def test_a_limit_on_an_iterable_dataset(kind):
     feed = feed_of(DataLoader(kind(), batch_size=4), limit=3, accumulate=2)
-    assert [sizes for _, sizes, _ in take(feed)] == [[4, 4], [4]]
+    assert [sizes for _, sizes, _, _ in take(feed)] == [[4, 4], [4]]
     assert feed.steps_per_epoch == 2
     assert len(read(DataLoader(kind(), batch_size=4), limit=100)) == SIZE
 
@@ -382,7 +382,7 @@ def test_a_dataset_that_makes_the_batches():
             return torch.full((2,), i)
 
     loader = DataLoader(Batches(3), batch_size=None)
-    assert [sizes for _, sizes, _ in take(feed_of(loader, accumulate=2))] == [[2, 2], [2]]
+    assert [sizes for _, sizes, _, _ in take(feed_of(loader, accumulate=2))] == [[2, 2], [2]]
     with pytest.raises(PacelineError, match="the dataset makes the batches"):
         feed_of(loader, global_batch=4)
 
@@ -447,7 +447,7 @@ def test_an_iterable_dataset_is_shared_out_among_ranks(kind, world):
     ]
     assert sorted(row for steps in parts for row in rows(steps)) == list(range(SIZE))
     assert len({tuple(advance for *_, advance in steps) for steps in parts}) == 1
-    assert len({tuple(len(sizes) for _, sizes, _ in steps) for steps in parts}) == 1
+    assert len({tuple(len(sizes) for _, sizes, _, _ in steps) for steps in parts}) == 1
 
 
 # Resuming

@@ -1,0 +1,71 @@
+"""Which devices are meant, through ``torch.accelerator``: no device is known by name here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..errors import PacelineError, nearest
+
+
+def find_kind(accelerator: str) -> str:
+    """The device type asked for.
+
+    Args:
+        accelerator: ``"auto"`` (the accelerator if there is one, else the CPU), ``"gpu"`` (whatever
+            accelerator there is), or a device type such as ``"cpu"``, ``"cuda"``, ``"mps"``.
+
+    Raises:
+        PacelineError: when there is no such device.
+    """
+    present = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator == "cpu" or (accelerator == "auto" and present is None):
+        return "cpu"
+    if present is not None and accelerator in ("auto", "gpu", present.type):
+        return present.type
+    here = ["auto", "cpu"] + (["gpu", present.type] if present is not None else [])
+    raise PacelineError(
+        f"there is no {accelerator!r} device on this machine",
+        got=f"accelerator={accelerator!r}",
+        allowed=", ".join(here),
+        meant=nearest(accelerator, here),
+        fix="a CUDA, ROCm, XPU or MPS build of torch is needed to use such a device"
+        if present is None
+        else None,
+    )
+
+
+def find_ids(kind: str, devices: int | str | Sequence[int]) -> list[int]:
+    """The devices of one machine, by number. On a CPU a number stands for a process of its own.
+
+    Args:
+        devices: ``"auto"`` (all accelerators, one CPU process), a count, -1 for all, a list of ids, or
+            ids as ``"0,1"``.
+
+    Raises:
+        PacelineError: when there are not so many.
+    """
+    here = 1 if kind == "cpu" else torch.accelerator.device_count()
+    if isinstance(devices, str) and devices != "auto":
+        devices = [int(part) for part in devices.split(",")] if "," in devices else int(devices)
+    if devices in ("auto", -1):
+        return list(range(here))
+    ids = list(range(devices)) if isinstance(devices, int) else [int(i) for i in devices]
+    missing = [i for i in ids if kind != "cpu" and i >= here]
+    if missing:
+        raise PacelineError(
+            f"more {kind} devices were asked for than there are",
+            got=f"devices={devices!r}",
+            allowed=f"{here} of them: ids {list(range(here))}",
+        )
+    return ids
+
+
+def device_memory(device: torch.device) -> int:
+    """Bytes of memory a device has in all; on a CPU, what is free for this process and its like."""
+    if device.type == "cpu":
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    return int(torch.accelerator.get_memory_info(device)[1])

@@ -1,0 +1,178 @@
+"""What all strategies over a process group share: the collectives, state files, and their checks."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..errors import PacelineError, is_users_frame
+from . import state
+from .environment import Environment
+from .materialise import is_on_meta, materialise
+from .precision import Precision
+from .process_group import host_group, join
+from .single import Single
+from .sync_batchnorm import SyncedBatchNorms
+
+
+class Distributed(Single):
+    """The base of strategies on several ranks; a strategy of your own begins here.
+
+    As it is, it computes like ``Single`` on each rank and leaves the gradients alone. A subclass says in
+    ``setup``, ``step_function`` and ``unscale`` how they meet; what ``backward`` or ``unscale`` leaves in
+    ``.grad`` must be the mean over the ranks.
+    """
+
+    many_ranks = True
+
+    def attach(self, environment: Environment, precision: Precision) -> None:
+        super().attach(environment, precision)
+        if not environment.starts:
+            join(environment)
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        return host_group()
+
+    def place(self, module: nn.Module) -> None:
+        """What every strategy does with a module first: dtype, device, batch norms, rank 0's values."""
+        if is_on_meta(module):
+            materialise(module)
+        self.precision.convert_module(module)
+        module.to(self.device)
+        if self.sync_batchnorm:
+            self._batchnorms = SyncedBatchNorms(module)
+        self._broadcast_tensors([*module.parameters(), *module.buffers()])
+        self.recompute(module)
+
+    def _broadcast_tensors(self, tensors: list[Tensor]) -> None:
+        if self.environment.world > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), 0)
+
+    def average_gradients(self, parameters: list[Tensor]) -> list[bool]:
+        """Average gradients over all ranks, in one collective for each dtype.
+
+        A parameter without a gradient counts as zeros where another rank has one. Returns which
+        parameters have one on any rank.
+        """
+        by_dtype: dict[torch.dtype, list[int]] = {}
+        for index, parameter in enumerate(parameters):
+            by_dtype.setdefault(parameter.dtype, []).append(index)
+        used = [False] * len(parameters)
+        for indices in by_dtype.values():
+            mine = [parameters[i] for i in indices]
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in mine]
+            present = mine[0].new_tensor([p.grad is not None for p in mine])
+            flat = torch.cat([*(g.reshape(-1) for g in grads), present])
+            dist.all_reduce(flat)
+            *means, somewhere = (flat / self.environment.world).split(
+                [*(p.numel() for p in mine), len(mine)]
+            )
+            for index, parameter, mean, any_rank in zip(
+                indices, mine, means, somewhere.tolist(), strict=True
+            ):
+                used[index] = any_rank > 0
+                parameter.grad = mean.view_as(parameter) if any_rank else None
+        return used
+
+    @contextmanager
+    def evaluation(self, module: nn.Module) -> Iterator[None]:
+        self._broadcast_tensors(list(module.buffers()))  # rank 0's running statistics are the run's
+        yield
+
+    # -- collectives ---------------------------------------------------------------------------
+
+    def reduce(self, values: Tensor, op: str = "sum") -> Tensor:
+        return self.reduce_later(values, op)()
+
+    def reduce_later(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
+        self._check("reduce", values, op)
+        result = values.detach().clone()
+        group = self._group if result.is_cpu else None
+        work = dist.all_reduce(result, getattr(dist.ReduceOp, op.upper()), group=group, async_op=True)
+
+        def wait() -> Tensor:
+            work.wait()
+            return result
+
+        return wait
+
+    def gather(self, value: Any) -> list[Any]:
+        self._check("gather", value)
+        world = self.environment.world
+        if not isinstance(value, Tensor):
+            found: list[Any] = [None] * world
+            dist.all_gather_object(found, value, group=self._group)
+            return found
+        tensors = [torch.empty_like(value) for _ in range(world)]
+        group = self._group if value.is_cpu else None
+        dist.all_gather(tensors, value.detach().contiguous(), group=group)
+        return tensors
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        self._check("broadcast", source if isinstance(value, Tensor) else None)
+        content = [value]
+        dist.broadcast_object_list(content, source, group=self._group)
+        return content[0]
+
+    def barrier(self) -> None:
+        self._check("barrier", None)
+        dist.barrier(group=self._group)
+
+    def _check(self, what: str, value: Any, *more: Any) -> None:
+        """With ``debug``: see that all ranks are about to do the same, and name those that are not.
+
+        Raises:
+            PacelineError: on every rank, when one is about to call another collective, or the same one
+                with another shape or dtype.
+        """
+        if not self.debug:
+            return
+        about = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else "an object"
+        mine = (" ".join([what, about, *map(str, more)]) if value is not None else what, _called_from())
+        found: list[Any] = [None] * self.environment.world
+        dist.all_gather_object(found, mine, group=self._group)
+        calls = [call for call, _ in found]
+        if len(set(calls)) == 1:
+            return
+        usual = max(set(calls), key=lambda c: (calls.count(c), -calls.index(c)))
+        others = [f"rank {r}: {c} at {place}" for r, (c, place) in enumerate(found) if c != usual]
+        expected = next(f"{c} at {place}" for c, place in found if c == usual)
+        raise PacelineError(
+            "the ranks are about to call different collectives, which would hang or mix values up",
+            got="; ".join(others[:4]),
+            allowed=f"what the other ranks call: {expected}",
+            fix="call it on every rank, in the same order, with the same shape and dtype",
+        )
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def save_tensors(self, folder: str, tensors: dict[str, Tensor], files: dict[str, int]) -> None:
+        everyones = {name: number for part in self.gather(files) for name, number in part.items()}
+        state.save_tensors(folder, tensors, everyones, self._group)
+
+    def load_tensors(
+        self, folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        return state.load_tensors(folder, names, like, self._group)
+
+    def close(self) -> None:
+        super().close()
+        batchnorms = self.__dict__.pop("_batchnorms", None)
+        if batchnorms is not None:
+            batchnorms.undo()
+
+
+def _called_from() -> str:
+    """The user's line that led to a collective, else ours."""
+    frames = traceback.extract_stack()[:-3]
+    users = [f for f in frames if is_users_frame(f.filename)]
+    frame = users[-1] if users else frames[-1]
+    return f"{frame.filename}:{frame.lineno}"

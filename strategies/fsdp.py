@@ -1,0 +1,232 @@
+"""Fully sharded data parallel: parameters, gradients and optimizer state are spread over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import PacelineError
+from .base import parameters_of
+from .dispatch import Dispatch
+from .distributed import Distributed
+from .materialise import materialise
+from .sync_batchnorm import SyncedBatchNorms
+from .units import find_units
+
+T = TypeVar("T")
+_sharded: WeakKeyDictionary[nn.Module, Dispatch] = WeakKeyDictionary()
+"""The root each module was sharded under: a later run goes on with it."""
+
+
+class FSDP(Distributed):
+    """torch's ``fully_shard`` (FSDP2).
+
+    What is gathered together are the module's ``shard_units()``, else its repeated blocks, and the rest.
+    After a run the module stays sharded; ``Trainer.export`` and checkpoints have the whole of it. Under
+    manual optimization each direct child of the module is sharded by itself, so that the module may call
+    ``manual_backward`` as often as it likes.
+
+    Args:
+        mixed_precision: A ``torch.distributed.fsdp.MixedPrecisionPolicy``: to gather parameters in
+            bfloat16, say. None gathers and reduces them as they are; the run's precision holds either way.
+        reshard_after_forward: Free what was gathered between forward and backward; None frees all but the
+            outermost part, which backward needs first.
+        cpu_offload: Keep the shards in the host's memory; pinned where there is an accelerator.
+        activation_checkpointing: Compute the activations of the units again in backward.
+    """
+
+    name = "fsdp"
+
+    def __init__(
+        self,
+        *,
+        mixed_precision: Any = None,
+        reshard_after_forward: bool | int | None = None,
+        cpu_offload: bool = False,
+        activation_checkpointing: bool = False,
+    ) -> None:
+        super().__init__(activation_checkpointing=activation_checkpointing)
+        self.mixed_precision, self.cpu_offload = mixed_precision, cpu_offload
+        self.reshard_after_forward = reshard_after_forward
+        self._root: Dispatch | None = None
+        self._manual = False
+
+    def make_mesh(self) -> Any:
+        """The ranks as ``fully_shard`` is to see them."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        return init_device_mesh(self.device.type, (self.environment.world,), mesh_dim_names=("shard",))
+
+    def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
+        self._manual = not getattr(module, "automatic_optimization", True)
+        root = _sharded.get(module)
+        if root is None:
+            root = _sharded[module] = Dispatch(module, None)
+            if self.sync_batchnorm:
+                self._batchnorms = SyncedBatchNorms(module)
+            self._shard(root)
+        root.context = self.precision.context(self.device)
+        self._root = root
+        self.recompute(module)
+        return build_optimizers()
+
+    def _shard(self, root: Dispatch) -> None:
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+        module = root.module
+        self._refuse_scalars(module)
+        options: dict[str, Any] = {"mesh": self.make_mesh()}
+        options["mp_policy"] = self.mixed_precision or MixedPrecisionPolicy()
+        options["reshard_after_forward"] = True if self._manual else self.reshard_after_forward
+        if self.cpu_offload:
+            options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.device.type != "cpu")
+        units = find_units(module)
+        parts = [
+            *_untied(module, units),
+            *self._outer_parts(module, units),
+            *([] if self._manual else [root]),
+        ]
+        for part in parts:
+            # One part after the other: a model built on meta never stands on one device as a whole.
+            materialise(module, part if part is not root else None)
+            self.precision.convert_module(part)
+            self._broadcast_tensors([t for t in (*part.parameters(), *part.buffers()) if _is_plain(t)])
+            fully_shard(part, **options)
+        for name, buffer in [*module.named_buffers()]:
+            owner = module.get_submodule(name.rpartition(".")[0])
+            owner._buffers[name.rpartition(".")[2]] = buffer.to(self.device)
+
+    def _outer_parts(self, module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
+        """Under manual optimization: the module's children, each the root of its own units."""
+        if not self._manual:
+            return []
+        own = [name for name, _ in module.named_parameters(recurse=False)]
+        if own:
+            raise PacelineError(
+                f"strategy {self.name!r} under manual optimization shards the module's children, and "
+                "parameters of its own are in none",
+                got=", ".join(own[:6]),
+                fix="put them into a submodule",
+            )
+        done = {id(unit) for unit in units}
+        return [c for c in module.children() if id(c) not in done and any(True for _ in c.parameters())]
+
+    def _refuse_scalars(self, module: nn.Module) -> None:
+        scalars = [name for name, p in module.named_parameters() if p.ndim == 0]
+        if scalars:
+            raise PacelineError(
+                f"strategy {self.name!r} cannot shard parameters without a dimension",
+                got=", ".join(scalars[:6]),
+                fix="give them shape (1,): nn.Parameter(torch.zeros(1))",
+            )
+
+    def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        assert self._root is not None
+        return super().step_function(module, name) if self._manual else partial(self._root, name)
+
+    def synchronise_gradients(self, enabled: bool) -> None:
+        assert self._root is not None
+        self._root.set_requires_gradient_sync(enabled)  # type: ignore[operator]
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        super().unscale(optimizer)
+        for found in self.precision.overflows(optimizer):  # each rank has looked at its shards only
+            dist.all_reduce(found, dist.ReduceOp.MAX)
+
+    def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
+        grads = [_local(p.grad) for p in parameters_of(optimizer) if p.grad is not None]
+        if grads:
+            torch._foreach_mul_(grads, factor)
+
+    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
+        super().clip(optimizer, norm, None)
+        if value is not None:
+            for parameter in parameters_of(optimizer):
+                if parameter.grad is not None:
+                    _local(parameter.grad).clamp_(-value, value)
+
+    @contextmanager
+    def evaluation(self, module: nn.Module) -> Iterator[None]:
+        with super().evaluation(module):
+            yield
+        # What a forward without gradients gathered would be used again after the shards have changed.
+        self._reshard()
+
+    def _reshard(self) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        assert self._root is not None
+        for part in self._root.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
+
+    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
+        return {
+            name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
+            for name, tensor in self.module_tensors(module).items()
+        }
+
+    def close(self) -> None:
+        super().close()
+        self._root = None
+
+
+class HSDP(FSDP):
+    """FSDP within groups of ranks, data parallel between them (a 2-D mesh).
+
+    Args:
+        replicate: How many groups; None: one for each machine, on one machine two.
+        options: Those of ``FSDP``.
+    """
+
+    name = "hsdp"
+
+    def __init__(self, *, replicate: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.replicate = replicate
+
+    def make_mesh(self) -> Any:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        environment = self.environment
+        groups = self.replicate or (environment.nodes if environment.nodes > 1 else 2)
+        if environment.world % groups:
+            raise PacelineError(
+                f"HSDP cannot split {environment.world} ranks into {groups} groups of one size",
+                got=f"replicate={groups}, {environment.world} ranks",
+                fix="HSDP(replicate=...) of paceline.strategies with a divisor, or strategy='fsdp'",
+            )
+        shape = (groups, environment.world // groups)
+        return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def _untied(module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
+    """The units whose parameters nobody else has; tied ones go into the outermost part together."""
+    owners: dict[int, int] = {}
+    for _, parameter in module.named_parameters(remove_duplicate=False):
+        owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    free = []
+    for unit in units:
+        inside: dict[int, int] = {}
+        for _, parameter in unit.named_parameters(remove_duplicate=False):
+            inside[id(parameter)] = inside.get(id(parameter), 0) + 1
+        if all(owners[key] == count for key, count in inside.items()):
+            free.append(unit)
+    return free
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return not hasattr(tensor, "to_local")
+
+
+def _local(tensor: Tensor) -> Tensor:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local

@@ -1,0 +1,173 @@
+"""Starting a script again as the ranks of a job, through torch's elastic agent, and how ranks end."""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import logging
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import PacelineError
+
+_JOB = "PACELINE_JOB"
+"""Names the folder in which ranks note how they ended, and the variable that says where it is."""
+_LAUNCHER = "PACELINE_LAUNCHER"
+_SHUTDOWN_SECONDS = 300  # a rank that was told to stop saves first
+_TAIL = 40
+
+
+def why_not_relaunch() -> str | None:
+    """Why this program cannot be started again from its top; None where it can."""
+    main = sys.modules.get("__main__")
+    if hasattr(builtins, "__IPYTHON__") or "ipykernel" in sys.modules:
+        return "a notebook runs in one process"
+    if hasattr(sys, "ps1") or sys.flags.interactive:
+        return "an interactive session runs in one process"
+    if "PYTEST_CURRENT_TEST" in os.environ and "_pytest" in sys.modules:
+        return "pytest would be started again in each rank"
+    file = getattr(main, "__file__", None)
+    if (file is None or not os.path.exists(file)) and "-c" not in sys.orig_argv:
+        return "this program does not come from a file"
+    return None
+
+
+def start_ranks(count: int, num_nodes: int = 1) -> NoReturn:
+    """Run this very command as ``count`` ranks here; ends this process with the job's exit code.
+
+    The ranks run the script from its top, with its arguments and in its folder. On several machines the
+    rendezvous comes from torchrun's variables (``PET_RDZV_ENDPOINT`` and its like).
+
+    Raises:
+        SystemExit: always; 0 when all ranks ended well, 128 + n when signal n stopped the job in order.
+    """
+    _check_nodes(num_nodes)
+    from torch.distributed.run import config_from_args, get_args_parser
+
+    threads = max(1, _processors() // count)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    arguments = [f"--nproc-per-node={count}", f"--nnodes={num_nodes}", "--max-restarts=0"]
+    if num_nodes == 1:
+        arguments += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={uuid.uuid4()}"]
+    # The program is not torchrun's to start: the interpreter, its options and ours are kept as given.
+    parsed = get_args_parser().parse_args([*arguments, "--no-python", sys.executable])
+    config, _, _ = config_from_args(parsed)
+    config.shutdown_timeout = _SHUTDOWN_SECONDS
+    with tempfile.TemporaryDirectory(prefix="paceline-") as job:
+        config.logs_specs = _logs(Path(job), count)
+        sys.exit(_run(config, ["-u", *sys.orig_argv[1:]], Path(job)))
+
+
+def _check_nodes(num_nodes: int) -> None:
+    told = os.environ.get("PET_NNODES", str(num_nodes))
+    if told != str(num_nodes):
+        raise PacelineError(
+            "the cluster says another number of machines than the one asked for",
+            got=f"num_nodes={num_nodes}, PET_NNODES={told}",
+            fix=f"Trainer(num_nodes={told}), or start the script with torchrun",
+        )
+    if num_nodes > 1 and not {"PET_RDZV_ENDPOINT", "PET_MASTER_ADDR"} & set(os.environ):
+        raise PacelineError(
+            f"{num_nodes} machines were asked for, and nothing says where they meet",
+            got=f"num_nodes={num_nodes}",
+            fix="on each of them: paceline launch --nnodes 2 --nproc 8 --rdzv-backend c10d "
+            "--rdzv-endpoint HOST:29500 train.py, or srun",
+        )
+
+
+def _logs(job: Path, count: int) -> Any:
+    """Rank 0 of this machine writes where we do; what the others write goes to files."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+
+    return DefaultLogsSpecs(log_dir=str(job / "output"), redirects=dict.fromkeys(range(1, count), Std.ALL))
+
+
+def _run(config: Any, command: list[str], job: Path) -> int:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import launch_agent
+
+    os.environ[_JOB], os.environ[_LAUNCHER] = str(job), str(os.getpid())
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.getLogger("torch.distributed.run").setLevel(logging.CRITICAL)
+    try:
+        launch_agent(config, sys.executable, command)
+    except ChildFailedError as error:
+        return _tell_failure(error, job)
+    except SignalException as stopped:
+        return 128 + int(stopped.sigval)
+    notes = sorted(job.glob("stopped-*"))
+    return 128 + int(notes[0].read_text()) if notes else 0
+
+
+def _tell_failure(error: Any, job: Path) -> int:
+    """Print what the rank that failed first wrote last, and give its exit code."""
+    rank, failure = error.get_first_failure()
+    written = job / f"rank-{failure.local_rank}.log"
+    if not written.exists():
+        written = Path(str(failure.error_file)).with_name("stderr.log")
+    if failure.local_rank and written.is_file():
+        print(f"what rank {rank} wrote last:", file=sys.stderr)
+        lines = written.read_text(errors="replace").splitlines()
+        print("\n".join(f"  {line}" for line in lines[-_TAIL:]), file=sys.stderr)
+    code = int(failure.exitcode)
+    how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    print(f"rank {rank} ended with {how}; the others were stopped", file=sys.stderr)
+    return code if code > 0 else 128 - code
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# -- in a rank ---------------------------------------------------------------------------------
+
+
+def is_supervised() -> bool:
+    """Whether an elastic agent watches this process: to it any exit code but 0 is a failure."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def die_with_launcher() -> None:
+    """Let the kernel end this process when the process that started it is gone (Linux)."""
+    launcher = os.environ.get(_LAUNCHER)
+    if launcher is None or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(launcher):  # it was gone already
+        os._exit(137)
+
+
+def note_stop(signal_number: int) -> None:
+    """Tell the launcher that this job ended in order because of a signal."""
+    job = os.environ.get(_JOB)
+    if job is not None and os.path.isdir(job):
+        Path(job, f"stopped-{os.environ.get('RANK', '0')}").write_text(str(signal_number))
+
+
+def write_output_to(path: Path) -> None:
+    """From now on, what this process prints goes to ``path``, and what it printed so far too.
+
+    For ranks whose output the launcher keeps off the console; others' is left alone.
+    """
+    job, local_rank = os.environ.get(_JOB), os.environ.get("LOCAL_RANK", "0")
+    if job is None or local_rank == "0" or not os.path.isdir(job):
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with path.open("ab", buffering=0) as file:
+        for name in ("stdout.log", "stderr.log"):
+            for earlier in sorted(Path(job, "output").glob(f"*/attempt_*/{local_rank}/{name}")):
+                file.write(earlier.read_bytes())
+                os.truncate(earlier, 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    link = Path(job, f"rank-{local_rank}.log")
+    link.unlink(missing_ok=True)
+    link.symlink_to(path.resolve())

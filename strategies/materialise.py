@@ -1,0 +1,73 @@
+"""Giving values to a module that was built on the meta device, part by part, in any order."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from ..errors import PacelineError
+
+_RESETS = ("reset_parameters", "_reset_parameters")
+
+
+def is_on_meta(module: nn.Module) -> bool:
+    """Whether any parameter or buffer has no values yet."""
+    return any(t.is_meta for t in (*module.parameters(), *module.buffers()))
+
+
+def materialise(
+    module: nn.Module,
+    within: nn.Module | None = None,
+    after: Callable[[nn.Module], None] | None = None,
+) -> None:
+    """Give every meta parameter and buffer memory on the CPU, and initial values.
+
+    Each part that owns some is initialised by its own ``reset_parameters()``, under a seed of the global
+    one and the part's name: the values do not depend on the order or the number of ranks.
+
+    Args:
+        within: Only the parts of this submodule.
+        after: Called with each part once its own parameters have their values.
+
+    Raises:
+        PacelineError: for a part that owns parameters and cannot initialise them.
+    """
+    chosen = {id(part) for part in (within or module).modules()}
+    made: dict[int, nn.Parameter] = {}
+    for name, part in module.named_modules():
+        if id(part) not in chosen:
+            continue
+        fresh = False
+        for key, parameter in list(part._parameters.items()):
+            if parameter is None or not parameter.is_meta:
+                continue
+            fresh = fresh or id(parameter) not in made
+            if id(parameter) not in made:  # tied parameters stay tied
+                empty = torch.empty_like(parameter, device="cpu")
+                made[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+            part._parameters[key] = made[id(parameter)]
+        for key, buffer in list(part._buffers.items()):
+            if buffer is not None and buffer.is_meta:
+                part._buffers[key] = torch.empty_like(buffer, device="cpu")
+                fresh = True
+        if fresh:
+            _initialise(part, name)
+            if after is not None:
+                after(part)
+
+
+def _initialise(part: nn.Module, name: str) -> None:
+    reset = next((getattr(part, r) for r in _RESETS if callable(getattr(part, r, None))), None)
+    if reset is None:
+        raise PacelineError(
+            f"{name or type(part).__name__} was built by configure_model on the meta device, and cannot "
+            "initialise its own parameters and buffers",
+            got=f"{type(part).__name__} without reset_parameters()",
+            fix=f"write {type(part).__name__}.reset_parameters(self), which fills them",
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.initial_seed() ^ zlib.crc32(name.encode()))
+        reset()

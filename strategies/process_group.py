@@ -1,0 +1,53 @@
+"""The process group of this process: one that exists is used, else one is made, once."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from functools import cache
+
+import torch
+import torch.distributed as dist
+
+from .environment import Environment
+from .launch import die_with_launcher
+
+
+def join(environment: Environment) -> None:
+    """Take this rank's place among the others. Waits until all are there; later calls do nothing."""
+    if dist.is_initialized():
+        return
+    die_with_launcher()
+    if environment.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // environment.local_world))
+    device = environment.device
+    backend = "gloo"
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
+        # A backend for tensors on the CPU too: offload and host values need one.
+        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+    hook = sys.excepthook
+    if environment.world == 1:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    else:
+        dist.init_process_group(backend, rank=environment.rank, world_size=environment.world)
+    sys.excepthook = hook  # torch's shows every frame
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    # After an error other ranks may be inside a collective: waiting for them would hide it.
+    if dist.is_initialized() and not hasattr(sys, "last_value"):
+        dist.destroy_process_group()
+
+
+def host_group() -> dist.ProcessGroup:
+    """A group of all ranks for values on the host, apart from the one gradients go through."""
+    assert dist.group.WORLD is not None
+    return _host_group(dist.group.WORLD)
+
+
+@cache
+def _host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
+    return dist.new_group(backend="gloo")

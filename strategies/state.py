@@ -1,0 +1,129 @@
+"""Module and optimizer state by name, for strategies that leave a module's parameters in place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import PacelineError
+
+
+def module_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a state dict; its other values are plain."""
+    return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+
+
+def parameter_names(module: nn.Module) -> dict[int, str]:
+    """Names by the parameters' ids."""
+    return {id(p): name for name, p in module.named_parameters()}
+
+
+def optimizer_state(module: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Moments by ``<parameter>.<key>``, and the rest: groups and plain values, by parameter name."""
+    names = parameter_names(module)
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            name = f"{names[id(parameter)]}.{key}"
+            (tensors if isinstance(value, Tensor) else values)[name] = value
+    groups = [
+        {key: value for key, value in group.items() if key != "params"}
+        | {"params": [names[id(p)] for p in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    return tensors, {"groups": groups, "values": values}
+
+
+def by_parameter(tensors: dict[str, Tensor], plain: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """``<parameter>.<key>`` as one dict for each parameter."""
+    found: dict[str, dict[str, Any]] = {}
+    for full, value in {**tensors, **plain["values"]}.items():
+        name, _, key = full.rpartition(".")
+        found.setdefault(name, {})[key] = value
+    return found
+
+
+def check_groups(mine: list[list[str]], plain: dict[str, Any]) -> None:
+    """Refuse an optimizer whose groups hold other parameters than the checkpoint's."""
+    if [sorted(g) for g in mine] != [sorted(g["params"]) for g in plain["groups"]]:
+        raise PacelineError(
+            "the optimizer's parameter groups are not those of the checkpoint",
+            got=f"{[len(g) for g in mine]} parameters a group",
+            allowed=f"{[len(g['params']) for g in plain['groups']]}, by the same names",
+        )
+
+
+def load_optimizer(
+    module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
+) -> None:
+    """Put back what ``optimizer_state`` gave."""
+    names = parameter_names(module)
+    content = optimizer.state_dict()
+    parameters = {
+        position: parameter
+        for group, saved in zip(optimizer.param_groups, content["param_groups"], strict=True)
+        for position, parameter in zip(saved["params"], group["params"], strict=True)
+    }
+    by_position = {position: names[id(parameter)] for position, parameter in parameters.items()}
+    check_groups([[by_position[i] for i in saved["params"]] for saved in content["param_groups"]], plain)
+    by_name = by_parameter(tensors, plain)
+    content["state"] = {i: by_name[n] for i, n in by_position.items() if n in by_name}
+    for saved, group in zip(content["param_groups"], plain["groups"], strict=True):
+        saved.update({key: value for key, value in group.items() if key != "params"})
+    optimizer.load_state_dict(content)
+    # torch casts state to its parameter's dtype; what was kept in another one stays in it.
+    for position, kept in content["state"].items():
+        state = optimizer.state[parameters[position]]
+        for key, value in kept.items():
+            if isinstance(value, Tensor) and state[key].dtype != value.dtype:
+                state[key] = value.to(state[key].device)
+
+
+def save_tensors(folder: str, tensors: dict[str, Tensor], files: dict[str, int], group: Any = None) -> None:
+    """Write safetensors files with torch.distributed.checkpoint.
+
+    Args:
+        group: The process group of the ranks that write together; None: this process alone.
+    """
+    from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
+
+    writer = HuggingFaceStorageWriter(folder, fqn_to_index_mapping=files, save_distributed=True)
+    with _quietly():
+        save(tensors, storage_writer=writer, process_group=group, no_dist=group is None)
+
+
+def load_tensors(
+    folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None, group: Any = None
+) -> dict[str, Tensor]:
+    """Read safetensors files with torch.distributed.checkpoint; see ``Strategy.load_tensors``."""
+    from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+
+    reader = HuggingFaceStorageReader(folder)
+    stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
+    tensors = {name: _empty(stored[name], (like or {}).get(name)) for name in names}
+    with _quietly():
+        load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
+    return tensors
+
+
+def _empty(stored: Any, like: Tensor | None) -> Tensor:
+    from torch.distributed.tensor import DTensor
+
+    if isinstance(like, DTensor) and like.shape == stored.size:
+        return torch.empty_like(like, dtype=stored.properties.dtype)
+    return torch.empty(stored.size, dtype=stored.properties.dtype)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the warning that there is one process only: that may be what is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield

@@ -1,0 +1,71 @@
+"""The blocks a model repeats: what is sharded together, and computed again together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import PacelineError
+
+
+def find_units(module: nn.Module) -> list[nn.Module]:
+    """The module's own ``shard_units()``, else its repeated blocks; outer ones win over inner ones.
+
+    Repeated blocks are the members of a ``ModuleList`` or ``Sequential`` of at least two modules of one
+    class that have parameters and submodules of their own.
+
+    Raises:
+        PacelineError: for a ``shard_units()`` that gives something else than submodules.
+    """
+    chosen = getattr(module, "shard_units", None)
+    if callable(chosen):
+        return _checked(module, chosen())
+    units: list[nn.Module] = []
+    inside: set[int] = set()
+    for part in module.modules():
+        if id(part) in inside or not isinstance(part, (nn.ModuleList, nn.Sequential)):
+            continue
+        blocks = [b for b in part if any(True for _ in b.children()) and any(True for _ in b.parameters())]
+        kinds = [type(b) for b in blocks]
+        repeated = [b for b in blocks if kinds.count(type(b)) > 1]
+        units += repeated
+        inside |= {id(m) for b in repeated for m in b.modules()}
+    return units
+
+
+def _checked(module: nn.Module, given: Any) -> list[nn.Module]:
+    parts = dict(module.named_modules())
+    units = []
+    for unit in given if isinstance(given, Iterable) else [given]:
+        found = parts.get(unit) if isinstance(unit, str) else unit
+        if not isinstance(found, nn.Module) or not any(found is p for p in parts.values()):
+            raise PacelineError(
+                "shard_units() gave what is no submodule",
+                got=repr(unit)[:80],
+                allowed="submodules, or their dotted names",
+            )
+        units.append(found)
+    return units
+
+
+class Recomputation:
+    """Activation checkpointing of a module's units, in place: no name in the module changes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._units = find_units(module)
+        if not self._units:
+            raise PacelineError(
+                "activation_checkpointing found no repeated blocks in the module",
+                fix="def shard_units(self): return self.blocks",
+            )
+        for unit in self._units:
+            vars(unit)["forward"] = partial(checkpoint, unit.forward, use_reentrant=False)
+
+    def undo(self) -> None:
+        """Give the units their own forward back."""
+        for unit in self._units:
+            vars(unit).pop("forward", None)

@@ -1,0 +1,125 @@
+"""One parity test over all strategies: weights, optimizer state and metrics are those of one device."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paceline import Run
+
+JOB = Path(__file__).with_name("parity_job.py")
+ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
+LAYOUTS = [("ddp", 2), ("fsdp", 2), ("hsdp", 4), *((z, 2) for z in ZERO), ("LateAverage", 2)]
+PLAIN = ["ddp", "fsdp", "hsdp", "LateAverage"]
+# What is trained, on one device and on all others alike, and how far apart they may end.
+KINDS = {
+    "64-adamw": ({"precision": "64"}, 1e-12, PLAIN),
+    "64-sgd": ({"precision": "64", "optimizer": "sgd"}, 1e-12, PLAIN),
+    "64-weighted": ({"precision": "64", "model": {"weighted": True}}, 1e-12, PLAIN),
+    "64-clip-value": ({"precision": "64", "clip": None, "clip_grad_value": 0.01}, 1e-12, PLAIN),
+    "64-fewer-than-ranks": ({"precision": "64", "samples": 17}, 1e-12, PLAIN),
+    "64-tied": ({"precision": "64", "model": {"tied": True}}, 1e-12, PLAIN),
+    "64-batch-norm": (
+        {"precision": "64", "sync_batchnorm": True, "model": {"batch_norm": True}, "samples": 96},
+        1e-12,
+        PLAIN,
+    ),
+    "32-sgd": ({"optimizer": "sgd"}, 1e-6, None),
+    "32-adamw": ({}, 1e-6, None),
+    "32-weighted": ({"model": {"weighted": True}}, 1e-6, None),
+    "32-clip-value": ({"clip": None, "clip_grad_value": 0.01, "optimizer": "sgd"}, 1e-6, None),
+    "32-fewer-than-ranks": ({"samples": 17, "optimizer": "sgd"}, 1e-6, None),
+    "bf16-adamw": ({"precision": "bf16"}, None, None),
+}
+SECONDS = 240
+
+
+def cases(layout: str) -> dict[str, dict]:
+    """What is trained under a strategy, by name."""
+    return {
+        kind: {"strategy": layout, **settings}
+        for kind, (settings, _, only) in KINDS.items()
+        if layout == "single" or only is None or layout in only
+    }
+
+
+def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
+    command = [sys.executable, str(JOB), str(devices), str(folder), json.dumps(todo)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The run of a kind under a strategy; each strategy's kinds are trained once, in one job."""
+    folders: dict[str, Path] = {}
+
+    def of(layout: str, devices: int, kind: str) -> Run:
+        if layout not in folders:
+            folders[layout] = tmp_path_factory.mktemp(layout)
+            run_job(folders[layout], devices, cases(layout))
+        return Run(folders[layout] / kind / "1")
+
+    return of
+
+
+def tensors(run: Run) -> dict[str, torch.Tensor]:
+    assert run.latest is not None
+    return {n: t for f in run.latest.glob("*.safetensors") for n, t in load_file(f).items()}
+
+
+@pytest.mark.parametrize(
+    ("layout", "devices", "kind"),
+    [(layout, n, kind) for layout, n in LAYOUTS for kind in cases(layout)],
+)
+def test_equals_one_device(trained, layout, devices, kind):
+    tolerance = KINDS[kind][1]
+    one, many = trained("single", 1, kind), trained(layout, devices, kind)
+    expected, found = tensors(one), tensors(many)
+    assert found.keys() == expected.keys()
+    assert any(name.startswith("optim.") for name in found)
+    if tolerance is None:
+        compare_rounded(expected, found)
+        return
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        torch.testing.assert_close(
+            found[name], value, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+    compare_rows(one, many, max(tolerance, 1e-9 if tolerance < 1e-9 else 3e-6))
+
+
+def compare_rows(one: Run, many: Run, tolerance: float) -> None:
+    """Every row of metrics.jsonl has the same names and values."""
+    assert len(one.rows) == len(many.rows) > 20
+    for expected, found in zip(one.rows, many.rows, strict=True):
+        assert found.keys() == expected.keys()
+        for name in expected.keys() - {"time", "perf/samples_per_second"}:
+            assert math.isclose(found[name], expected[name], rel_tol=tolerance, abs_tol=tolerance), name
+    assert one.rows[-1]["val/seen"] == 37
+
+
+def compare_rounded(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> None:
+    """Within bfloat16's rounding: a small part of a step of its 8 bits on what the tensor holds."""
+    for name, value in expected.items():
+        scale = value.abs().max().item()
+        assert (found[name] - value).abs().max().item() <= scale * 2**-7, name
+
+
+def test_the_cases_are_what_they_say(trained):
+    """Ragged last steps, active clipping, a schedule: else the comparison above means little."""
+    run = trained("single", 1, "64-adamw")
+    assert [row["samples"] for row in run.rows if row["step"] in (5, 6) and "train/loss" in row][:2] == [
+        80,
+        91,
+    ]
+    rates = run.metrics["lr/AdamW/group-0"].values
+    assert rates[-1] < rates[0] / 2
+    assert run.config["trainer"]["clip_grad_norm"] == 0.05
