@@ -47,6 +47,23 @@ def fit(
     module.fit(load_config(module.Config, module.PRESETS, config, settings or []), resume)
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    options_metavar="[--nproc N] [--nnodes N ...]",
+)
+def launch(
+    context: typer.Context,
+    script: Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]...")],
+) -> None:
+    """Run a script as ranks; all of torchrun's options are taken.
+
+    A plain `python train.py` with devices=N starts its ranks by itself; this is for several machines.
+    """
+    from paceline.strategies import launch as start
+
+    raise typer.Exit(start(script))
+
+
 @app.command()
 def recipes() -> None:
     """List the recipes."""

@@ -17,9 +17,12 @@ _ROWS = 24
 class ModelSummary(Callback):
     """Prints name, type, parameters and whether they are trained, for the module's direct parts."""
 
+    def on_setup(self, trainer: Trainer, stage: str) -> None:
+        self._table = parameter_table(trainer.module)  # later a rank may hold a part of it only
+
     def on_fit_start(self, trainer: Trainer) -> None:
         if trainer.is_global_zero:
-            trainer.say(parameter_table(trainer.module))
+            trainer.say(self._table)
 
 
 def parameter_table(module: nn.Module) -> str:

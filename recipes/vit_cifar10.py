@@ -118,7 +118,8 @@ def fit(config: Config, resume: str | None = None) -> Run:
         "callbacks": [Checkpoint(monitor="val/accuracy"), Curves(dpi=config.dpi)],
     } | config.trainer
     trainer = Trainer(**arguments)  # first of all: a wrong argument is not found after a download
-    dataset, (train, test) = cifar10_or_digits(config.data, config.data_dir)
+    with trainer.main_process_first(per_node=True):  # one download a machine
+        dataset, (train, test) = cifar10_or_digits(config.data, config.data_dir)
     mean, std = channel_statistics(train[0])
     # A mirrored digit is another sign, a mirrored animal is not.
     training = Images(*train, mean, std, crop=4 if dataset == "cifar10" else 2, flip=dataset == "cifar10")

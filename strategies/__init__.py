@@ -13,7 +13,7 @@ from .distributed import Distributed
 from .environment import Environment, find_environment
 from .fit_in_memory import choose_strategy
 from .fsdp import FSDP, HSDP
-from .launch import start_ranks
+from .launch import launch, start_ranks
 from .precision import (
     PRECISIONS,
     AutocastBF16,
@@ -42,6 +42,7 @@ __all__ = [
     "Strategy",
     "choose_strategy",
     "find_environment",
+    "launch",
     "make_precision",
     "make_strategy",
     "start_ranks",

@@ -47,20 +47,38 @@ def start_ranks(count: int, num_nodes: int = 1) -> NoReturn:
         SystemExit: always; 0 when all ranks ended well, 128 + n when signal n stopped the job in order.
     """
     _check_nodes(num_nodes)
+    # The program is not torchrun's to start: the interpreter, its options and ours are kept as given.
+    options = [f"--nproc-per-node={count}", f"--nnodes={num_nodes}", "--no-python"]
+    sys.exit(launch([*options, sys.executable, "-u", *sys.orig_argv[1:]]))
+
+
+def launch(arguments: list[str]) -> int:
+    """Start ranks as ``torchrun`` does with these arguments; the job's exit code.
+
+    ``--nproc`` is short for ``--nproc-per-node``. Without a rendezvous one is made on this machine. The
+    first rank here writes where this process does, the others into their run's log.
+    """
     from torch.distributed.run import config_from_args, get_args_parser
 
-    threads = max(1, _processors() // count)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    arguments = [f"--nproc-per-node={count}", f"--nnodes={num_nodes}", "--max-restarts=0"]
-    if num_nodes == 1:
-        arguments += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={uuid.uuid4()}"]
-    # The program is not torchrun's to start: the interpreter, its options and ours are kept as given.
-    parsed = get_args_parser().parse_args([*arguments, "--no-python", sys.executable])
-    config, _, _ = config_from_args(parsed)
+    arguments = [a.replace("--nproc", "--nproc-per-node", 1) if _is_short(a) else a for a in arguments]
+    parsed = get_args_parser().parse_args(arguments)
+    alone = parsed.nnodes in ("1", "1:1") and parsed.rdzv_backend == "static" and not parsed.rdzv_endpoint
+    if parsed.standalone or alone:
+        parsed.rdzv_backend, parsed.rdzv_endpoint = "c10d", "localhost:0"
+        parsed.rdzv_id = str(uuid.uuid4())
+    count = parsed.nproc_per_node
+    if count.isdigit() and "OMP_NUM_THREADS" not in os.environ:
+        os.environ["OMP_NUM_THREADS"] = str(max(1, _processors() // max(int(count), 1)))
+    config, program, rest = config_from_args(parsed)
     config.shutdown_timeout = _SHUTDOWN_SECONDS
     with tempfile.TemporaryDirectory(prefix="paceline-") as job:
-        config.logs_specs = _logs(Path(job), count)
-        sys.exit(_run(config, ["-u", *sys.orig_argv[1:]], Path(job)))
+        if not (parsed.log_dir or parsed.redirects != "0" or parsed.tee != "0"):
+            config.logs_specs = _logs(Path(job), config.nproc_per_node)
+        return _run(config, program, rest, Path(job))
+
+
+def _is_short(argument: str) -> bool:
+    return argument == "--nproc" or argument.startswith("--nproc=")
 
 
 def _check_nodes(num_nodes: int) -> None:
@@ -87,7 +105,7 @@ def _logs(job: Path, count: int) -> Any:
     return DefaultLogsSpecs(log_dir=str(job / "output"), redirects=dict.fromkeys(range(1, count), Std.ALL))
 
 
-def _run(config: Any, command: list[str], job: Path) -> int:
+def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import launch_agent
@@ -97,7 +115,7 @@ def _run(config: Any, command: list[str], job: Path) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     logging.getLogger("torch.distributed.run").setLevel(logging.CRITICAL)
     try:
-        launch_agent(config, sys.executable, command)
+        launch_agent(config, program, arguments)
     except ChildFailedError as error:
         return _tell_failure(error, job)
     except SignalException as stopped:
