@@ -17,6 +17,7 @@ from .distributed import Distributed
 
 T = TypeVar("T")
 _SHOWN = 6
+_CHUNK = 25 * 2**20  # as torch's buckets
 
 
 class DDP(Distributed):
@@ -103,7 +104,7 @@ class DDP(Distributed):
         super().backward(loss)
         if self._wrapped is not None and self._last_micro_batch and not self._reducer_works:
             named = [(n, p) for n, p in self._wrapped.module.module.named_parameters() if p.requires_grad]
-            used = self.average_gradients([p for _, p in named])
+            used = self.average_gradients([p for _, p in named], _CHUNK)
             if self._first:
                 self._look([name for (name, _), found in zip(named, used, strict=True) if not found])
 

@@ -105,6 +105,7 @@ class DeepSpeed(Distributed):
         optimizer = self._only_optimizer(built)
         names = state.parameter_names(module)
         self._groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]
+        self._turns = {name: turn for turn, name in enumerate(names.values())}
         carried = zero_state.remember(module)
         self._engine, *_ = deepspeed.initialize(
             model=Dispatch(module, None), optimizer=optimizer, config=config, dist_init_required=False
@@ -199,8 +200,7 @@ class DeepSpeed(Distributed):
 
     def _is_mine(self, name: str) -> bool:
         """Which rank writes what is whole on none: in turn, so that no host holds all of it."""
-        names = list(self._named().values())
-        return names.index(name) % self.environment.world == self.environment.rank
+        return self._turns[name] % self.environment.world == self.environment.rank
 
     def module_tensors(self, module: nn.Module) -> dict[str, Tensor]:
         found = super().module_tensors(module)

@@ -14,6 +14,7 @@ from .base import StepPlan
 from .precision import Precision
 
 _BUCKET = 200_000_000
+_ALIGNED = 1000
 _RUN_SAYS = {
     "train_batch_size": "global_batch_size",
     "train_micro_batch_size_per_gpu": "the loader's batch_size",
@@ -69,7 +70,7 @@ def make_config(
 
     Args:
         plan: What a step of the run is.
-        parameters: How many numbers the model has: no buffer need be larger.
+        parameters: How many numbers the model has, at least 1: no buffer need be larger.
 
     Raises:
         PacelineError: one report of every key that says something else than the run.
@@ -87,8 +88,8 @@ def make_config(
     config.setdefault("zero_force_ds_cpu_optimizer", False)
     zero = config["zero_optimization"] = {**users.get("zero_optimization", {}), "stage": stage}
     if stage:
-        bucket = min(_BUCKET, max(parameters, 1))
-        zero.setdefault("reduce_bucket_size", bucket)  # allocated in whole
+        bucket = min(_BUCKET, -(-parameters // _ALIGNED) * _ALIGNED)  # allocated in whole
+        zero.setdefault("reduce_bucket_size", bucket)
         zero.setdefault("allgather_bucket_size", bucket)
     if stage == 3:
         zero.setdefault("memory_efficient_linear", False)

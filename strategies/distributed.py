@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -56,17 +57,17 @@ class Distributed(Single):
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), 0)
 
-    def average_gradients(self, parameters: list[Tensor]) -> list[bool]:
+    def average_gradients(self, parameters: list[Tensor], most: float = math.inf) -> list[bool]:
         """Average gradients over all ranks, in one collective for each dtype.
 
         A parameter without a gradient counts as zeros where another rank has one. Returns which
         parameters have one on any rank.
+
+        Args:
+            most: Begin another collective behind so many bytes: each needs as much memory again.
         """
-        by_dtype: dict[torch.dtype, list[int]] = {}
-        for index, parameter in enumerate(parameters):
-            by_dtype.setdefault(parameter.dtype, []).append(index)
         used = [False] * len(parameters)
-        for indices in by_dtype.values():
+        for indices in _batched(parameters, most):
             mine = [parameters[i] for i in indices]
             grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in mine]
             present = mine[0].new_tensor([p.grad is not None for p in mine])
@@ -105,6 +106,8 @@ class Distributed(Single):
         return wait
 
     def gather(self, value: Any) -> list[Any]:
+        if hasattr(value, "full_tensor"):  # of a sharded tensor each rank has the whole, as everywhere else
+            value = value.full_tensor()
         self._check("gather", value)
         world = self.environment.world
         if not isinstance(value, Tensor):
@@ -168,6 +171,20 @@ class Distributed(Single):
         batchnorms = self.__dict__.pop("_batchnorms", None)
         if batchnorms is not None:
             batchnorms.undo()
+
+
+def _batched(tensors: list[Tensor], most: float) -> list[list[int]]:
+    """Indices of tensors of one dtype and of ``most`` bytes together, or one larger one."""
+    batches: list[list[int]] = []
+    open_ones: dict[torch.dtype, tuple[list[int], float]] = {}
+    for index, tensor in enumerate(tensors):
+        batch, size = open_ones.get(tensor.dtype, ([], math.inf))
+        if size + tensor.nbytes > most or not batch:
+            batch, size = [], 0.0
+            batches.append(batch)
+        batch.append(index)
+        open_ones[tensor.dtype] = (batch, size + tensor.nbytes)
+    return batches
 
 
 def _called_from() -> str:

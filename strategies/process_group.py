@@ -50,4 +50,5 @@ def host_group() -> dist.ProcessGroup:
 
 @cache
 def _host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
-    return dist.new_group(backend="gloo")
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group

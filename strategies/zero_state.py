@@ -65,7 +65,7 @@ def read_optimizer(engine: Any, names: dict[Tensor, str], mine: Any) -> dict[str
 
 
 @torch.no_grad()
-def write_parameters(engine: Any, names: dict[Tensor, str], values: dict[str, Tensor]) -> None:
+def write_parameters(engine: Any, names: dict[Any, str], values: dict[str, Tensor]) -> None:
     """Whole parameters into the engine's masters and into what forward reads."""
     from deepspeed.utils import safe_set_full_fp32_param, safe_set_local_fp32_param
 

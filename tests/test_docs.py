@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -17,11 +20,23 @@ def blocks(page: str, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
-def test_code_blocks_run(page, monkeypatch):
-    import sys
-    import types
+AS_SCRIPT = "docs/strategies.md"  # its blocks start ranks, which a test cannot
 
+
+def test_the_page_on_several_devices_runs_as_a_script(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("\n".join(blocks(AS_SCRIPT)))
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "behind fit on rank 0 of 2" in done.stdout
+    assert done.stdout.count("once, on rank 0") == 1
+    assert "behind fit on rank 1 of 2" in (tmp_path / "runs/line/1/log-rank-1.txt").read_text()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and page != AS_SCRIPT])
+def test_code_blocks_run(page, monkeypatch):
     # The blocks' classes live in a module of their own, so that Run.load finds them.
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,3 +64,38 @@ def test_an_error_of_the_step_arrives_as_it_was_raised(tmp_path):
     with pytest.raises(KeyError, match="mine") as caught:
         Trainer(accelerator="cpu", progress=False, run_dir=tmp_path).fit(Failing(), [torch.randn(4, 2)])
     assert caught.traceback[-1].name == "training_step"
+
+
+ON_RANKS = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("frames", {file!r})
+frames = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(frames)
+for strategy in {strategies}:
+    for precision in ("32", "bf16"):
+        module = frames.Counting()
+        frames.Trainer(
+            strategy=strategy, accelerator="cpu", devices=1, precision=precision, progress=False,
+            loggers=False, checkpoint=False,
+        ).fit(module, [frames.torch.randn(4, 2)] * 3)
+        print(strategy, precision, frames.ours_below_fit(module.stack))
+"""
+
+
+def ours_below_fit(stack) -> int:
+    ours = [name for file, name in stack if file.startswith(ROOT) and "/tests/" not in file]
+    return ours.index("fit")
+
+
+def test_at_most_four_frames_under_every_strategy(tmp_path):
+    strategies = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
+    done = subprocess.run(
+        [sys.executable, "-c", ON_RANKS.format(file=__file__, strategies=strategies)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+    )
+    found = [line.split() for line in done.stdout.splitlines() if line.split()[0] in strategies]
+    assert len(found) == 2 * len(strategies), done.stderr
+    assert [line for line in found if int(line[2]) > 4] == []

@@ -108,7 +108,7 @@ class TrainLoop:
             eventful = feed.ended or state.global_step >= self.next_event
             if eventful:
                 self.events(feed.ended)
-            elif self.agreement is not None and state.global_step >= self.agreement.next_step:
+            if self.agreement is not None and state.global_step >= self.agreement.next_step:
                 self.agreement.at_boundary()
             for hook in self.on_step_boundary:
                 hook(trainer)
@@ -244,14 +244,16 @@ class TrainLoop:
         ):
             self.write_log()
         cadence = self.validate_cadence if state.validated_step != state.global_step else None
-        if cadence is not None and cadence.due(*where):
+        validates = cadence is not None and cadence.due(*where)
+        if validates:
             state.validated_step, state.validated = state.global_step, True
             trainer.validate_during_fit()
-            cadence.last_seconds = self.clock()  # the validation's own time does not count
         if epoch_ended:
             self.end_epoch()
-        if self.agreement is not None:
+        if self.agreement is not None and (validates or epoch_ended):
             self.agreement.now()
+        if cadence is not None and validates:
+            cadence.last_seconds = self.clock()  # the validation's own time does not count
         self.next_event = self.find_next_event()
 
     def find_next_event(self) -> float:

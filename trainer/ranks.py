@@ -28,6 +28,9 @@ class Ranks:
     state: TrainState
     clock: Callable[[], float]
     agreed_seconds: float = 0.0
+    stop_asked: str | None = None
+    stop_wanted: str | None = None
+    stop_signal: int | None = None
 
     @property
     def rank(self) -> int:
@@ -118,6 +121,4 @@ class Ranks:
 
     def forget_stop(self) -> None:
         """A new run begins: nobody has asked it to stop."""
-        self.stop_asked: str | None = None
-        self.stop_wanted: str | None = None
-        self.stop_signal: int | None = None
+        self.stop_asked = self.stop_wanted = self.stop_signal = None

@@ -58,6 +58,7 @@ class Session(Ranks):
         stage: ``fit``, ``validate``, ``test`` or ``predict``; "" between runs.
         sanity_checking: True during the validation before training.
         max_epochs, max_steps: The limits in force; one epoch where none was given.
+        share: What ``manual_backward`` multiplies a loss by, so that samples count alike on all ranks.
     """
 
     def __init__(self, settings: TrainerArguments, strategy: Strategy, callbacks: list[Callback]) -> None:
@@ -95,6 +96,7 @@ class Session(Ranks):
         self.feeds: list[Feed] = []
         self.train_store = self.store = MetricStore("train", self.say, self.strategy)
         self.sanity_checking = False
+        self.share = 1.0
         self.forget_stop()
         self._clock_start: float | None = None
 

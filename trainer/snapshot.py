@@ -113,7 +113,7 @@ def _load_gradients(module: nn.Module, strategy: Strategy, folder: Path, names: 
     wanted = [name for name in names if name.startswith("grad.")]
     if not wanted:
         return
-    parameters = {f"grad.{name}": p for name, p in module.named_parameters()}
+    parameters: dict[str, Tensor] = {f"grad.{name}": p for name, p in module.named_parameters()}
     for name, gradient in strategy.load_tensors(str(folder), wanted, parameters).items():
         parameters[name].grad = gradient.to(parameters[name].device)
 

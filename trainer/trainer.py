@@ -175,6 +175,7 @@ class Trainer(Session):
                 loop.run()
                 self.hooks.call("on_fit_end", self)
         signals.reraise(self.stop_signal)
+        self.barrier()  # what rank 0 wrote is there to read for all
         return Run(self.folder)
 
     def validate(
@@ -221,7 +222,9 @@ class Trainer(Session):
                 )
             self.strategy.setup(module, lambda: None)
             if weights is not None:
-                found = self.best if weights == "best" else find_checkpoint(weights)
+                found = self.on_rank_zero(
+                    lambda: self.best if weights == "best" else find_checkpoint(weights)
+                )
                 if found is None:
                     raise PacelineError("there is no best checkpoint", fix="Checkpoint(monitor=...)")
                 snapshot.load_weights(module, found, self.strategy)

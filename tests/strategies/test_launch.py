@@ -1,0 +1,500 @@
+"""How a script becomes ranks, how ranks join, and how they end: real processes, told by what they noted.
+
+A job is tests/strategies/launch_job.py. Every process of one carries a mark in its environment, by which
+those that outlive it are found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from paceline import Run, Trainer
+from paceline.trainer import checkpoint_files
+
+JOB = Path(__file__).with_name("launch_job.py")
+SECONDS = 90  # what any job may take on a machine that is busy
+WITHOUT_END = 10**9
+MARK = "PACELINE_TEST_MARK"
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "PET_", "SLURM_", "OMPI_", "PMI_", "MPI_")
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This process' variables without what a launcher may have told it."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith((*LAUNCHERS, "TORCHELASTIC_"))}
+    return kept | {"OMP_NUM_THREADS": "1"} | more
+
+
+class Job:
+    """A command under way in a folder of its own, with everything it starts."""
+
+    def __init__(self, folder: Path, command: list, *, cwd: Path | None = None, env: dict | None = None):
+        self.folder, self.mark = folder, uuid.uuid4().hex
+        self.out, self.err = folder / f"out-{self.mark}", folder / f"err-{self.mark}"
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                list(map(str, command)),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=cwd or folder,
+                env=clean_environment(**(env or {})) | {MARK: self.mark},
+                start_new_session=True,  # a Ctrl-C goes to the whole group of the launcher
+            )
+
+    def notes(self, what: str) -> list[dict]:
+        path = self.folder / "notes"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [n for n in map(json.loads, lines) if n["what"] == what]
+
+    def pid_of(self, rank: int) -> int:
+        return next(n["pid"] for n in self.notes("top") if n["rank"] == str(rank))
+
+    def wait_for(self, what: str, count: int) -> None:
+        """Until so many notes of that kind are there."""
+        deadline = time.monotonic() + SECONDS
+        while len(self.notes(what)) < count:
+            assert self.process.poll() is None, self.told()
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.05)
+
+    def ends(self, seconds: float = SECONDS) -> int:
+        """Its exit code, once it and everything it started is gone."""
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"it did not end\n{self.told()}")
+        self.is_gone()
+        return code
+
+    def is_gone(self, seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while left := self.left():
+            assert time.monotonic() < deadline, f"left behind: {left}\n{self.told()}"
+            time.sleep(0.1)
+
+    def left(self) -> list[psutil.Process]:
+        """Its processes that are alive; a zombie is not."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def told(self) -> str:
+        return f"stdout:\n{self.out.read_text()}\nstderr:\n{self.err.read_text()[-6000:]}"
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Starts a job; at the end no process of any is left, whatever became of its test."""
+    jobs = []
+
+    def begin(command: list, folder: Path | None = None, **options) -> Job:
+        jobs.append(Job(folder or tmp_path_factory.mktemp("job"), command, **options))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        for process in job.left():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        job.process.wait(10)
+
+
+def script(*arguments: str, **options) -> list:
+    return [sys.executable, JOB, ".", json.dumps(options), *arguments]
+
+
+def torchrun(*arguments: str) -> list:
+    return [sys.executable, "-m", "torch.distributed.run", *arguments]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def of_both(notes: list[dict], key: str) -> list:
+    """The value that ranks 0 and 1 noted."""
+    assert sorted(n["rank"] for n in notes) == [0, 1], notes
+    return [n[key] for n in sorted(notes, key=lambda n: n["rank"])]
+
+
+# -- a plain `python -m job` starts its ranks --------------------------------------------------
+
+ARGUMENTS = ["two words", "", "--nproc", "7", "--nproc=3", "--", "-m", "*", '"quoted"', "--help"]
+
+
+@pytest.fixture(scope="module")
+def plain(start, tmp_path_factory):
+    """A module that trains twice and validates behind it; no thread count is set, torch's port is taken."""
+    folder = tmp_path_factory.mktemp("plain")
+    (folder / "pack").mkdir()
+    (folder / "pack" / "train.py").write_text(JOB.read_text())
+    command = [sys.executable, "-m", "pack.train", ".", json.dumps({"again": True}), *ARGUMENTS]
+    with socket.socket() as taken, pytest.MonkeyPatch.context() as patch:
+        with contextlib.suppress(OSError):
+            taken.bind(("127.0.0.1", 29500))
+            taken.listen()
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        patch.setattr(sys.modules[__name__], "clean_environment", without_threads)
+        job = start(command, folder)
+        job.code = job.ends()
+    return job
+
+
+def without_threads(clean=clean_environment, **more: str) -> dict[str, str]:
+    return {k: v for k, v in clean(**more).items() if k != "OMP_NUM_THREADS"}
+
+
+def test_a_plain_script_trains_on_its_ranks_and_ends_with_0(plain):
+    assert plain.code == 0, plain.told()
+    assert of_both(plain.notes("end")[:2], "world") == [2, 2]
+    assert {n["strategy"] for n in plain.notes("end")} == {"ddp"}
+    assert plain.err.read_text() == ""
+
+
+def test_ranks_keep_module_arguments_and_folder(plain):
+    tops = plain.notes("top")
+    assert [n["rank"] for n in tops][0] is None
+    assert sorted(n["rank"] for n in tops[1:]) == ["0", "1"]
+    assert {n["folder"] for n in tops} == {str(plain.folder)}
+    for top in tops:
+        assert top["argv"] == tops[0]["argv"]
+    assert tops[0]["argv"][3:] == ARGUMENTS
+
+
+def test_the_launching_process_stops_at_the_first_fit(plain):
+    launcher = plain.notes("top")[0]["pid"]
+    assert launcher == plain.process.pid
+    everything = [json.loads(line) for line in (plain.folder / "notes").read_text().splitlines()]
+    assert [n["what"] for n in everything if n["pid"] == launcher] == ["top"]
+
+
+def test_fit_again_and_validate_behind_it_work_on_all_ranks(plain):
+    assert {n["run"] for n in plain.notes("end")} == {"runs/line/1", "runs/line/2"}
+    assert of_both(plain.notes("end")[2:], "step") == [5, 5]
+    first, second = of_both(plain.notes("validated"), "loss")
+    assert first == second > 0
+
+
+def test_rank_0_prints_untouched_and_the_others_into_their_log(plain):
+    lines = plain.out.read_text().splitlines()
+    assert lines[:2] == ["printed above by None", "printed above by 0"]
+    assert lines[-1] == "printed below by 0"
+    assert "starts fresh" in lines
+    assert not [line for line in lines if "by 1" in line]
+    logs = [(plain.folder / f"runs/line/{n}/log-rank-1.txt").read_text().splitlines() for n in (1, 2)]
+    assert logs[0][0] == "printed above by 1"
+    assert "printed above by 1" not in logs[1]
+    assert logs[1][-1] == "printed below by 1"
+
+
+def test_training_starts_with_the_weights_of_rank_0(plain):
+    start = of_both(plain.notes("start")[:2], "weights")
+    assert start[0] == start[1]
+
+
+def test_two_ranks_train_what_one_device_trains(plain, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["job", ".", "{}"])
+    spec = load_job("one_device")
+    module = spec.Line()
+    begin, end = (of_both(plain.notes(what)[:2], "weights")[0] for what in ("start", "end"))
+    torch.nn.utils.vector_to_parameters(torch.tensor(begin), module.parameters())
+    loader = torch.utils.data.DataLoader(spec.Points(), 4, shuffle=True)
+    Trainer(
+        accelerator="cpu", devices=1, max_steps=5, global_batch_size=8, progress=False, loggers=False
+    ).fit(module, loader)
+    found = torch.nn.utils.parameters_to_vector(module.parameters())
+    torch.testing.assert_close(found, torch.tensor(end), rtol=1e-4, atol=1e-5)
+    assert (found - torch.tensor(begin)).abs().max() > 0.01
+
+
+def load_job(name: str):
+    import importlib.util
+
+    found = importlib.util.spec_from_file_location(name, JOB)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_threads_are_shared_out_among_ranks(plain):
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    each = max(1, processors // 2)
+    assert [n["omp"] for n in plain.notes("top")] == [None, str(each), str(each)]
+    assert {n["threads"] for n in plain.notes("end")} == {each}
+
+
+def test_the_folder_is_the_one_the_command_was_given_in(start, tmp_path):
+    """Relative paths, an own thread count, interpreter options, and a script that moves before fit."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(JOB.read_text())
+    options = json.dumps({"moves": "elsewhere"})
+    command = [sys.executable, "-X", "dev", "-W", "ignore", "code/train.py", tmp_path, options]
+    job = start(command, tmp_path, env={"OMP_NUM_THREADS": "3"})
+    assert job.ends() == 0, job.told()
+    tops = job.notes("top")
+    assert {n["folder"] for n in tops} == {str(tmp_path)}
+    assert {n["omp"] for n in tops} == {"3"}
+    assert {n["threads"] for n in job.notes("end")} == {3}
+
+
+# -- a signal stops a job in order -------------------------------------------------------------
+
+STOPS = {
+    "SIGTERM to the launcher": (signal.SIGTERM, None, 143),
+    "Ctrl-C": (signal.SIGINT, None, 130),
+    "SIGTERM to rank 1": (signal.SIGTERM, 1, 143),
+    "SIGINT to rank 0": (signal.SIGINT, 0, 130),
+}
+
+
+@pytest.fixture(scope="module")
+def endless(start):
+    """Jobs that train until they are told to stop, all at once: most of what they take is waiting."""
+    return {name: start(script(steps=WITHOUT_END, workers="Ctrl-C" in name)) for name in STOPS}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_a_signal_stops_all_ranks_at_one_step_with_a_checkpoint(endless, name):
+    number, rank, code = STOPS[name]
+    job = endless[name]
+    job.wait_for("trains", 2)
+    if rank is not None:
+        os.kill(job.pid_of(rank), number)
+    elif number == signal.SIGINT:
+        os.killpg(job.process.pid, number)
+    else:
+        os.kill(job.process.pid, number)
+    assert job.ends() == code, job.told()
+    steps = of_both(job.notes("end"), "step")
+    assert steps[0] == steps[1] >= 3
+    assert set(of_both(job.notes("end"), "reason")) <= {
+        f"{number.name} received" + more for more in ("", " on rank 0", " on rank 1")
+    }
+    run = Run(job.folder / "runs/line/1")
+    assert [p.name for p in run.checkpoints] == [f"step-{steps[0]:08d}"]
+    checkpoint_files.verify(run.latest)
+    assert not job.notes("behind fit")
+    assert "Traceback" not in job.told()
+
+
+def test_no_rank_outlives_a_killed_launcher(start):
+    """A rank that trains, with a worker that reads for it, and ranks that have not come to paceline yet."""
+    trains = start(script(steps=WITHOUT_END, workers=1))
+    waits = start(script(waits_before=True))
+    waits.wait_for("top", 3)
+    waits.process.kill()
+    trains.wait_for("trains", 2)
+    trains.process.kill()
+    trains.is_gone()
+    waits.is_gone()
+
+
+def test_ctrl_c_ends_ranks_that_have_not_begun_to_train(start):
+    job = start(script(waits_before=True))
+    job.wait_for("top", 3)
+    os.killpg(job.process.pid, signal.SIGINT)
+    assert job.ends() == 130, job.told()
+
+
+def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(start):
+    job = start(script(stuck=1))
+    job.wait_for("stuck", 1)
+    os.killpg(job.process.pid, signal.SIGINT)
+    time.sleep(3)
+    os.killpg(job.process.pid, signal.SIGINT)
+    assert job.ends(20) == 130, job.told()
+
+
+# -- a rank that fails -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise", "ArithmeticError: in a step of rank 1"),
+        ("raise on rank 0", "ArithmeticError: in a step of rank 0"),
+        ("before", "ArithmeticError: before there is a trainer"),
+        ("kill", "rank 1 ended with signal SIGKILL"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_job_and_is_told(start, how, said):
+    job = start(script(fails=how))
+    code = job.ends()
+    errors = job.err.read_text()
+    assert said in errors
+    assert code == (137 if how == "kill" else 1)
+    assert not job.notes("end")
+    if how != "kill":
+        assert "Traceback (most recent call last)" in errors
+        assert "launch_job.py" in errors
+
+
+def test_the_others_end_soon_even_in_a_long_step(start):
+    """The rank that is left cannot stop at the end of its step: it is not waited for."""
+    job = start(script(fails="raise", stuck=0))
+    job.wait_for("stuck", 1)
+    assert job.ends(22) == 1, job.told()
+    assert "in a step of rank 1" in job.err.read_text()
+
+
+def test_the_exit_code_of_a_script_is_the_job_s(start):
+    assert start(script(fails="exit")).ends() == 7
+
+
+# -- ranks that somebody else started ----------------------------------------------------------
+
+
+def test_torchrun_starts_one_job_and_an_orderly_stop_is_no_failure(start):
+    """Worlds other than the one asked for are refused on all ranks, before any sample is read."""
+    bad = [{"devices": 4}, {"strategy": "single"}, {"devices": 2, "num_nodes": 2}, {"devices": 1}]
+    options = {"refused": bad, "trainers": [{"devices": "auto"}], "steps": WITHOUT_END}
+    job = start([*torchrun("--standalone", "--nproc-per-node=2"), *script(**options)[1:]])
+    job.wait_for("trains", 2)
+    os.kill(job.pid_of(1), signal.SIGTERM)
+    assert job.ends() == 0, job.told()
+    assert of_both(job.notes("end"), "world") == [2, 2]
+    assert {n["run"] for n in job.notes("end")} == {"runs/line/1"}
+    assert len(list((job.folder / "runs/line").iterdir())) == 1
+    assert not job.notes("behind fit")
+    assert not job.notes("allowed")
+    for arguments in bad:
+        told = [n for n in job.notes("refused") if n["of"] == json.dumps(arguments)]
+        said = of_both(told, "said")
+        assert "2 ranks" in said[0]
+        assert "fix:" in said[1]
+    whats = [json.loads(line)["what"] for line in (job.folder / "notes").read_text().splitlines()]
+    assert "refused" not in whats[whats.index("read") :]
+
+
+def test_paceline_launch_passes_through_to_torchrun(start):
+    """Options before the script are torchrun's, all behind it are the script's; its exit code too."""
+    launch = [sys.executable, "-m", "paceline", "launch", "--nproc", "2", "--max-restarts=0"]
+    job = start([*launch, *script(*ARGUMENTS, trainers=[{"devices": 2}])[1:]])
+    assert job.ends() == 0, job.told()
+    assert [n["rank"] is None for n in job.notes("top")] == [False, False]
+    assert [n["argv"][3:] for n in job.notes("top")] == [ARGUMENTS] * 2
+    assert of_both(job.notes("behind fit"), "rank") == [0, 1]
+    assert "printed above by 1" not in job.told()
+
+
+def test_paceline_launch_ends_with_the_job_s_exit_code(start):
+    launch = [sys.executable, "-m", "paceline", "launch", "--nproc=2"]
+    job = start([*launch, *script(fails="before")[1:]])
+    assert job.ends() == 1
+    assert "before there is a trainer" in job.err.read_text()
+
+
+def test_a_process_group_that_exists_is_used_and_ranks_that_differ_are_named(start):
+    options = {"own_group": True, "differs": True, "trainers": [{"devices": "auto"}]}
+    job = start([*torchrun("--standalone", "--nproc-per-node=2"), *script(**options)[1:]])
+    assert job.ends() == 0, job.told()
+    assert [n["sum"] for n in job.notes("own group")] == [2, 2]
+    assert of_both(job.notes("end"), "world") == [2, 2]
+    for what, named in (("data", "training data"), ("module", "module")):
+        said = of_both([n for n in job.notes("refused") if n["of"] == what], "said")
+        assert said[0] == said[1]
+        assert said[0].startswith(f"rank 1 has another {named} than rank 0")
+    whats = [json.loads(line)["what"] for line in (job.folder / "notes").read_text().splitlines()]
+    assert max(i for i, w in enumerate(whats) if w == "refused") < whats.index("read")
+
+
+def test_two_agents_of_torchrun_train_together(start, tmp_path):
+    """Two machines, as far as the agents know: with the world left alone, and asked for."""
+    options = {"trainers": [{"devices": "auto"}, {"devices": 1, "num_nodes": 2}]}
+    options["refused"] = [{"devices": 2, "num_nodes": 2}]
+    meet = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-id={uuid.uuid4()}"]
+    command = [*torchrun(*meet, f"--rdzv-endpoint=127.0.0.1:{free_port()}"), *script(**options)[1:]]
+    both = [start(command, tmp_path), start(command, tmp_path)]
+    assert [job.ends() for job in both] == [0, 0], both[0].told() + both[1].told()
+    ends = both[0].notes("end")
+    assert [of_both(n, "world") for n in (ends[:2], ends[2:])] == [[2, 2], [2, 2]]
+    assert {n["local_rank"] for n in ends} == {0}
+    assert {n["run"] for n in ends} == {"runs/line/1", "runs/line/2"}
+    assert len(both[0].notes("refused")) == 2
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_two_plain_scripts_meet_by_the_variables_of_kubernetes(start, tmp_path, backend):
+    port = str(free_port())
+    if backend == "c10d":
+        told = {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}", "PET_RDZV_ID": "job"}
+    else:
+        told = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+    command = script(trainers=[{"devices": 1, "num_nodes": 2}])
+    both = [
+        start(command, tmp_path, env=told | {"PET_NNODES": "2", "PET_NODE_RANK": str(n)}) for n in range(2)
+    ]
+    assert [job.ends() for job in both] == [0, 0], both[0].told() + both[1].told()
+    assert of_both(both[0].notes("end"), "world") == [2, 2]
+    assert of_both(both[0].notes("end"), "weights")[0] == of_both(both[0].notes("end"), "weights")[1]
+
+
+def test_two_machines_without_a_meeting_place_are_told_so(start):
+    job = start(script(trainers=[{"devices": 1, "num_nodes": 2}]))
+    assert job.ends() == 1
+    assert "nothing says where they meet" in job.err.read_text()
+    assert not job.notes("read")
+
+
+# -- programs that cannot be started again -----------------------------------------------------
+
+_TRAIN = """
+import sys
+sys.argv = ["job", {folder!r}, '{{"trainers": []}}']
+exec(compile(open({job!r}).read(), {job!r}, "exec"))
+refused("devices=2", train, Line(), devices=2)
+train(Line(), devices="auto")
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["-"], "does not come from a file"),
+        (["-", "-c", "config.yaml"], "does not come from a file"),
+        (["-i", "-q"], "interactive"),
+    ],
+    ids=["stdin", "stdin with arguments", "prompt"],
+)
+def test_what_cannot_be_started_again_says_so_and_trains_on_one_device(tmp_path, options, why):
+    text = "\n".join(line for line in _TRAIN.splitlines() if line)
+    done = subprocess.run(
+        [sys.executable, *options],
+        input=text.format(folder=str(tmp_path), job=str(JOB)) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=clean_environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    notes = [json.loads(line) for line in (tmp_path / "notes").read_text().splitlines()]
+    (told,) = [n["said"] for n in notes if n["what"] == "refused"]
+    assert why in told
+    assert "fix: " in told
+    assert [n["world"] for n in notes if n["what"] == "end"] == [1]
+
+
+def test_python_c_can_be_started_again(start, tmp_path):
+    """And a signal in a job of one rank a machine ends it as in any other."""
+    text = _TRAIN.replace("refused(", "0 and refused(").replace('"auto"', "2")
+    job = start([sys.executable, "-c", text.format(folder=str(tmp_path), job=str(JOB))], tmp_path)
+    assert job.ends() == 0, job.told()
+    assert of_both(job.notes("end"), "world") == [2, 2]
