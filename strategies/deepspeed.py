@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -297,6 +296,6 @@ def _import_deepspeed(device: torch.device) -> Any:
     )
     # Its shared-memory reduction is built by a compiler at first use; gloo needs none.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    backend = dist.get_backend() if device.type != "cpu" else "gloo"
+    backend = "gloo" if device.type == "cpu" else None  # None: the accelerator's own
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
     return deepspeed

@@ -37,9 +37,15 @@ def join(environment: Environment) -> None:
 
 
 def _leave() -> None:
-    # After an error other ranks may be inside a collective: waiting for them would hide it.
-    if dist.is_initialized() and not hasattr(sys, "last_value"):
-        dist.destroy_process_group()
+    _host_group.cache_clear()  # a group that outlives the others aborts the process
+    if not dist.is_initialized():
+        return
+    if hasattr(sys, "last_value") and dist.get_world_size() > 1:
+        # An error ends this rank: others may be inside a collective, and waiting for them would hide it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    dist.destroy_process_group()
 
 
 def host_group() -> dist.ProcessGroup:

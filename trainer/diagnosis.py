@@ -120,6 +120,8 @@ def _tensors(batch: Any) -> list[Tensor]:
 
 def _saved_where(loop: TrainLoop, batch: Any) -> str | None:
     """Run the failed step's forward and backward once more under anomaly detection: it knows the line."""
+    if loop.world > 1:  # the other ranks do not run it again
+        return None
     with warnings.catch_warnings(record=True) as caught, torch.enable_grad():
         warnings.simplefilter("always")
         try:

@@ -34,6 +34,12 @@ class ManualOptimizer:
         trainer = self._trainer
         strategy, settings = trainer.strategy, trainer.settings
         if closure is not None:
+            if trainer.world > 1:
+                raise PacelineError(
+                    "an optimizer that evaluates the loss itself works on one device",
+                    got=f"optimizer.step(closure) on {trainer.world} ranks",
+                    fix="devices=1, or an optimizer that takes a step without a closure",
+                )
             if strategy.precision.scales:
                 raise PacelineError(
                     "an optimizer that evaluates the loss itself cannot work on scaled gradients",

@@ -32,7 +32,7 @@ def save(trainer: Session, folder: Path) -> None:
     tensors = {f"model.{name}": value for name, value in whole.items() if not value.is_meta}
     if not module.automatic_optimization:  # gradients may be on their way over several steps
         grads = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-        tensors |= {f"grad.{name}": value for name, value in grads.items()}
+        tensors |= {f"grad.{_owner(g, trainer.rank)}.{name}": g for name, g in grads.items()}
     numbers: dict[str, Any] = {}
     for index, optimizer in enumerate(trainer.optimization.optimizers):
         found, plain = strategy.optimizer_state(module, optimizer)
@@ -78,7 +78,7 @@ def restore(trainer: Session, folder: Path) -> list[str]:
     module, strategy = trainer.module, trainer.strategy
     names = stored_names(folder, manifest)
     load_weights(module, folder, strategy, names)
-    _load_gradients(module, strategy, folder, names)
+    _load_gradients(trainer, folder, names, manifest["world"]["size"])
     optimizers = trainer.optimization.optimizers
     if len(optimizers) != len(state["optimizers"]):
         raise PacelineError(
@@ -109,13 +109,29 @@ def restore(trainer: Session, folder: Path) -> list[str]:
     return _load_rank(trainer, state["ranks"])
 
 
-def _load_gradients(module: nn.Module, strategy: Strategy, folder: Path, names: list[str]) -> None:
-    wanted = [name for name in names if name.startswith("grad.")]
-    if not wanted:
+def _owner(gradient: Tensor, rank: int) -> str:
+    """Whose a gradient is: a sharded one is reduced already, another waits for ``optimizer.step()``."""
+    return "all" if hasattr(gradient, "full_tensor") else str(rank)
+
+
+def _load_gradients(trainer: Session, folder: Path, names: list[str], saved_world: int) -> None:
+    """Each rank's own gradients; in another world what all would have come to, on every rank."""
+    parameters = dict(trainer.module.named_parameters())
+    mine = {str(trainer.rank), "all"} if saved_world == trainer.world else None
+    wanted: dict[str, Tensor] = {}
+    for full in names:
+        kind, owner, name = (*full.split(".", 2), "", "")[:3]
+        if kind == "grad" and (mine is None or owner in mine):
+            wanted[full] = parameters[name]
+    if not any(name.startswith("grad.") for name in names):
         return
-    parameters: dict[str, Tensor] = {f"grad.{name}": p for name, p in module.named_parameters()}
-    for name, gradient in strategy.load_tensors(str(folder), wanted, parameters).items():
-        parameters[name].grad = gradient.to(parameters[name].device)
+    for full, value in trainer.strategy.load_tensors(str(folder), wanted, wanted).items():
+        _, owner, name = full.split(".", 2)
+        parameter = parameters[name]
+        value = value.to(parameter.device)
+        if mine is None and owner != "all":
+            value = value / saved_world
+        parameter.grad = value if parameter.grad is None else parameter.grad + value
 
 
 def _load_rank(trainer: Session, ranks: list[dict[str, Any]]) -> list[str]:

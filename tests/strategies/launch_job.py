@@ -30,6 +30,8 @@ note("top", rank=rank_told, argv=sys.argv, folder=os.getcwd(), omp=os.environ.ge
 print(f"printed above by {rank_told}", flush=True)
 if OPTIONS.get("waits_before") and rank_told is not None:  # a rank that has not come to paceline yet
     time.sleep(600)
+if "ends_before" in OPTIONS and rank_told is not None:
+    sys.exit(OPTIONS["ends_before"])
 if OPTIONS.get("fails") == "before" and rank_told == "1":
     raise ArithmeticError("before there is a trainer")
 
@@ -89,7 +91,7 @@ class Line(TrainModule):
 
 
 def misbehave(trainer) -> None:
-    """fails: how rank 1 ends in step 3, or rank 0. stuck: the rank that never comes out of step 3."""
+    """fails: how a rank ends in step 3. stuck: the rank that never comes out of step 3."""
     if OPTIONS.get("steps") == WITHOUT_END:
         time.sleep(0.01)
     if trainer.global_step != 2:
@@ -104,8 +106,6 @@ def misbehave(trainer) -> None:
         os.kill(os.getpid(), 9)
     if trainer.rank == 0 and how == "raise on rank 0":
         raise ArithmeticError("in a step of rank 0")
-    if how == "exit":  # all of them, as a script may
-        sys.exit(7)
 
 
 class Notes(Callback):
@@ -148,7 +148,8 @@ def refused(what: str, function, *arguments, **named) -> None:
     try:
         function(*arguments, **named)
     except PacelineError as error:
-        note("refused", of=what, rank=int(os.environ.get("RANK", 0)), said=str(error))
+        rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", 0))
+        note("refused", of=what, rank=rank, said=str(error))
     else:
         note("allowed", of=what)
 
@@ -162,8 +163,8 @@ def train(module, **arguments) -> Trainer:
 
 def differ(**arguments) -> None:
     """differs: rank 1 comes with other data, then with another module, then like the others."""
-    odd = int(os.environ["RANK"]) == 1
     trainer = make_trainer(**arguments)
+    odd = trainer.rank == 1
     refused("data", trainer.fit, Line(), DataLoader(Points(24 + 4 * odd), 4))
     refused("module", trainer.fit, Line(4 + odd), DataLoader(Points(), 4))
 
@@ -172,8 +173,10 @@ if __name__ == "__main__":
     if OPTIONS.get("moves"):  # the folder is another one by the time of fit
         os.makedirs(OPTIONS["moves"], exist_ok=True)
         os.chdir(OPTIONS["moves"])
-    if OPTIONS.get("own_group"):
-        dist.init_process_group("gloo")
+    own_rank = OPTIONS.get("own_group")  # no launcher: the script says where it stands
+    if own_rank is not None:
+        place = f"file://{FOLDER.resolve()}/meet"
+        dist.init_process_group("gloo", init_method=place, rank=own_rank, world_size=2)
     for bad in OPTIONS.get("refused", []):
         refused(json.dumps(bad), make_trainer, **bad)
     if OPTIONS.get("differs"):
@@ -186,8 +189,8 @@ if __name__ == "__main__":
         trainer.fit(module, DataLoader(Points(), 4))
         values = trainer.validate(module, DataLoader(Points(), 4))
         note("validated", rank=trainer.rank, loss=values["val/loss"], weights=weights(module))
-    if OPTIONS.get("own_group"):
+    if own_rank is not None:
         mine = torch.ones(1)
         dist.all_reduce(mine)
         note("own group", sum=mine.item())
-    print(f"printed below by {trainer.rank}", flush=True)
+    print(f"printed below by {os.environ.get('RANK')}", flush=True)
