@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -32,6 +33,8 @@ class DDP(Distributed):
         find_unused_parameters: Let torch search in every step (True) or never (False); None: step 1 shows.
         static_graph: Promise torch that every step uses the same parameters in the same way. torch does
             not check it, so it is never chosen for you; it excludes accumulation.
+        broadcast_buffers: Give all ranks rank 0's buffers before each forward, as torch does. Where only
+            batch norms have some, False saves that: they get them before each validation anyway.
         bucket_cap_mb: Size of the buckets in which gradients are reduced; None is torch's default, 25.
         gradient_as_bucket_view: Let gradients live in those buckets, which saves a copy of them.
         activation_checkpointing: Compute the activations of the repeated blocks again in backward.
@@ -44,6 +47,7 @@ class DDP(Distributed):
         *,
         find_unused_parameters: bool | None = None,
         static_graph: bool = False,
+        broadcast_buffers: bool = True,
         bucket_cap_mb: float | None = None,
         gradient_as_bucket_view: bool = True,
         activation_checkpointing: bool = False,
@@ -58,6 +62,7 @@ class DDP(Distributed):
         self._options: dict[str, Any] = {
             "find_unused_parameters": bool(find_unused_parameters),
             "static_graph": static_graph,
+            "broadcast_buffers": broadcast_buffers,
             "bucket_cap_mb": bucket_cap_mb,
             "gradient_as_bucket_view": gradient_as_bucket_view,
         }
@@ -138,10 +143,11 @@ class DDP(Distributed):
         except RuntimeError as error:
             if "finished reduction" not in str(error):
                 raise
-            named = self._wrapped.module.module.named_parameters()
-            unused = [name for name, p in named if p.requires_grad and p.grad is None]
+            names = [n for n, p in self._wrapped.module.module.named_parameters() if p.requires_grad]
+            told = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+            unused = [names[int(index)] for index in told[1].split()] if told else []
             raise PacelineError(
-                f"{_counted(unused)} no gradient in this step, and did in step 1",
+                f"{_counted(unused)} no gradient in this step's last backward, and did in step 1",
                 got=_listed(unused),
                 fix="strategy=DDP(find_unused_parameters=True) of paceline.strategies looks in every step",
             ) from None

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from .distributed import Distributed
 from .environment import Environment
 from .materialise import is_on_meta, materialise
 from .precision import Precision
+from .units import find_units, untied
 
 T = TypeVar("T")
 
@@ -34,8 +34,8 @@ class _Engine:
         self.engine, self.carried = engine, carried
 
 
-_partitioned: WeakKeyDictionary[nn.Module, _Engine] = WeakKeyDictionary()
-"""Modules whose parameters a stage 3 engine holds, behind their run."""
+_ENGINE = "_zero_engine"
+"""Where a module keeps the stage 3 engine that holds its parameters, behind its run."""
 
 
 class DeepSpeed(Distributed):
@@ -84,11 +84,11 @@ class DeepSpeed(Distributed):
         self._factor: Tensor | float = 1.0
 
     def attach(self, environment: Environment, precision: Precision) -> None:
-        make_config(self.config, self.stage, self.offload, precision, self.plan, 1)
+        make_config(self.config, self.stage, self.offload, precision, None, 1)
         super().attach(environment, precision)
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
-        kept = _partitioned.pop(module, None)
+        kept = vars(module).pop(_ENGINE, None)
         if kept is not None:
             zero_state.release(kept.engine, module, kept.carried)
         deepspeed = _import_deepspeed(self.device)
@@ -96,7 +96,9 @@ class DeepSpeed(Distributed):
         config = make_config(self.config, self.stage, self.offload, self.precision, self.plan, parameters)
         self._refuse_scalars(module)
         if self.stage == 3 and is_on_meta(module):
-            materialise(module, after=partial(_partition, deepspeed, config))
+            for unit in untied(module, find_units(module)):
+                materialise(module, unit)
+                deepspeed.zero.Init(module=unit, config_dict_or_path=config)
         self.place(module)
         built = build_optimizers()
         if built is None:  # nothing is trained: ranks compute on their own
@@ -140,6 +142,8 @@ class DeepSpeed(Distributed):
         return super().step_function(module, name) if self._engine is None else partial(self._engine, name)
 
     def backward(self, loss: Tensor) -> None:
+        if self.stage:  # it takes a second backward within one forward for the first one again
+            self._engine.optimizer.clear_backward_seen_flag()
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def unscale(self, optimizer: Optimizer) -> None:
@@ -212,8 +216,7 @@ class DeepSpeed(Distributed):
         return found
 
     def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        holder = _partitioned.get(module)
-        if self._engine is None and holder is None:
+        if self._engine is None and _ENGINE not in vars(module):
             return super().full_tensors(module)
         found = state.module_tensors(module)
         for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -257,18 +260,10 @@ class DeepSpeed(Distributed):
         super().close()
         if self._engine is not None and self._module is not None:
             if self.stage == 3:
-                _partitioned[self._module] = _Engine(self._engine, self._carried)
+                vars(self._module)[_ENGINE] = _Engine(self._engine, self._carried)
             else:
                 zero_state.release(self._engine, self._module, self._carried)
         self._engine = self._module = None
-
-
-def _partition(deepspeed: Any, config: dict[str, Any], part: nn.Module) -> None:
-    """Spread a part's own parameters over the ranks as soon as they have values."""
-    holder = nn.Module()
-    for name, parameter in part.named_parameters(recurse=False):
-        holder.register_parameter(name, parameter)
-    deepspeed.zero.Init(module=holder, config_dict_or_path=config)
 
 
 def _import_deepspeed(device: torch.device) -> Any:

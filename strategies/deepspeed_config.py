@@ -64,12 +64,17 @@ def _without_auto(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_config(
-    users: dict[str, Any], stage: int, offload: bool, precision: Precision, plan: StepPlan, parameters: int
+    users: dict[str, Any],
+    stage: int,
+    offload: bool,
+    precision: Precision,
+    plan: StepPlan | None,
+    parameters: int,
 ) -> dict[str, Any]:
     """One configuration out of the user's and the run's.
 
     Args:
-        plan: What a step of the run is.
+        plan: What a step of the run is; None before that is known.
         parameters: How many numbers the model has, at least 1: no buffer need be larger.
 
     Raises:
@@ -120,13 +125,19 @@ def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
     )
 
 
-def _refuse_conflicts(users: dict[str, Any], stage: int, precision: Precision, plan: StepPlan) -> None:
-    run: dict[str, Any] = {
-        "train_batch_size": plan.samples,
-        "train_micro_batch_size_per_gpu": plan.micro_batch,
-        "gradient_accumulation_steps": plan.micro_batches,
-        "gradient_clipping": plan.clip_norm or 0.0,
-    }
+def _refuse_conflicts(
+    users: dict[str, Any], stage: int, precision: Precision, plan: StepPlan | None
+) -> None:
+    run: dict[str, Any] = (
+        {}
+        if plan is None
+        else {
+            "train_batch_size": plan.samples,
+            "train_micro_batch_size_per_gpu": plan.micro_batch,
+            "gradient_accumulation_steps": plan.micro_batches,
+            "gradient_clipping": plan.clip_norm or 0.0,
+        }
+    )
     conflicts = [
         f"{key} is {users[key]}, and {_RUN_SAYS[key]} makes it {value}"
         for key, value in run.items()
@@ -137,7 +148,8 @@ def _refuse_conflicts(users: dict[str, Any], stage: int, precision: Precision, p
         conflicts.append(f"zero_optimization.stage is {stated}, and the strategy is stage {stage}")
     for key, ours in _WRITTEN_ELSEWHERE.items():
         block = users.get(key)
-        enabled = block.get("enabled", True) if isinstance(block, dict) else bool(block)
+        on = key in ("optimizer", "scheduler")  # the others are off unless enabled
+        enabled = block.get("enabled", on) if isinstance(block, dict) else bool(block)
         if not enabled or (key == "bf16" and precision.compute_dtype == torch.bfloat16):
             continue
         said = f"precision={precision.name!r}" if ours == "precision" else f"{ours} is there"

@@ -120,7 +120,7 @@ class Distributed(Single):
         return tensors
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        self._check("broadcast", source if isinstance(value, Tensor) else None)
+        self._check("broadcast", None, f"from rank {source}")
         content = [value]
         dist.broadcast_object_list(content, source, group=self._group)
         return content[0]
@@ -138,8 +138,10 @@ class Distributed(Single):
         """
         if not self.debug:
             return
-        about = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else "an object"
-        mine = (" ".join([what, about, *map(str, more)]) if value is not None else what, _called_from())
+        if value is not None:
+            of = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else "an object"
+            more = (of, *more)
+        mine = (" ".join([what, *map(str, more)]), _called_from())
         found: list[Any] = [None] * self.environment.world
         dist.all_gather_object(found, mine, group=self._group)
         calls = [call for call, _ in found]

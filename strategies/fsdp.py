@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -19,11 +18,11 @@ from .dispatch import Dispatch
 from .distributed import Distributed
 from .materialise import materialise
 from .sync_batchnorm import SyncedBatchNorms
-from .units import find_units
+from .units import find_units, untied
 
 T = TypeVar("T")
-_sharded: WeakKeyDictionary[nn.Module, Dispatch] = WeakKeyDictionary()
-"""The root each module was sharded under: a later run goes on with it."""
+_ROOT = "_sharded_root"
+"""Where a module keeps the root it was sharded under: a later run goes on with it."""
 
 
 class FSDP(Distributed):
@@ -67,9 +66,9 @@ class FSDP(Distributed):
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self._manual = not getattr(module, "automatic_optimization", True)
-        root = _sharded.get(module)
+        root = vars(module).get(_ROOT)
         if root is None:
-            root = _sharded[module] = Dispatch(module, None)
+            root = vars(module)[_ROOT] = Dispatch(module, None)
             if self.sync_batchnorm:
                 self._batchnorms = SyncedBatchNorms(module)
             self._shard(root)
@@ -88,12 +87,10 @@ class FSDP(Distributed):
         options["reshard_after_forward"] = True if self._manual else self.reshard_after_forward
         if self.cpu_offload:
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.device.type != "cpu")
-        units = find_units(module)
-        parts = [
-            *_untied(module, units),
-            *self._outer_parts(module, units),
-            *([] if self._manual else [root]),
-        ]
+        units = untied(module, find_units(module))
+        parts = [*units, *self._outer_parts(module, units)]
+        if not self._manual:
+            parts.append(root)
         for part in parts:
             # One part after the other: a model built on meta never stands on one device as a whole.
             materialise(module, part if part is not root else None)
@@ -115,6 +112,14 @@ class FSDP(Distributed):
                 "parameters of its own are in none",
                 got=", ".join(own[:6]),
                 fix="put them into a submodule",
+            )
+        shared = [name for name, child in module.named_children() if not untied(module, [child])]
+        if shared:
+            raise PacelineError(
+                f"strategy {self.name!r} under manual optimization shards the module's children, and these "
+                "share parameters",
+                got=", ".join(shared[:6]),
+                fix="put the parts that share them into one submodule, or strategy='ddp'",
             )
         done = {id(unit) for unit in units}
         return [c for c in module.children() if id(c) not in done and any(True for _ in c.parameters())]
@@ -206,21 +211,6 @@ class HSDP(FSDP):
             )
         shape = (groups, environment.world // groups)
         return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
-
-
-def _untied(module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
-    """The units whose parameters nobody else has; tied ones go into the outermost part together."""
-    owners: dict[int, int] = {}
-    for _, parameter in module.named_parameters(remove_duplicate=False):
-        owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-    free = []
-    for unit in units:
-        inside: dict[int, int] = {}
-        for _, parameter in unit.named_parameters(remove_duplicate=False):
-            inside[id(parameter)] = inside.get(id(parameter), 0) + 1
-        if all(owners[key] == count for key, count in inside.items()):
-            free.append(unit)
-    return free
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -112,8 +112,8 @@ def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
 
     os.environ[_JOB], os.environ[_LAUNCHER] = str(job), str(os.getpid())
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    logging.getLogger("torch.distributed.run").setLevel(logging.CRITICAL)
+    for name in [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters we tell ourselves
     try:
         launch_agent(config, program, arguments)
     except ChildFailedError as error:

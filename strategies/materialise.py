@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -18,36 +17,34 @@ def is_on_meta(module: nn.Module) -> bool:
     return any(t.is_meta for t in (*module.parameters(), *module.buffers()))
 
 
-def materialise(
-    module: nn.Module,
-    within: nn.Module | None = None,
-    after: Callable[[nn.Module], None] | None = None,
-) -> None:
+def materialise(module: nn.Module, within: nn.Module | None = None) -> None:
     """Give every meta parameter and buffer memory on the CPU, and initial values.
 
     Each part that owns some is initialised by its own ``reset_parameters()``, under a seed of the global
-    one and the part's name: the values do not depend on the order or the number of ranks.
+    one and the part's name: the values do not depend on the order or the number of ranks. Inner parts
+    come first, as they do in a constructor: an outer one may have more to say about them.
 
     Args:
         within: Only the parts of this submodule.
-        after: Called with each part once its own parameters have their values.
 
     Raises:
         PacelineError: for a part that owns parameters and cannot initialise them.
     """
     chosen = {id(part) for part in (within or module).modules()}
     made: dict[int, nn.Parameter] = {}
-    for name, part in module.named_modules():
+    kept: list[nn.Parameter] = []  # an id is only good while its object lives
+    for name, part in reversed(list(module.named_modules())):
         if id(part) not in chosen:
             continue
         fresh = False
         for key, parameter in list(part._parameters.items()):
             if parameter is None or not parameter.is_meta:
                 continue
-            fresh = fresh or id(parameter) not in made
+            fresh = True
             if id(parameter) not in made:  # tied parameters stay tied
                 empty = torch.empty_like(parameter, device="cpu")
                 made[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+                kept.append(parameter)
             part._parameters[key] = made[id(parameter)]
         for key, buffer in list(part._buffers.items()):
             if buffer is not None and buffer.is_meta:
@@ -55,8 +52,6 @@ def materialise(
                 fresh = True
         if fresh:
             _initialise(part, name)
-            if after is not None:
-                after(part)
 
 
 def _initialise(part: nn.Module, name: str) -> None:

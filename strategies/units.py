@@ -48,8 +48,30 @@ def _checked(module: nn.Module, given: Any) -> list[nn.Module]:
                 got=repr(unit)[:80],
                 allowed="submodules, or their dotted names",
             )
+        if type(found).forward is nn.Module.forward:
+            raise PacelineError(
+                "shard_units() gave a container, which is never called itself",
+                got=type(found).__name__,
+                fix="give what is in it: [*self.blocks]",
+            )
         units.append(found)
-    return units
+    inner_first = {id(part): place for place, part in enumerate(parts.values())}
+    return sorted({id(u): u for u in units}.values(), key=lambda unit: -inner_first[id(unit)])
+
+
+def untied(module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
+    """The units whose parameters nobody else has; tied ones go into the outermost part together."""
+    owners: dict[int, int] = {}
+    for _, parameter in module.named_parameters(remove_duplicate=False):
+        owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    free = []
+    for unit in units:
+        inside: dict[int, int] = {}
+        for _, parameter in unit.named_parameters(remove_duplicate=False):
+            inside[id(parameter)] = inside.get(id(parameter), 0) + 1
+        if all(owners[key] == count for key, count in inside.items()):
+            free.append(unit)
+    return free
 
 
 class Recomputation:

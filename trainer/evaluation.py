@@ -59,13 +59,19 @@ class EvaluationLoop:
 
     def predict(self) -> list[Any]:
         """One pass; the output of each batch, on the CPU, in the data's order, on every rank."""
-        outputs: list[Any] = []
+        of_loader: dict[str, list[Any]] = {name: [] for name in self.feeds}
+
+        def keep(output: Any) -> None:
+            of_loader[self.store.loader_name].append(map_tensors(output, lambda t: t.to("cpu")))
+
         with self._trace_free():
-            self._read_all(lambda output: outputs.append(map_tensors(output, lambda t: t.to("cpu"))), None)
+            self._read_all(keep, None)
             self.trainer.hooks.call(f"{self.hook}_end", self.trainer)
-        if self.trainer.world == 1:
-            return outputs
-        turns = zip_longest(*self.trainer.strategy.gather(outputs), fillvalue=_NOTHING)
+        return [output for mine in of_loader.values() for output in self._in_turn(mine)]
+
+    def _in_turn(self, mine: list[Any]) -> list[Any]:
+        """The outputs of all ranks, step by step, rank by rank: the data's order."""
+        turns = zip_longest(*self.trainer.strategy.gather(mine), fillvalue=_NOTHING)
         return [output for turn in turns for output in turn if output is not _NOTHING]
 
     @contextmanager

@@ -88,11 +88,11 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> Train
         micro_batches=feed.micro_batches,
         clip_norm=arguments.clip_grad_norm,
     )
+    for parameter in module.parameters():
+        parameter.grad = None  # what a module brings along is no part of step 1
     trainer.optimization = strategy.setup(module, build_optimizers)
     if trainer.rank:  # what is drawn in the model from here on is another rank's own
         seed_everything(derive(arguments.seed, trainer.rank))
-    for optimizer in trainer.optimization.optimizers:
-        optimizer.zero_grad(set_to_none=True)  # what a module brings along is no part of step 1
     _check_monitored_phases(trainer, bool(validation))
     inexact = snapshot.restore(trainer, source) if source is not None else []
     _settle_folder(trainer, source)

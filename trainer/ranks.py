@@ -65,16 +65,24 @@ class Ranks:
 
         Args:
             per_node: On the first rank of each machine first; for files that machines do not share.
+
+        Raises:
+            PacelineError: on the others, when what is inside failed on the first.
         """
         environment = self.strategy.environment
+        if environment.starts or self.world == 1:
+            yield
+            return
         first = environment.local_rank == 0 if per_node else environment.is_global_zero
-        if not first:
-            self.barrier()
+        if not first and not all(self.strategy.gather(True)):
+            raise PacelineError("main_process_first: it failed on the rank that went first")
+        done = False
         try:
             yield
+            done = True
         finally:
             if first:
-                self.barrier()
+                self.strategy.gather(done)
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
         """What ``function`` returns on rank 0, on every rank; it is called there alone.

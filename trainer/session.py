@@ -97,6 +97,7 @@ class Session(Ranks):
         self.train_store = self.store = MetricStore("train", self.say, self.strategy)
         self.sanity_checking = False
         self.share = 1.0
+        self.agreed_seconds = 0.0
         self.forget_stop()
         self._clock_start: float | None = None
 
