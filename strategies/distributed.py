@@ -21,6 +21,8 @@ from .process_group import host_group, join
 from .single import Single
 from .sync_batchnorm import SyncedBatchNorms
 
+_OBJECT = "an object"
+
 
 class Distributed(Single):
     """The base of strategies on several ranks; a strategy of your own begins here.
@@ -108,7 +110,7 @@ class Distributed(Single):
     def gather(self, value: Any) -> list[Any]:
         if hasattr(value, "full_tensor"):  # of a sharded tensor each rank has the whole, as everywhere else
             value = value.full_tensor()
-        self._check("gather", value)
+        self._check("gather", value if isinstance(value, Tensor) else _OBJECT)
         world = self.environment.world
         if not isinstance(value, Tensor):
             found: list[Any] = [None] * world
@@ -120,7 +122,7 @@ class Distributed(Single):
         return tensors
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        self._check("broadcast", None, f"from rank {source}")
+        self._check("broadcast", _OBJECT, f"from rank {source}")  # the others need not have the value
         content = [value]
         dist.broadcast_object_list(content, source, group=self._group)
         return content[0]
@@ -138,10 +140,8 @@ class Distributed(Single):
         """
         if not self.debug:
             return
-        if value is not None:
-            of = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else "an object"
-            more = (of, *more)
-        mine = (" ".join([what, *map(str, more)]), _called_from())
+        about = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else value or ""
+        mine = (" ".join(filter(None, [what, about, *map(str, more)])), _called_from())
         found: list[Any] = [None] * self.environment.world
         dist.all_gather_object(found, mine, group=self._group)
         calls = [call for call, _ in found]

@@ -69,9 +69,9 @@ class FSDP(Distributed):
         root = vars(module).get(_ROOT)
         if root is None:
             root = vars(module)[_ROOT] = Dispatch(module, None)
-            if self.sync_batchnorm:
-                self._batchnorms = SyncedBatchNorms(module)
             self._shard(root)
+        if self.sync_batchnorm:
+            self._batchnorms = SyncedBatchNorms(module)
         root.context = self.precision.context(self.device)
         self._root = root
         self.recompute(module)

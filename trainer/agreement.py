@@ -49,7 +49,7 @@ class Agreement:
         now, (before, step_before) = time.perf_counter(), self._asked_at
         self._asked_at = (now, step)
         a_step = max(now - before, 1e-6) / max(step - step_before, 1)
-        every = min(max(int(_SECONDS / a_step), 1), _MOST_STEPS)
+        every = 1 if step == step_before else min(max(int(_SECONDS / a_step), 1), _MOST_STEPS)
         trainer = self._trainer
         clock = int(trainer.clock() * 1e6) if trainer.is_global_zero else 0
         return torch.tensor([trainer.stop_wanted is not None, every, clock], dtype=torch.int64)

@@ -78,10 +78,10 @@ class TrainLoop:
     def run(self) -> None:
         """Train until the trainer is done."""
         trainer = self.trainer
+        self.agree()
         while not trainer.done:
             self.epoch()
-        if self.agreement is not None:  # a signal may have come behind the last word
-            self.agreement.now()
+        self.agree()  # a signal may have come behind the last word
         if self.manual and not any(o.has_stepped for o in trainer.manual_optimizers):
             trainer.say(
                 "no weight has changed: under manual optimization training_step calls optimizer.step()"
@@ -91,6 +91,11 @@ class TrainLoop:
         trainer.metrics.update(rest)
         if not trainer.stop_asked:
             trainer.publish(rest)
+
+    def agree(self) -> None:
+        """See that all ranks know of every wish to stop."""
+        if self.agreement is not None:
+            self.agreement.now()
 
     def epoch(self) -> None:
         """One epoch, or what is left of it."""

@@ -309,10 +309,13 @@ class MetricStore:
         windows, epochs = self._merged("window"), self._merged("epoch")
         return {name: [sums.plain(), epochs[name].plain()] for name, sums in windows.items()}
 
+    def own_state(self) -> dict[str, Any]:
+        """The same, of this rank alone."""
+        self._fold()
+        return {name: [v.window.plain(), v.epoch.plain()] for name, v in self._values.items()}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` gave; over several ranks rank 0 does."""
-        if self._strategy is not None and self._strategy.environment.rank:
-            return
+        """Take back what ``own_state`` gave; or, on one rank, what ``state_dict`` did."""
         for name, (window, epoch) in state.items():
             value = self._values.setdefault(name, _Value(window[0]))
             value.window, value.epoch = _Sums(*window), _Sums(*epoch)

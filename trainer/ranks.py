@@ -73,16 +73,21 @@ class Ranks:
         if environment.starts or self.world == 1:
             yield
             return
-        first = environment.local_rank == 0 if per_node else environment.is_global_zero
-        if not first and not all(self.strategy.gather(True)):
-            raise PacelineError("main_process_first: it failed on the rank that went first")
-        done = False
-        try:
-            yield
-            done = True
-        finally:
-            if first:
-                self.strategy.gather(done)
+        if environment.local_rank == 0 if per_node else environment.is_global_zero:
+            failed: str | None = "it was interrupted"
+            try:
+                yield
+                failed = None
+            except Exception as error:
+                failed = f"{type(error).__name__}: {error}"
+                raise
+            finally:
+                self.strategy.gather([failed])
+            return
+        told = [(rank, what) for rank, (what,) in enumerate(self.strategy.gather([None])) if what]
+        if told:
+            raise PacelineError(f"rank {told[0][0]} failed in what it does first: {told[0][1]}")
+        yield
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
         """What ``function`` returns on rank 0, on every rank; it is called there alone.

@@ -41,7 +41,11 @@ def save(trainer: Session, folder: Path) -> None:
     extra: dict[str, Any] = {}
     trainer.hooks.call("on_save_checkpoint", trainer, extra)
     counters = trainer.state.state_dict() | {"elapsed": trainer.clock()}
-    of_rank = {"rng": full_state(strategy.device), "metric_objects": _metric_objects(module, trainer)}
+    of_rank = {
+        "rng": full_state(strategy.device),
+        "metric_objects": _metric_objects(module, trainer),
+        "logged": trainer.train_store.own_state(),
+    }
     state = {
         "counters": counters,
         "ranks": strategy.gather(of_rank),
@@ -101,12 +105,11 @@ def restore(trainer: Session, folder: Path) -> list[str]:
         if state["callbacks"].get(callback.state_key):
             callback.load_state_dict(state["callbacks"][callback.state_key])
     trainer.metrics.update(state["metrics"]["latest"])
-    trainer.train_store.load_state_dict(state["metrics"]["train"])
     trainer.load_feed_state(state["data"])
     if trainer.datamodule is not None and state["datamodule"]:
         trainer.datamodule.load_state_dict(state["datamodule"])
     trainer.hooks.call("on_load_checkpoint", trainer, state["hooks"])
-    return _load_rank(trainer, state["ranks"])
+    return _load_rank(trainer, state["ranks"], state["metrics"]["train"])
 
 
 def _owner(gradient: Tensor, rank: int) -> str:
@@ -134,16 +137,22 @@ def _load_gradients(trainer: Session, folder: Path, names: list[str], saved_worl
         parameter.grad = value if parameter.grad is None else parameter.grad + value
 
 
-def _load_rank(trainer: Session, ranks: list[dict[str, Any]]) -> list[str]:
-    """This rank's own state: generators, and metric objects that are half counted."""
+def _load_rank(trainer: Session, ranks: list[dict[str, Any]], logged: dict[str, Any]) -> list[str]:
+    """This rank's own state: generators, and values and metric objects that are half counted.
+
+    Args:
+        logged: The sums of all ranks, for rank 0 to go on from where there were others.
+    """
     device = trainer.strategy.device
     if len(ranks) == trainer.world:
         mine = ranks[trainer.rank]
         objects = map_tensors(mine["metric_objects"], lambda t: t.to(device))
         _load_metric_objects(trainer.module, trainer, objects)
         set_full_state(mine["rng"], device)
+        trainer.train_store.load_state_dict(mine.get("logged", logged))
         return []
     if trainer.is_global_zero:
+        trainer.train_store.load_state_dict(logged)
         set_full_state(ranks[0]["rng"], device)
     counted = any(saved["logged_as"] for r in ranks for saved in r["metric_objects"].values())
     return [

@@ -165,6 +165,7 @@ class Trainer(Session):
             self.strategy.precision.attach(self.strategy.device)
             data = fitting.FitData(train_dataloader, val_dataloader, datamodule)
             loop = fitting.prepare(self, data, resume)
+            loop.agree()  # a callback may have asked for a stop when it got its state back
             self.manual_optimizers = [ManualOptimizer(o, self) for o in self.optimization.optimizers]
             if self.done:
                 self.say(f"nothing to do: the run is at its limit already ({self.stop_reason})")

@@ -43,6 +43,7 @@ from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from paceline import PacelineError, Trainer, TrainModule  # noqa: E402
 from paceline.callbacks import Callback, Checkpoint  # noqa: E402
+from paceline.strategies import Distributed  # noqa: E402
 
 
 class Points(Dataset):
@@ -108,6 +109,21 @@ def misbehave(trainer) -> None:
         raise ArithmeticError("in a step of rank 0")
 
 
+class Own(Distributed):
+    """As a user would write it, without torch's wrappers: nothing is the same on all ranks but by ours."""
+
+    name = "own"
+
+    def setup(self, module, build_optimizers):
+        self.place(module)
+        self._parameters = list(module.parameters())
+        return build_optimizers()
+
+    def backward(self, loss):
+        super().backward(loss)
+        self.average_gradients(self._parameters)
+
+
 class Notes(Callback):
     """Where a fit begins, that it trains, and where it ends."""
 
@@ -139,6 +155,8 @@ def weights(module) -> list[float]:
 
 def make_trainer(**arguments) -> Trainer:
     arguments = {"accelerator": "cpu", "max_steps": OPTIONS.get("steps", 5)} | arguments
+    if arguments.get("strategy") == "own":
+        arguments["strategy"] = Own()
     if OPTIONS.get("steps") == WITHOUT_END:
         arguments |= {"callbacks": [Notes(), Checkpoint(every=10**9)]}
     return Trainer(**{"callbacks": [Notes()], "progress": False, "loggers": False} | arguments)
@@ -170,6 +188,7 @@ def differ(**arguments) -> None:
 
 
 if __name__ == "__main__":
+    note("imported", threads=torch.get_num_threads())
     if OPTIONS.get("moves"):  # the folder is another one by the time of fit
         os.makedirs(OPTIONS["moves"], exist_ok=True)
         os.chdir(OPTIONS["moves"])

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint
+from paceline.callbacks import Checkpoint
 
 GLOBAL, EPOCHS = 8, 3
 
@@ -90,7 +90,7 @@ class One(TrainModule):
     """One optimizer.
 
     Args:
-        backwards: How many parts the loss comes in.
+        backwards: How many losses there are, each with a backward.
         closure: The optimizer evaluates the loss itself.
     """
 
@@ -106,11 +106,9 @@ class One(TrainModule):
 
         def backward():
             optimizer.zero_grad()
-            loss = (self.net(noise) - real).square().mean()
-            for _ in range(self.hparams["backwards"]):
-                self.manual_backward(loss / self.hparams["backwards"])
-                if self.hparams["backwards"] > 1:
-                    loss = (self.net(noise) - real).square().mean()
+            for number in range(self.hparams["backwards"]):
+                loss = (self.net(noise) - real - number).square().mean()
+                self.manual_backward(loss)
             return loss
 
         if self.hparams["closure"]:
@@ -154,17 +152,6 @@ class Watched(One):
         self.found = {"clip": trainer.settings.clip_grad_norm, **found}
 
 
-class StopAt(Callback):
-    """Saves there, and ends the run."""
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def on_step_boundary(self, trainer):
-        if trainer.global_step == self.step:
-            trainer.stop("far enough")
-
-
 KINDS = {"gan": GAN, "one": One, "watched": Watched}
 
 
@@ -183,14 +170,13 @@ def train(folder: Path, name: str, devices: int, case: dict) -> None:
     module = KINDS[case.pop("kind")](**case.pop("model", {}))
     dtype = torch.float64 if case.get("precision") == "64" else torch.float32
     samples = data(dtype, case.pop("samples", 37), case.pop("flags", 0))
-    stop, callbacks = case.pop("stop", None), [Checkpoint(every=case.pop("save", 1000), keep=None)]
     settings = {
         "accelerator": "cpu",
         "devices": devices,
         "max_epochs": EPOCHS,
         "clip_grad_norm": 0.2,
         "log_every": 1,
-        "callbacks": callbacks if stop is None else [*callbacks, StopAt(stop)],
+        "callbacks": [Checkpoint(every=case.pop("save", 1000), keep=None)],
         "progress": False,
         "run_dir": folder,
         "name": name,
@@ -200,7 +186,8 @@ def train(folder: Path, name: str, devices: int, case: dict) -> None:
     loader = DataLoader(samples, batch_size=GLOBAL // devices)
     kept: dict = {}
     try:
-        trainer.fit(module, loader, DataLoader(samples, 7), resume=None if resume is None else folder / resume)
+        source = None if resume is None else folder / resume
+        trainer.fit(module, loader, DataLoader(samples, 7), resume=source)
         kept |= getattr(module, "found", {})
     except PacelineError as error:
         kept["error"] = str(error)

@@ -24,9 +24,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, Single, fit_in_memory
+from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, fit_in_memory
 
-GLOBAL, FLAG, WIDTH = 16, 20.0, 8
+GLOBAL, STEPS, SAMPLES = 16, 6, 91  # the last step takes 11 samples, an odd number
+FLAG, WIDTH = 20.0, 8
 CALLS: Counter[str] = Counter()
 
 
@@ -65,15 +66,18 @@ class Base(TrainModule):
             hidden = block(hidden)
         return self.last(hidden) * self.gain
 
-    def training_step(self, batch):
-        x, y = batch
+    def note(self):
         self.seen |= {
             "class": type(self).__qualname__,
             "modules": [n for n, _ in self.named_modules()],
             "parameters": [n for n, _ in self.named_parameters()],
             "units": [n for n, m in self.named_modules() if type(m).__name__.startswith("FSDP")],
         }
-        return F.cross_entropy(self.logits(x), y)
+
+    def training_step(self, batch):
+        x, y = batch
+        self.note()
+        return F.cross_entropy(self.logits(x), y) * self.options.get("steep", 1)
 
     def validation_step(self, batch):
         x, y = batch
@@ -102,7 +106,11 @@ class Sometimes(Base):
     """``extra`` is used by flagged samples alone; a batch without one leaves it out of the graph."""
 
     def build(self):
-        self.first, self.extra, self.last = nn.Linear(5, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+        self.first, self.extra, self.last = (
+            nn.Linear(5, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, 4),
+        )
 
     def logits(self, x):
         flagged = x[:, :1] > FLAG / 2
@@ -204,6 +212,7 @@ class Manual(Base):
 
     def training_step(self, batch):
         x, y = batch
+        self.note()
         for part, optimizer in zip((self.one, self.two), self.optimizers(), strict=True):
             loss = F.cross_entropy(part(x), y)
             optimizer.zero_grad()
@@ -294,6 +303,8 @@ class Case:
     Args:
         flags: The step's flagged samples, step by step.
         fits: How often ``fit`` is called on the module.
+        memory: What a device is to have, in bytes.
+        fatal: An error ends the process.
     """
 
     model: Callable[..., TrainModule]
@@ -301,11 +312,10 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
     flags: tuple[tuple[int, ...], ...] = ()
-    steps: int = 5
-    samples: int = 91
     micro: int = 8
     fits: int = 1
     memory: int | None = None
+    fatal: bool = False
 
 
 BOTH, FIRST, SECOND, NONE = (3, 12), (3,), (12,), ()
@@ -379,8 +389,7 @@ def on_torch() -> dict[str, Case]:
     cases["ddp-late-tied"] = Case(Late, "ddp", {"tied": "without a bias"})
     cases["fsdp-late-tied"] = Case(Late, "fsdp", {"tied": "without a bias"})
     cases["fsdp-late-tied-bias"] = Case(Late, "fsdp", {"tied": "with a bias"})
-    cases |= {"auto": Case(Base, "auto"), "auto-late": Case(Late, "auto")}
-    cases["auto-too-large"] = Case(Late, "auto", memory=5000)
+    cases["fsdp-manual-tied"] = Case(Manual, "fsdp", {"tied": True})
     return cases | refused_by_torch()
 
 
@@ -396,6 +405,13 @@ def refused_by_torch() -> dict[str, Case]:
         "ddp-late-ignorant": Case(Ignorant, "ddp"),
         "hsdp-three-groups": Case(Base, lambda: HSDP(replicate=3)),
         "ddp-recompute-no-blocks": Case(NoBlocks, lambda: DDP(**RECOMPUTE)),
+        "ddp-not-in-the-last": Case(
+            # A parameter that a step uses, though not in its last micro-batch.
+            Sometimes,
+            "ddp",
+            flags=((1, 5, 9, 13), (1, 5, 9, 13), (1, 5)),
+            micro=4,
+        ),
         "ddp-later-unused": Case(Sometimes, "ddp", flags=(BOTH, BOTH, BOTH, NONE, BOTH)),
     }
 
@@ -405,7 +421,7 @@ def on_deepspeed() -> dict[str, Case]:
     cases: dict[str, Case] = {}
     for stage in range(4):
         # Gradients are large: DeepSpeed's own default would clip them to a norm of 1.
-        large = {"options": {"sgd": 0.5}, "trainer": SINGLE_PRECISION}
+        large = {"options": {"sgd": 0.01, "steep": 30}, "trainer": SINGLE_PRECISION}
         cases[f"zero-{stage}"] = Case(Base, lambda s=stage: DeepSpeed(s), **large)
         cases[f"zero-{stage}-frozen"] = Case(Frozen, lambda s=stage: DeepSpeed(s), trainer=SINGLE_PRECISION)
         cases[f"zero-{stage}-bf16-true"] = Case(
@@ -433,10 +449,30 @@ def on_deepspeed() -> dict[str, Case]:
         "zero-3-late-tied-bias": Case(
             Late, lambda: DeepSpeed(3), {"tied": "with a bias"}, trainer=SINGLE_PRECISION
         ),
+        "zero-2-agreeing": Case(
+            Base,
+            lambda: DeepSpeed(config=AGREEING),
+            trainer={**SINGLE_PRECISION, "clip_grad_norm": 0.05},
+        ),
+        "zero-2-conflicting": Case(
+            Base,
+            lambda: DeepSpeed(config=CONFLICTING),
+            trainer={**SINGLE_PRECISION, "clip_grad_norm": 0.05},
+        ),
         "zero-2-scalar": Case(Scalar, lambda: DeepSpeed(2), trainer=SINGLE_PRECISION),
         "zero-3-late-ignorant": Case(Ignorant, lambda: DeepSpeed(3), trainer=SINGLE_PRECISION),
     }
     return cases
+
+
+def chosen() -> dict[str, Case]:
+    """What ``strategy="auto"`` is to decide, on two ranks."""
+    return {
+        "auto": Case(Base, "auto"),
+        "auto-late": Case(Late, "auto"),
+        "auto-too-large": Case(Base, "auto", memory=30_000),
+        "auto-late-too-large": Case(Late, "auto", memory=30_000),
+    }
 
 
 def alone() -> dict[str, Case]:
@@ -448,21 +484,29 @@ def alone() -> dict[str, Case]:
     return cases | {"alone-auto": Case(Base, "auto"), "alone-hsdp": Case(Base, "hsdp")}
 
 
+AGREEING = {
+    "train_batch_size": GLOBAL,
+    "train_micro_batch_size_per_gpu": 8,
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": 0.05,
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
+    "bf16": {"enabled": "auto"},
+}
+CONFLICTING = {"train_batch_size": 64, "gradient_accumulation_steps": 3}
+
+
 def in_bfloat16() -> FSDP:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    return FSDP(mixed_precision=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+    return FSDP(
+        mixed_precision=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    )
 
 
 # A job of its own: one rank ends with an error while the other waits.
-LATER_ON_ONE_RANK = {"ddp-later-one-rank": Case(Sometimes, "ddp", flags=(BOTH, BOTH, BOTH, FIRST))}
-# A parameter that a step uses, though not in its last micro-batch.
-NOT_LAST = {
-    "ddp-not-in-the-last": Case(Sometimes, "ddp", flags=((1, 5, 9, 13), (1, 5, 9, 13), (1, 5)), micro=4)
-}
-TIED_PARTS = {"fsdp-manual-tied": Case(Manual, "fsdp", {"tied": True})}
-ON_TORCH, ON_DEEPSPEED, ALONE = on_torch(), on_deepspeed(), alone()
-CASES = ON_TORCH | ON_DEEPSPEED | ALONE | LATER_ON_ONE_RANK | NOT_LAST | TIED_PARTS
+ENDING = {"ddp-later-one-rank": Case(Sometimes, "ddp", flags=(BOTH, BOTH, BOTH, FIRST), fatal=True)}
+ON_TORCH, ON_DEEPSPEED, CHOSEN, ALONE = on_torch(), on_deepspeed(), chosen(), alone()
+CASES = ON_TORCH | ON_DEEPSPEED | CHOSEN | ALONE | ENDING
 
 
 # -- observing ---------------------------------------------------------------------------------
@@ -476,6 +520,7 @@ class Watch(Callback):
         self.kept: dict[str, torch.Tensor] = {}
         self.keys: list[str] = []
         self.calls: list[int] = []
+        self.buffers: dict[str, torch.Tensor] = {}
 
     def on_fit_start(self, trainer):
         if not self.first:
@@ -486,6 +531,7 @@ class Watch(Callback):
         self.calls.append(CALLS["block"])
         CALLS.clear()
         self.keys = list(trainer.module.state_dict())
+        self.buffers = cloned(dict(trainer.module.named_buffers()))
         if trainer.strategy.name == "ddp":
             self.kept = cloned(trainer.module.state_dict())
 
@@ -496,7 +542,7 @@ def cloned(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def data(case: Case, dtype: torch.dtype) -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(case.samples, 5, generator=generator, dtype=torch.float64)
+    x = torch.randn(SAMPLES, 5, generator=generator, dtype=torch.float64)
     y = x[:, :4].argmax(1)
     for step, flagged in enumerate(case.flags):
         for index in flagged:
@@ -508,6 +554,7 @@ def described(module: nn.Module) -> dict[str, Any]:
     """What must be the same before and behind a run."""
     return {
         "classes": {n: type(m).__qualname__ for n, m in module.named_modules()},
+        "modules": [n for n, _ in module.named_modules()],
         "parameters": [n for n, _ in module.named_parameters()],
         "keys": list(module.state_dict()),
         "own forward": [n for n, m in module.named_modules() if "forward" in vars(m)],
@@ -515,7 +562,7 @@ def described(module: nn.Module) -> dict[str, Any]:
 
 
 def is_plain(module: Base, case: Case) -> str:
-    """"yes", or what a copy, a pickle or a backward of the module runs into."""
+    """ "yes", or what a copy, a pickle or a backward of the module runs into."""
     rows = DataLoader(data(case, next(module.parameters()).dtype), 4)
     try:
         for one in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
@@ -549,7 +596,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
             accelerator="cpu",
             devices=devices,
             global_batch_size=GLOBAL,
-            max_steps=case.steps + 1 if case.samples > GLOBAL * case.steps and not case.flags else case.steps,
+            max_steps=len(case.flags) or STEPS,
             callbacks=[watch],
             run_dir=folder / "runs",
             name=name,
@@ -564,6 +611,8 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
             trainer.fit(module, loader, loader)
         found["weights"] = cloned(trainer.strategy.full_tensors(module))
     except Exception as error:
+        if case.fatal:
+            raise
         found["error"] = str(error) if isinstance(error, PacelineError) else f"{type(error)} {error}"
         found["changed"] = [n for n, t in watch.kept.items() if not torch.equal(t, module.state_dict()[n])]
     if trainer is not None:
@@ -572,9 +621,9 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
         log = trainer.folder and trainer.folder / "log.txt"
         found["log"] = log.read_text() if log and log.exists() else ""
     found |= {"seen": module.seen, "after": described(module), "calls": watch.calls, "keys": watch.keys}
-    found["first"] = watch.first
+    found["first"], found["buffers before validation"] = watch.first, watch.buffers
     found["ties"] = sorted(len(v) for v in ties(module).values())
-    found["buffers"] = {n: b.detach().clone() for n, b in module.named_buffers()}
+    found["buffers"] = cloned(dict(module.named_buffers()))
     if not strategy and found["error"] is None and (found["strategy"] == "ddp" or "zero-" in name):
         found["plain"] = is_plain(module, case)
     return found

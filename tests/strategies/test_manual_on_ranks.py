@@ -19,6 +19,7 @@ from paceline.trainer.snapshot import stored_names
 
 JOB = Path(__file__).with_name("manual_job.py")
 SECONDS = 150
+ON_TWO = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
 GAN_64 = {"kind": "gan", "precision": "64"}
 # Trained on one device and on the layouts behind it alike, and how far apart they may end.
 KINDS = {
@@ -31,9 +32,13 @@ KINDS = {
     ),
     "gan-no-gradient-on-one-rank": (GAN_64 | {"flags": 13}, 1e-12, ["ddp"]),
     "gan-updates-every-second-step": (GAN_64 | {"model": {"every": 2}}, 1e-12, ["ddp", "fsdp"]),
-    "one": ({"kind": "one"}, 1e-6, ["ddp", "fsdp", *(f"deepspeed_stage_{s}" for s in range(4))]),
+    "one": ({"kind": "one"}, 1e-6, ON_TWO),
+    "one-with-two-backwards": (
+        {"kind": "one", "model": {"backwards": 2}, "clip_grad_norm": None},
+        1e-6,
+        ON_TWO,
+    ),
 }
-ON_TWO = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
 REFUSED = {f"refused-{name}": GAN_64 | {"strategy": name, "precision": "32"} for name in ON_TWO[2:]} | {
     "refused-accumulate": GAN_64 | {"strategy": "ddp", "accumulate": 2},
     "refused-global-batch": GAN_64 | {"strategy": "ddp", "global_batch_size": 16},
@@ -170,4 +175,6 @@ def test_gradients_on_their_way_are_every_ranks_own_in_a_checkpoint(trained):
     """Saved between two updates: what rank 1 has gathered so far is not what rank 0 has."""
     whole, resumed = (tensors(Run(trained(2) / name / "1")) for name in ("whole", "resumed"))
     for name, value in whole.items():
-        torch.testing.assert_close(resumed[name], value, rtol=0, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            resumed[name], value, rtol=0, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
+        )

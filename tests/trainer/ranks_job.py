@@ -24,7 +24,6 @@ DEVICES = int(sys.argv[1])
 FOLDER = Path(sys.argv[2])
 CASE = ""
 GLOBAL = 6
-VALIDATION = {1: 7, 2: 5, 3: 7}
 
 
 def note(trainer: Trainer, **values) -> None:
@@ -153,7 +152,7 @@ def first_fails() -> None:
                 tell("entered", str(trainer.rank))
                 if trainer.rank == 0:
                     raise OSError("the download broke off")
-            time.sleep(60)
+            trainer.barrier()
 
     trainer_for(max_steps=1).fit(Failing(), loader(12))
 
@@ -173,7 +172,8 @@ def another_shape(module, last):
 
 
 def another_dtype(module, last):
-    module.all_gather(torch.ones(2, dtype=torch.int64 if last else torch.float32))  # the gather of two dtypes
+    ones = torch.ones(2, dtype=torch.int64 if last else torch.float32)
+    module.all_gather(ones)  # the gather of two dtypes
 
 
 def another_source(module, last):
@@ -181,28 +181,36 @@ def another_source(module, last):
 
 
 def nothing_wrong(module, last):
+    """Only the rank that tells a value has it, as is usual."""
     module.trainer.barrier()
     found = module.trainer.broadcast(torch.ones(2) if module.trainer.rank == 0 else None)
     module.all_gather(found)
 
 
-MISTAKES = (barrier_or_gather, another_shape, another_dtype, another_source, nothing_wrong)
+MISTAKES = (barrier_or_gather, another_shape, another_dtype, nothing_wrong)
+
+
+def make(mistake) -> None:
+    class Mistaken(Line):
+        def on_fit_start(self, trainer):
+            mistake(self, trainer.rank == trainer.world - 1)
+
+    trainer = trainer_for(max_steps=1, debug=True)
+    try:
+        trainer.fit(Mistaken(), loader(12))
+        found = None
+    except PacelineError as error:
+        found = str(error)
+    note(trainer, **{mistake.__name__: found})
+
+
+def debug_source() -> None:
+    make(another_source)
 
 
 def debug() -> None:
     for mistake in MISTAKES:
-
-        class Mistaken(Line):
-            def on_fit_start(self, trainer, mistake=mistake):
-                mistake(self, trainer.rank == trainer.world - 1)
-
-        trainer = trainer_for(max_steps=1, debug=True)
-        try:
-            trainer.fit(Mistaken(), loader(12))
-            found = None
-        except PacelineError as error:
-            found = str(error)
-        note(trainer, **{mistake.__name__: found})
+        make(mistake)
     for name in ("with", "without"):
         module = Line()
         trainer = trainer_for(max_epochs=2, debug=name == "with", clip_grad_norm=0.1)
@@ -213,6 +221,9 @@ def debug() -> None:
 # -- metrics and evaluation ----------------------------------------------------------------------
 
 
+PHASES = ("in_train", "in_val", "in_test")
+
+
 def metric_collection() -> MetricCollection:
     return MetricCollection({"f1": MulticlassF1Score(3), "recall": MulticlassRecall(3)})
 
@@ -220,9 +231,9 @@ def metric_collection() -> MetricCollection:
 class Logging(Line):
     def __init__(self):
         super().__init__()
-        self.accuracies = nn.ModuleDict({k: MulticlassAccuracy(3) for k in ("train", "val", "test")})
-        self.means = nn.ModuleDict({k: MeanMetric() for k in ("train", "val", "test")})
-        self.several = nn.ModuleDict({k: metric_collection() for k in ("train", "val", "test")})
+        self.accuracies = nn.ModuleDict({k: MulticlassAccuracy(3) for k in PHASES})
+        self.means = nn.ModuleDict({k: MeanMetric() for k in PHASES})
+        self.several = nn.ModuleDict({k: metric_collection() for k in PHASES})
 
     def measure(self, phase, batch, batch_idx):
         x, y, index = batch
@@ -238,12 +249,12 @@ class Logging(Line):
             self.log("zero_alone", 3.0)
         if index.max() >= 4:  # late, and on a rank of its own
             self.log("late", float((index >= 4).sum()), reduce="sum")
-        self.accuracies[phase].update(logits, y)
-        self.log("accuracy", self.accuracies[phase])
-        self.means[phase].update(losses)
-        self.log("metric_mean", self.means[phase])
-        self.several[phase].update(logits, y)
-        self.log("all", self.several[phase])
+        self.accuracies[f"in_{phase}"].update(logits, y)
+        self.log("accuracy", self.accuracies[f"in_{phase}"])
+        self.means[f"in_{phase}"].update(losses)
+        self.log("metric_mean", self.means[f"in_{phase}"])
+        self.several[f"in_{phase}"].update(logits, y)
+        self.log("all", self.several[f"in_{phase}"])
         return losses.mean()
 
     def training_step(self, batch, batch_idx):
@@ -312,14 +323,15 @@ def decisions() -> None:
     module = Deciding()
     trainer.fit(module, loader(19), loader(7, batch_size=2))
     trainer.barrier()
-    weights = trainer.validate(module, loader(7, batch_size=2), weights="best")
+    ended = [trainer.global_step, trainer.stop_reason]
+    of_best = trainer.validate(module, loader(7, batch_size=2), weights="best")
     note(
         trainer,
-        ended=[trainer.global_step, trainer.stop_reason],
+        ended=ended,
         rate=trainer.optimization.optimizers[0].param_groups[0]["lr"],
         best=[trainer.best.name, checkpoint.best_score],
         latest=trainer.latest.name,
-        of_best=weights,
+        of_best=of_best,
     )
 
 
@@ -344,7 +356,7 @@ class BusyRank(Callback):
 
 def max_time() -> None:
     trainer = trainer_for(
-        max_time="2s", max_epochs=100_000, callbacks=[BusyRank(), Checkpoint(every="1s", keep=None)]
+        max_time="1s", max_epochs=100_000, callbacks=[BusyRank(), Checkpoint(every="0.4s", keep=None)]
     )
     trainer.fit(Line(), loader(19))
     ended = [trainer.global_step, trainer.stop_reason]
