@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..errors import PacelineError
 from . import state
 from .environment import Environment
 from .precision import Precision
@@ -205,6 +206,22 @@ class Strategy(ABC):
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     """All parameters an optimizer holds."""
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def refuse_sharded(module: nn.Module) -> None:
+    """Refuse a module whose parameters lie in shards that another strategy made.
+
+    Raises:
+        PacelineError: with the ways to a whole one.
+    """
+    for name, parameter in module.named_parameters():
+        if hasattr(parameter, "to_local") or hasattr(parameter, "ds_id"):
+            raise PacelineError(
+                f"{type(module).__name__} is in shards, as an earlier run under another strategy left it",
+                got=f"a sharded {name}",
+                fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a whole one; or go on "
+                "with the same strategy",
+            )
 
 
 def clear_gradients(optimizer: Optimizer) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from ..errors import PacelineError, is_users_frame
 from . import state
 from .environment import Environment
-from .materialise import is_on_meta, materialise
 from .precision import Precision
 from .process_group import host_group, join
 from .single import Single
@@ -44,15 +43,11 @@ class Distributed(Single):
         return host_group()
 
     def place(self, module: nn.Module) -> None:
-        """What every strategy does with a module first: dtype, device, batch norms, rank 0's values."""
-        if is_on_meta(module):
-            materialise(module)
-        self.precision.convert_module(module)
-        module.to(self.device)
+        """What is done with a module first: values, dtype, device, batch norms; rank 0's values on all."""
+        super().place(module)
         if self.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module)
         self._broadcast_tensors([*module.parameters(), *module.buffers()])
-        self.recompute(module)
 
     def _broadcast_tensors(self, tensors: list[Tensor]) -> None:
         if self.environment.world > 1:

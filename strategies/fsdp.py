@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import PacelineError
-from .base import parameters_of
+from .base import parameters_of, refuse_sharded
 from .dispatch import Dispatch
 from .distributed import Distributed
 from .materialise import materialise
@@ -81,6 +81,7 @@ class FSDP(Distributed):
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
         module = root.module
+        refuse_sharded(module)
         self._refuse_scalars(module)
         options: dict[str, Any] = {"mesh": self.make_mesh()}
         options["mp_policy"] = self.mixed_precision or MixedPrecisionPolicy()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import state
-from .base import Strategy, clear_gradients, parameters_of
+from .base import Strategy, clear_gradients, parameters_of, refuse_sharded
 from .materialise import is_on_meta, materialise
 
 T = TypeVar("T")
@@ -29,12 +29,21 @@ class Single(Strategy):
         self.activation_checkpointing = activation_checkpointing
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
+        self.place(module)
+        return build_optimizers()
+
+    def place(self, module: nn.Module) -> None:
+        """What is done with a module first: values, dtype, device.
+
+        Raises:
+            PacelineError: for a module that an earlier run has left in shards.
+        """
+        refuse_sharded(module)
         if is_on_meta(module):
             materialise(module)
         self.precision.convert_module(module)
         module.to(self.device)
         self.recompute(module)
-        return build_optimizers()
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         step: Callable[..., Any] = getattr(module, name)

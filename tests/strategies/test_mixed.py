@@ -1,0 +1,29 @@
+"""A module that was trained under one strategy is taken by another, or refused with the way out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).with_name("mixed_job.py")
+REFUSED = "Line is in shards, as an earlier run under another strategy left it"
+
+
+@pytest.mark.parametrize(
+    ("strategies", "expected"),
+    [
+        ("single,ddp,deepspeed_stage_2,single,deepspeed_stage_1,fsdp,fsdp,single", ["trained"] * 7 + [REFUSED]),
+        ("deepspeed_stage_3,deepspeed_stage_3,deepspeed_stage_2,ddp", ["trained"] * 4),
+        ("deepspeed_stage_3,fsdp", ["trained", REFUSED]),
+        ("fsdp,deepspeed_stage_2", ["trained", REFUSED]),
+    ],
+)
+def test_one_strategy_after_another(strategies, expected):
+    done = subprocess.run(
+        [sys.executable, str(JOB), strategies], capture_output=True, text=True, timeout=120
+    )
+    told = [line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")]
+    assert told == expected, done.stderr[-2000:]
