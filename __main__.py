@@ -48,7 +48,11 @@ def fit(
 
 
 @app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,  # what stands behind the script is the script's
+    },
     options_metavar="[--nproc N] [--nnodes N ...]",
 )
 def launch(

@@ -62,10 +62,10 @@ class DDP(Distributed):
         self._options: dict[str, Any] = {
             "find_unused_parameters": bool(find_unused_parameters),
             "static_graph": static_graph,
-            "broadcast_buffers": broadcast_buffers,
             "bucket_cap_mb": bucket_cap_mb,
             "gradient_as_bucket_view": gradient_as_bucket_view,
         }
+        self._broadcast_buffers = broadcast_buffers
         self._looks = find_unused_parameters is None and not static_graph
         self._wrapped: DistributedDataParallel | None = None
         self._reducer_works = True
@@ -84,6 +84,8 @@ class DDP(Distributed):
                 device_ids=None if device.type == "cpu" else [device],
                 **self._options,
             )
+            # The argument is deprecated in torch 2.13, and its successor is not in 2.10.
+            self._wrapped.broadcast_buffers = self._broadcast_buffers
             self._first, self._reducer_works = self._looks, not self._looks
             self.synchronise_gradients(True)
         return built

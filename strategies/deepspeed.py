@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from ..errors import PacelineError
 from . import state, zero_state
+from .base import refuse_sharded
 from .deepspeed_config import make_config, read_config
 from .dispatch import Dispatch
 from .distributed import Distributed
@@ -95,11 +96,14 @@ class DeepSpeed(Distributed):
         parameters = sum(p.numel() for p in module.parameters())
         config = make_config(self.config, self.stage, self.offload, self.precision, self.plan, parameters)
         self._refuse_scalars(module)
-        if self.stage == 3 and is_on_meta(module):
+        refuse_sharded(module)
+        late = self.stage == 3 and is_on_meta(module)
+        if late:  # it never stands on one device as a whole
             for unit in untied(module, find_units(module)):
                 materialise(module, unit)
+                self.precision.convert_module(unit)
                 deepspeed.zero.Init(module=unit, config_dict_or_path=config)
-        self.place(module)
+        self.place(module, in_shards=late)
         built = build_optimizers()
         if built is None:  # nothing is trained: ranks compute on their own
             return built

@@ -42,9 +42,9 @@ class Distributed(Single):
     def _group(self) -> dist.ProcessGroup:
         return host_group()
 
-    def place(self, module: nn.Module) -> None:
+    def place(self, module: nn.Module, *, in_shards: bool = False) -> None:
         """What is done with a module first: values, dtype, device, batch norms; rank 0's values on all."""
-        super().place(module)
+        super().place(module, in_shards=in_shards)
         if self.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module)
         self._broadcast_tensors([*module.parameters(), *module.buffers()])

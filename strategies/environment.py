@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..errors import PacelineError
 from .devices import find_ids, find_kind
-from .launch import why_not_relaunch
+from .launch import is_supervised, why_not_relaunch
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def find_place() -> Place | None:
     for told_by, names in _LAUNCHERS.items():
         if names[0] in os.environ and names[1] in os.environ:
             rank, world = _number(names[0]), _number(names[1])
-            if world == 1 and told_by != "torchrun":
+            if (world == 1 and told_by != "torchrun") or _counts_machines(told_by):
                 continue
             local_rank = _number(names[2], rank)
             place = Place(rank, world, local_rank, _number(names[3], world), told_by)
@@ -124,6 +124,12 @@ def find_place() -> Place | None:
             _tell_torch(place)
             return place
     return None
+
+
+def _counts_machines(told_by: str) -> bool:
+    """Kubernetes operators number pods by RANK; torchrun, and so our launcher, numbers processes."""
+    several = os.environ.get("PET_NPROC_PER_NODE", "1") != "1"
+    return told_by == "torchrun" and several and not is_supervised()
 
 
 # rank, world, rank on this machine, ranks on this machine
@@ -177,8 +183,9 @@ def _tell_torch(place: Place) -> None:
 
 def first_host(nodelist: str) -> str:
     """The first host of a SLURM node list: ``gpu[07-09,12],cpu1`` -> ``gpu07``."""
-    found = re.match(r"([^,\[]*)(?:\[([^,\]-]*)[^\]]*\]([^,\[]*))?", nodelist)
-    return "".join(part or "" for part in found.groups()) if found else nodelist
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodelist)
+    assert first is not None
+    return re.sub(r"\[([^,\]-]*)[^\]]*\]", r"\1", first[0])
 
 
 def _check_world(place: Place, asked: int, num_nodes: int, devices: object) -> None:

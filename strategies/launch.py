@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import ctypes
 import logging
@@ -9,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +22,15 @@ _JOB = "PACELINE_JOB"
 _LAUNCHER = "PACELINE_LAUNCHER"
 _SHUTDOWN_SECONDS = 300  # a rank that was told to stop saves first
 _TAIL = 40
+_FAILURE_SECONDS = 5  # the others, when a rank has failed: what they do cannot be finished
+_FOLDER = os.getcwd()  # the script may be somewhere else by the time of fit
+
+
+# A rank dies with its launcher from its first moment on: the request outlives exec.
+_GUARD = """import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]): os._exit(137)
+os.execvp(sys.argv[2], sys.argv[2:])"""
 
 
 def why_not_relaunch() -> str | None:
@@ -32,7 +43,7 @@ def why_not_relaunch() -> str | None:
     if "PYTEST_CURRENT_TEST" in os.environ and "_pytest" in sys.modules:
         return "pytest would be started again in each rank"
     file = getattr(main, "__file__", None)
-    if (file is None or not os.path.exists(file)) and "-c" not in sys.orig_argv:
+    if (file is None or not os.path.exists(file)) and sys.argv[:1] != ["-c"]:
         return "this program does not come from a file"
     return None
 
@@ -47,6 +58,7 @@ def start_ranks(count: int, num_nodes: int = 1) -> NoReturn:
         SystemExit: always; 0 when all ranks ended well, 128 + n when signal n stopped the job in order.
     """
     _check_nodes(num_nodes)
+    os.chdir(_FOLDER)
     # The program is not torchrun's to start: the interpreter, its options and ours are kept as given.
     options = [f"--nproc-per-node={count}", f"--nnodes={num_nodes}", "--no-python"]
     sys.exit(launch([*options, sys.executable, "-u", *sys.orig_argv[1:]]))
@@ -60,8 +72,9 @@ def launch(arguments: list[str]) -> int:
     """
     from torch.distributed.run import config_from_args, get_args_parser
 
-    arguments = [a.replace("--nproc", "--nproc-per-node", 1) if _is_short(a) else a for a in arguments]
-    parsed = get_args_parser().parse_args(arguments)
+    parser = get_args_parser()
+    parser.add_argument("--nproc", dest="nproc_per_node", default=argparse.SUPPRESS)
+    parsed = parser.parse_args(arguments)
     alone = parsed.nnodes in ("1", "1:1") and parsed.rdzv_backend == "static" and not parsed.rdzv_endpoint
     if parsed.standalone or alone:
         parsed.rdzv_backend, parsed.rdzv_endpoint = "c10d", "localhost:0"
@@ -70,6 +83,9 @@ def launch(arguments: list[str]) -> int:
     if count.isdigit() and "OMP_NUM_THREADS" not in os.environ:
         os.environ["OMP_NUM_THREADS"] = str(max(1, _processors() // max(int(count), 1)))
     config, program, rest = config_from_args(parsed)
+    if sys.platform.startswith("linux") and isinstance(program, str):
+        rest = ["-ISc", _GUARD, str(os.getpid()), program, *rest]
+        program = sys.executable
     config.shutdown_timeout = _SHUTDOWN_SECONDS
     with tempfile.TemporaryDirectory(prefix="paceline-") as job:
         if not (parsed.log_dir or parsed.redirects != "0" or parsed.tee != "0"):
@@ -77,13 +93,10 @@ def launch(arguments: list[str]) -> int:
         return _run(config, program, rest, Path(job))
 
 
-def _is_short(argument: str) -> bool:
-    return argument == "--nproc" or argument.startswith("--nproc=")
-
-
 def _check_nodes(num_nodes: int) -> None:
     told = os.environ.get("PET_NNODES", str(num_nodes))
-    if told != str(num_nodes):
+    least, _, most = told.partition(":")
+    if least != str(num_nodes) or (most or least) != least:
         raise PacelineError(
             "the cluster says another number of machines than the one asked for",
             got=f"num_nodes={num_nodes}, PET_NNODES={told}",
@@ -106,16 +119,25 @@ def _logs(job: Path, count: int) -> Any:
 
 
 def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import launch_agent
+    from torch.distributed.launcher import api
 
     os.environ[_JOB], os.environ[_LAUNCHER] = str(job), str(os.getpid())
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     for name in [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters we tell ourselves
+
+    class Agent(api.LocalElasticAgent):
+        def _exit_barrier(self) -> None:
+            if any(job.glob("stopped-*")):  # another machine's agent, which took the signal, never comes
+                self._exit_barrier_timeout = _FAILURE_SECONDS
+            super()._exit_barrier()  # type: ignore[no-untyped-call]
+
+    api.LocalElasticAgent = Agent  # type: ignore[misc]  # this process is the launcher and nothing else
+    PContext.close.__defaults__ = (None, _FAILURE_SECONDS)
     try:
-        launch_agent(config, program, arguments)
+        api.launch_agent(config, program, arguments)
     except ChildFailedError as error:
         return _tell_failure(error, job)
     except SignalException as stopped:
@@ -126,10 +148,17 @@ def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
 
 def _tell_failure(error: Any, job: Path) -> int:
     """Print what the rank that failed first wrote last, and give its exit code."""
-    rank, failure = error.get_first_failure()
+
+    def told(item: tuple[int, Any]) -> int:
+        # torch counts whole seconds. A rank that was killed says nothing: the others fail by its absence.
+        note = job / f"failed-{item[0]}"
+        return int(note.read_text()) if note.exists() else 0
+
+    rank, failure = min(error.failures.items(), key=lambda item: (told(item), -item[0]))
     written = job / f"rank-{failure.local_rank}.log"
     if not written.exists():
-        written = Path(str(failure.error_file)).with_name("stderr.log")
+        found = sorted(job.glob(f"output/*/attempt_*/{failure.local_rank}/stderr.log"))
+        written = found[-1] if found else written
     if failure.local_rank and written.is_file():
         print(f"what rank {rank} wrote last:", file=sys.stderr)
         lines = written.read_text(errors="replace").splitlines()
@@ -167,6 +196,13 @@ def note_stop(signal_number: int) -> None:
     job = os.environ.get(_JOB)
     if job is not None and os.path.isdir(job):
         Path(job, f"stopped-{os.environ.get('RANK', '0')}").write_text(str(signal_number))
+
+
+def note_failure() -> None:
+    """Tell the launcher when this rank failed: what fails after it may fail because of it."""
+    job = os.environ.get(_JOB)
+    if job is not None and os.path.isdir(job):
+        Path(job, f"failed-{os.environ.get('RANK', '0')}").write_text(str(time.time_ns()))
 
 
 def write_output_to(path: Path) -> None:

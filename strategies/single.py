@@ -32,13 +32,17 @@ class Single(Strategy):
         self.place(module)
         return build_optimizers()
 
-    def place(self, module: nn.Module) -> None:
+    def place(self, module: nn.Module, *, in_shards: bool = False) -> None:
         """What is done with a module first: values, dtype, device.
+
+        Args:
+            in_shards: Parts of it are sharded already, as this strategy does.
 
         Raises:
             PacelineError: for a module that an earlier run has left in shards.
         """
-        refuse_sharded(module)
+        if not in_shards:
+            refuse_sharded(module)
         if is_on_meta(module):
             materialise(module)
         self.precision.convert_module(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from ..errors import mark_told
 from ..strategies.launch import is_supervised, note_stop
 
+_ONE_SIGNAL = 1.0  # a batch system and the launcher both send it: that is one
 _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -26,14 +28,18 @@ class SignalStop:
         self._stop = stop
         self._before: dict[int, Any] = {}
         self.received: int | None = None
+        self._at = 0.0
         if threading.current_thread() is threading.main_thread():
             for number in _WATCHED:
                 self._before[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
         if self.received is not None:
-            os._exit(128 + number)
-        self.received = number
+            if now - self._at > _ONE_SIGNAL:
+                os._exit(128 + number)
+            return
+        self.received, self._at = number, now
         # A write to the descriptor: print may be under way in the very thread that is interrupted.
         os.write(2, b"\nstopping at the end of this step; a second signal ends at once\n")
         self._stop(f"{signal.Signals(number).name} received", number)

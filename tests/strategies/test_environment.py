@@ -1,0 +1,249 @@
+"""What the variables of a launcher say of a process, and that processes train together by them alone.
+
+The job is tests/strategies/launch_job.py; nothing but variables tells its two processes of each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline import PacelineError, Trainer
+from paceline.strategies.environment import find_environment, find_place, first_host
+
+JOB = Path(__file__).with_name("launch_job.py")
+SECONDS = 90
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "PET_", "SLURM_", "OMPI_", "PMI_", "MPI_")
+NAMES = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]
+SLURM = {"SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": "4711", "MASTER_ADDR": "127.0.0.1"}
+OPEN_MPI = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+MPICH = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
+
+
+def clean_environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith((*LAUNCHERS, "TORCHELASTIC_"))}
+
+
+def without_threads() -> dict[str, str]:
+    return {k: v for k, v in clean_environment().items() if k != "OMP_NUM_THREADS"}
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Sets variables in a process of which no launcher has told anything; all is as before afterwards."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    kept = clean_environment()
+    os.environ.clear()
+    os.environ.update(kept)
+    return lambda **variables: os.environ.update({k: str(v) for k, v in variables.items()})
+
+
+# -- a variable at a time ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "told_by"),
+    [
+        (["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"], [5, 8, 1, 4], "torchrun"),
+        (NAMES, [5, 8, 1, "4(x2)"], "srun"),
+        (NAMES, [5, 8, 1, "4"], "srun"),
+        (OPEN_MPI, [5, 8, 1, 4], "Open MPI"),
+        (MPICH, [5, 8, 1, 4], "MPICH"),
+    ],
+)
+def test_the_place_is_the_one_the_launcher_tells(told, names, values, told_by):
+    told(**dict(zip(names, values, strict=True)), MASTER_ADDR="somewhere", SLURM_JOB_ID=1)
+    place = find_place()
+    assert (place.rank, place.world, place.local_rank, place.local_world) == (5, 8, 1, 4)
+    assert place.told_by == told_by
+    assert find_environment("cpu", "auto").nodes == 2
+    # torch, and all that is built on it, reads the same from its own variables
+    assert [os.environ[n] for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == list("5814")
+    assert os.environ["MASTER_ADDR"] == "somewhere"
+
+
+def test_machines_need_not_have_the_same_number_of_ranks(told):
+    told(**dict(zip(NAMES, [6, 7, 0, "2(x3),1"], strict=True)), **SLURM)
+    assert (find_place().rank, find_place().world) == (6, 7)
+
+
+def test_torchrun_within_a_step_of_slurm_is_what_counts(told):
+    told(RANK=1, WORLD_SIZE=4, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2, MASTER_ADDR="a", MASTER_PORT=1)
+    told(**dict(zip(NAMES, [0, 2, 0, "1(x2)"], strict=True)))
+    assert (find_place().rank, find_place().world) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"SLURM_NTASKS": 4, "SLURM_JOB_ID": 7, "SLURM_NNODES": 2},  # salloc, then plain python
+        {"SLURM_NTASKS": 4, "SLURM_PROCID": 0, "SLURM_LOCALID": 0},  # the script of sbatch
+        {"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 1, "SLURM_LOCALID": 0},  # srun --pty bash
+        {"OMPI_COMM_WORLD_RANK": 0, "OMPI_COMM_WORLD_SIZE": 1},
+        {"RANK": 0},
+        {"WORLD_SIZE": 2},
+    ],
+)
+def test_a_process_that_nobody_launched_is_alone(told, variables):
+    told(**variables)
+    assert find_place() is None
+    found = find_environment("cpu", "auto")
+    assert (found.rank, found.world, found.starts) == (0, 1, 0)
+    assert Trainer(accelerator="cpu", devices=1).world == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "first", "WORLD_SIZE": "2"}, "RANK=first"),
+        ({"RANK": "", "WORLD_SIZE": "2"}, "RANK="),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK=-1"),
+        ({"RANK": "1.0", "WORLD_SIZE": "2"}, "RANK=1.0"),
+        ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE=two"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, "LOCAL_RANK=x"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2, WORLD_SIZE=2"),
+        ({"SLURM_PROCID": "n", "SLURM_STEP_NUM_TASKS": "2"}, "SLURM_PROCID=n"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE=many"),
+    ],
+)
+def test_garbage_is_named_with_its_value(told, variables, said):
+    told(**variables)
+    with pytest.raises(PacelineError) as error:
+        Trainer(accelerator="cpu")
+    assert said in str(error.value)
+    assert "fix: unset " in str(error.value)
+
+
+@pytest.mark.parametrize("asked", [{"devices": 4}, {"devices": 1}, {"devices": 2, "num_nodes": 2}])
+def test_another_world_than_the_one_asked_for_is_an_error(told, asked):
+    told(RANK=0, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2)
+    with pytest.raises(PacelineError, match="torchrun started 2 ranks") as error:
+        Trainer(accelerator="cpu", **asked)
+    assert "devices=2, num_nodes=1" in str(error.value)
+
+
+def test_ranks_on_several_machines_must_know_where_rank_0_is(told):
+    told(**dict(zip(OPEN_MPI, [0, 2, 0, 1], strict=True)))
+    with pytest.raises(PacelineError, match="MASTER_ADDR") as error:
+        find_place()
+    assert "Open MPI" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("localhost", "localhost"),
+        ("gpu1,gpu2", "gpu1"),
+        ("gpu[07-09,12],cpu1", "gpu07"),
+        ("gpu[3,5-7]", "gpu3"),
+        ("gpu-a[1-2]", "gpu-a1"),
+        ("node[001-128].cluster.example", "node001.cluster.example"),
+        ("10.0.0.[5-8]", "10.0.0.5"),
+        ("host-1.example.com,host[2-3]", "host-1.example.com"),
+        ("rack[2-3]node[04-07]", "rack2node04"),
+        ("rack[2-3]-[1,5],other", "rack2-1"),
+    ],
+)
+def test_the_first_host_of_a_list_of_nodes(nodes, first):
+    assert first_host(nodes) == first
+
+
+def test_a_step_of_slurm_meets_on_its_first_host_at_a_port_all_ranks_know(told):
+    variables = dict(zip(NAMES, [1, 2, 0, "1(x2)"], strict=True))
+    told(**variables, SLURM_STEP_NODELIST="gpu[07-09]", SLURM_JOB_ID=123456789, SLURM_STEP_ID=3)
+    find_place()
+    assert os.environ["MASTER_ADDR"] == "gpu07"
+    port = os.environ["MASTER_PORT"]
+    assert 1024 < int(port) < 65536
+    del os.environ["MASTER_PORT"], os.environ["RANK"]
+    told(SLURM_PROCID=0)
+    find_place()
+    assert os.environ["MASTER_PORT"] == port
+
+
+# -- processes that train together -------------------------------------------------------------
+
+
+def start(folder: Path, variables: dict, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, str(JOB), ".", json.dumps(options)],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=without_threads() | {k: str(v) for k, v in variables.items()},
+    )
+
+
+def finish(processes: list[subprocess.Popen]) -> list[str]:
+    """What each of them printed; none is left, whatever happens."""
+    try:
+        return [process.communicate(timeout=SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def notes_of(folder: Path, what: str) -> list[dict]:
+    path = folder / "notes"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted(
+        (n for n in map(json.loads, lines) if n["what"] == what),
+        key=lambda n: (n.get("run"), n.get("rank")),
+    )
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    """Two processes for each launcher, with its variables only; the world left alone, then asked for."""
+    options = {"trainers": [{"devices": "auto"}, {"devices": 2}]}
+    slurm = SLURM | {"SLURM_JOB_ID": os.getpid() + 1, "OMP_NUM_THREADS": 1}
+    folders = {}
+    # The last two have one parent, and so one port: one after the other.
+    for at_once in ([("srun", NAMES, slurm), ("Open MPI", OPEN_MPI, {})], [("MPICH", MPICH, {})]):
+        processes = []
+        for launcher, names, more in at_once:
+            folders[launcher] = tmp_path_factory.mktemp("joined")
+            for rank in range(2):
+                variables = dict(zip(names, [rank, 2, rank, 2], strict=True)) | more
+                processes.append(start(folders[launcher], variables, **options))
+        printed = finish(processes)
+        assert not any(process.returncode for process in processes), "\n".join(printed)
+    return folders
+
+
+@pytest.mark.parametrize("launcher", ["srun", "Open MPI", "MPICH"])
+def test_processes_of_a_launcher_are_one_job(joined, launcher):
+    ends = notes_of(joined[launcher], "end")
+    assert [(n["rank"], n["local_rank"], n["world"]) for n in ends] == [(0, 0, 2), (1, 1, 2)] * 2
+    assert [n["run"] for n in ends] == ["runs/line/1"] * 2 + ["runs/line/2"] * 2
+    assert ends[0]["weights"] == ends[1]["weights"]
+    assert len(notes_of(joined[launcher], "behind fit")) == 4
+    before = {n["threads"] for n in notes_of(joined[launcher], "imported")}
+    counted = {1} if launcher == "srun" else {max(1, n // 2) for n in before}  # one was set, none was
+    assert {n["threads"] for n in ends} == counted
+
+
+def test_a_port_in_use_is_an_error_that_names_it(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        variables = dict(zip(NAMES, [0, 2, 0, 2], strict=True)) | SLURM | {"MASTER_PORT": port}
+        process = start(tmp_path, variables, trainers=[{"devices": 2}])
+        (printed,) = finish([process])
+    assert process.returncode == 1
+    assert str(port) in printed
+    assert not notes_of(tmp_path, "read")
