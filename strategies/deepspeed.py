@@ -111,7 +111,7 @@ class DeepSpeed(Distributed):
         names = state.parameter_names(module)
         self._groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]
         self._turns = {name: turn for turn, name in enumerate(names.values())}
-        carried = zero_state.remember(module)
+        carried = {} if late else zero_state.remember(module)
         self._engine, *_ = deepspeed.initialize(
             model=Dispatch(module, None), optimizer=optimizer, config=config, dist_init_required=False
         )

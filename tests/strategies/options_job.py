@@ -381,11 +381,12 @@ def on_torch() -> dict[str, Case]:
         "ddp-batchnorm-cumulative": Case(Normed, "ddp", {"momentum": None}, **synced),
         "ddp-batchnorm-no-affine": Case(Normed, "ddp", {"affine": False}, **synced),
         "ddp-batchnorm-apart": Case(Normed, "ddp"),
+        "ddp-batchnorm-own": Case(Normed, lambda: DDP(broadcast_buffers=False)),
         "fsdp-batchnorm": Case(Normed, "fsdp", **synced),
         "fsdp-batchnorm-apart": Case(Normed, "fsdp"),
     }
     for strategy in ("ddp", "fsdp", "hsdp"):
-        cases[f"{strategy}-late"] = Case(Late, strategy, fits=2)
+        cases[f"{strategy}-late"] = Case(Late, strategy, fits=2, trainer={"checkpoint": True})
     cases["ddp-late-tied"] = Case(Late, "ddp", {"tied": "without a bias"})
     cases["fsdp-late-tied"] = Case(Late, "fsdp", {"tied": "without a bias"})
     cases["fsdp-late-tied-bias"] = Case(Late, "fsdp", {"tied": "with a bias"})
@@ -439,7 +440,9 @@ def on_deepspeed() -> dict[str, Case]:
         "zero-2-twice": Case(Base, lambda: DeepSpeed(2), fits=2, trainer=SINGLE_PRECISION),
         "zero-3-twice": Case(Base, lambda: DeepSpeed(3), fits=2, trainer=SINGLE_PRECISION),
         "zero-2-late": Case(Late, lambda: DeepSpeed(2), fits=2, trainer=SINGLE_PRECISION),
-        "zero-3-late": Case(Late, lambda: DeepSpeed(3), fits=2, trainer=SINGLE_PRECISION),
+        "zero-3-late": Case(
+            Late, lambda: DeepSpeed(3), fits=2, trainer={**SINGLE_PRECISION, "checkpoint": True}
+        ),
         "zero-2-late-tied": Case(
             Late, lambda: DeepSpeed(2), {"tied": "without a bias"}, trainer=SINGLE_PRECISION
         ),
@@ -603,9 +606,8 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
             sanity_val_batches=0,
             limit_val_batches=1,
             progress=False,
-            checkpoint=False,
             loggers=False,
-            **{"precision": precision, **case.trainer},
+            **{"checkpoint": False, "precision": precision, **case.trainer},
         )
         for _ in range(case.fits):
             trainer.fit(module, loader, loader)
@@ -617,7 +619,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
         found["changed"] = [n for n, t in watch.kept.items() if not torch.equal(t, module.state_dict()[n])]
     if trainer is not None:
         found["strategy"] = trainer.strategy.name
-        found["steps"] = trainer.global_step
+        found["steps"], found["folder"] = trainer.global_step, str(trainer.folder)
         log = trainer.folder and trainer.folder / "log.txt"
         found["log"] = log.read_text() if log and log.exists() else ""
     found |= {"seen": module.seen, "after": described(module), "calls": watch.calls, "keys": watch.keys}

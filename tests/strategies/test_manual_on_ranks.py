@@ -18,7 +18,7 @@ from paceline.trainer import checkpoint_files
 from paceline.trainer.snapshot import stored_names
 
 JOB = Path(__file__).with_name("manual_job.py")
-SECONDS = 150
+SECONDS = 240
 ON_TWO = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
 GAN_64 = {"kind": "gan", "precision": "64"}
 # Trained on one device and on the layouts behind it alike, and how far apart they may end.
