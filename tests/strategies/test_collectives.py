@@ -1,0 +1,114 @@
+"""No hidden collective: a step calls what the strategy's algorithm needs, and nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).with_name("collectives_job.py")
+SECONDS = 150
+
+
+def load_job():
+    spec = importlib.util.spec_from_file_location(JOB.stem, JOB)
+    module = sys.modules[JOB.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+job = load_job()
+N = job.BLOCKS
+ON_FOUR = ["hsdp-1", "hsdp-3", "hsdp-clip"]
+
+
+@pytest.fixture(scope="session")
+def counts(tmp_path_factory):
+    """Collectives a step by case and kind."""
+    folders: dict[int, Path] = {}
+
+    def of(name: str) -> dict[str, float]:
+        ranks = 4 if name in ON_FOUR else 2
+        if ranks not in folders:
+            folders[ranks] = tmp_path_factory.mktemp(f"ranks-{ranks}")
+            names = ON_FOUR if ranks == 4 else [n for n in job.every_case() if n not in ON_FOUR]
+            command = [sys.executable, str(JOB), str(ranks), str(folders[ranks]), *names]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+            assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads((folders[ranks] / "counts.json").read_text())[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", ["ddp-1", "ddp-3", "ddp-clip"])
+def test_ddp_reduces_each_bucket_once_however_many_micro_batches(counts, name):
+    assert counts(name) == {"all_reduce": 1}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_ddp_has_as_many_collectives_as_torch_has_buckets(counts, micro_batches):
+    small = counts(f"ddp-small-buckets-{micro_batches}")
+    assert small == counts(f"torch-ddp-small-buckets-{micro_batches}")
+    assert small["all_reduce"] > 2
+
+
+def test_ddp_with_unused_parameters_averages_in_one(counts):
+    assert counts("ddp-unused") == {"all_reduce": 1}
+
+
+def test_ddp_broadcasts_buffers_no_more_than_torch_does(counts):
+    found, allowed = counts("ddp-buffers"), counts("torch-ddp-buffers")
+    assert found["all_reduce"] == allowed["all_reduce"] == 1
+    assert found.get("broadcast", 0) <= allowed["broadcast"]
+
+
+def test_ddp_broadcasts_no_buffers_where_that_is_switched_off(counts):
+    assert counts("ddp-own-buffers") == {"all_reduce": 1}
+
+
+def test_ddp_under_manual_optimization_has_one_for_each_optimizer(counts):
+    assert counts("ddp-manual") == {"all_reduce": 2}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_fsdp_gathers_twice_a_micro_batch_and_reduces_once(counts, micro_batches):
+    """Each block before forward and before backward, the root once; gloo reduces by all_reduce."""
+    expected = {"all_gather": micro_batches * (2 * N + 1), "all_reduce": N + 1}
+    assert counts(f"fsdp-{micro_batches}") == expected
+
+
+def test_fsdp_that_keeps_what_it_gathered_gathers_once_a_micro_batch(counts):
+    assert counts("fsdp-kept") == {"all_gather": 3 * (N + 1), "all_reduce": N + 1}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_hsdp_reduces_within_its_groups_and_between_them(counts, micro_batches):
+    expected = {"all_gather": micro_batches * (2 * N + 1), "all_reduce": 2 * (N + 1)}
+    assert counts(f"hsdp-{micro_batches}") == expected
+
+
+@pytest.mark.parametrize(("name", "reductions"), [("fsdp-clip", N + 2), ("hsdp-clip", 2 * (N + 1) + 1)])
+def test_clipping_sharded_gradients_costs_one(counts, name, reductions):
+    assert counts(name) == {"all_gather": 2 * N + 1, "all_reduce": reductions}
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_zero_has_deepspeed_s_own(counts, stage):
+    assert counts(f"zero-{stage}-3") == counts(f"own-zero-{stage}-3")
+
+
+@pytest.mark.parametrize(
+    ("weighted", "plain"),
+    [("ddp-weighted", "ddp-3"), ("fsdp-weighted", "fsdp-3"), ("zero-2-weighted", "zero-2-3")],
+)
+def test_a_weighted_loss_costs_one_word(counts, weighted, plain):
+    found, usual = counts(weighted), counts(plain)
+    assert found == usual | {"all_reduce": usual["all_reduce"] + 1}
+
+
+def test_words_about_stopping_are_few_when_steps_are_fast(counts):
+    assert counts("stop-word")["words"] <= job.WORDS // 10
