@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,13 @@ def read_config(given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if isinstance(given, dict):
-        return _without_auto(copy.deepcopy(given))
+        return _checked(_without_auto(copy.deepcopy(given)))
+    if not isinstance(given, (str, PathLike)):
+        raise PacelineError(
+            "DeepSpeed: config is no configuration",
+            got=type(given).__name__,
+            allowed="a dict, or the path of a JSON file",
+        )
     path = Path(given)
     try:
         found = json.loads(path.read_text())
@@ -52,7 +59,18 @@ def read_config(given: Any) -> dict[str, Any]:
         ) from None
     if not isinstance(found, dict):
         raise PacelineError("the DeepSpeed configuration is no JSON object", where=str(path))
-    return _without_auto(found)
+    return _checked(_without_auto(found))
+
+
+def _checked(config: dict[str, Any]) -> dict[str, Any]:
+    zero = config.get("zero_optimization", {})
+    if not isinstance(zero, dict):
+        raise PacelineError(
+            "the DeepSpeed configuration's zero_optimization is no object",
+            got=zero,
+            fix='{"zero_optimization": {"stage": 2}}',
+        )
+    return config
 
 
 def _without_auto(config: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +98,7 @@ def make_config(
     Raises:
         PacelineError: one report of every key that says something else than the run.
     """
+    block = _precision_block(precision, stage)
     _refuse_conflicts(users, stage, precision, plan)
     config = {k: v for k, v in users.items() if k not in _RUN_SAYS and k not in _WRITTEN_ELSEWHERE}
     # Micro-batches are counted and weighed by the loop: to the engine each backward is one of one sample.
@@ -102,7 +121,7 @@ def make_config(
         zero.setdefault("offload_optimizer", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
         if stage == 3:
             zero.setdefault("offload_param", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
-    return config | _precision_block(precision, stage)
+    return config | block
 
 
 def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
@@ -154,9 +173,10 @@ def _refuse_conflicts(
             continue
         said = f"precision={precision.name!r}" if ours == "precision" else f"{ours} is there"
         conflicts.append(f"{key} is given, and {said}")
+    more = f"\n    and {len(conflicts) - 8} more" if len(conflicts) > 8 else ""
     if conflicts:
         raise PacelineError(
             "the DeepSpeed configuration and the run say different things",
-            got="\n    " + "\n    ".join(conflicts[:8]),
+            got="\n    " + "\n    ".join(conflicts[:8]) + more,
             fix='leave those keys out, or write "auto" for them: the run\'s arguments hold',
         )

@@ -203,3 +203,12 @@ def test_no_bucket_is_larger_than_the_model(parameters, size):
     zero = config_of(parameters=parameters)["zero_optimization"]
     assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"]
     assert size <= zero["reduce_bucket_size"] < size + 64  # aligned
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [([1], "got: list"), ({"zero_optimization": True}, "zero_optimization is no object")],
+)
+def test_what_is_no_configuration_is_told(config, expected):
+    with pytest.raises(PacelineError, match=expected):
+        DeepSpeed(config=config)

@@ -5,6 +5,7 @@ Run as a script it is the job: python test_gpu.py DEVICES FOLDER NAME...  -> FOL
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -112,8 +113,10 @@ def trained(tmp_path_factory):
             folders[devices] = folder = tmp_path_factory.mktemp(f"devices-{devices}")
             names = list(CASES) if devices == 1 else ["ddp", "fsdp", "zero-2", "zero-3"]
             command = [sys.executable, __file__, str(devices), str(folder), *names]
+            # This file imports pytest, and is a script like any other all the same.
+            environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
             with (folder / "output").open("w") as output:
-                subprocess.run(command, stdout=output, stderr=output, timeout=SECONDS, check=False)
+                subprocess.run(command, stdout=output, stderr=output, timeout=SECONDS, env=environment)
         written = folders[devices] / f"{name}.pt"
         assert written.exists(), (folders[devices] / "output").read_text()[-4000:]
         return torch.load(written)

@@ -292,6 +292,7 @@ def metrics() -> None:
             **{f"validate-{samples}": trainer.validate(module, loader(samples, batch_size=2))},
             **{f"test-{samples}": trainer.test(module, loader(samples, batch_size=3))},
         )
+    note(trainer, **{"validate-1": trainer.validate(module, loader(1))})  # a sample for one rank alone
     outputs = trainer.predict(module, loader(103, batch_size=10))
     several = trainer.predict(module, [loader(21, batch_size=10), loader(33, batch_size=10)])
     note(

@@ -98,7 +98,8 @@ def run(case: dict) -> None:
     name, dtype = case["name"], torch.float64 if case.get("precision") == "64" else torch.float32
     resume, fits, finish = case.pop("resume", None), case.pop("fits", 1), case.pop("finish", False)
     folder = case.pop("folder", "")
-    callbacks: list[Callback] = [Checkpoint(monitor=case.pop("monitor", "val/loss"), keep=None)]
+    # The worst is taken for the best: the best one is the last, which is there anyway.
+    callbacks: list[Callback] = [Checkpoint(monitor="val/loss", mode="max", keep=None)]
     for kind, key in ((SaveAt, "save_at"), (StopAt, "stop_at")):
         if key in case:
             callbacks.append(kind(case.pop(key)))

@@ -176,7 +176,9 @@ def test_debug_changes_no_weight(job, devices):
 
 
 @pytest.mark.parametrize("devices", [2, 3])
-@pytest.mark.parametrize("what", ["rows-5", "rows-7", "validate-5", "validate-7", "test-5", "test-7"])
+@pytest.mark.parametrize(
+    "what", ["rows-5", "rows-7", "validate-1", "validate-5", "validate-7", "test-5", "test-7"]
+)
 def test_every_value_is_that_of_one_device_on_every_rank(job, devices, what):
     (expected,) = job(1).notes("metrics")
     everyone = job(devices).notes("metrics")

@@ -179,4 +179,4 @@ def test_a_validation_behind_the_fit_is_the_fits_own(folder, strategy):
     values = Run(folder / f"{strategy}-whole" / "1").metrics["val/loss"].values
     for found in notes(folder, f"{strategy}-whole"):
         assert found["validated"]["val/loss"] == pytest.approx(values[-1], abs=1e-6)
-        assert found["best"]["val/loss"] == pytest.approx(min(values), abs=1e-6)
+        assert found["best"]["val/loss"] == pytest.approx(max(values), abs=1e-6) != values[-1]
