@@ -177,7 +177,11 @@ class TrainLoop:
     def ghost_step(self, batch: Any) -> Any:
         """A rank without a sample runs the step's first one with weight 0; nothing of it is kept."""
         with nothing_kept(self.trainer, self.store):
-            return self.training_step(*(batch, self.state.batch_idx)[: 2 if self.takes_index else 1])
+            output = self.training_step(*(batch, self.state.batch_idx)[: 2 if self.takes_index else 1])
+            if self.manual:
+                return output
+            loss, weight = read_training_output(output, None, self.trainer.store, self.trainer.place)
+        return loss if weight is None else {"loss": loss, "weight": 0.0}
 
     def manual_step(self, batches: list[Any], sizes: list[int], total: int | None) -> list[Any]:
         """A step whose backward and updates are the user's own."""

@@ -28,6 +28,11 @@ KINDS = {
     "64-weighted": ({"precision": "64", "model": {"weighted": True}}, 1e-12, PLAIN),
     "64-clip-value": ({"precision": "64", "clip": None, "clip_grad_value": 0.01}, 1e-12, PLAIN),
     "64-fewer-than-ranks": ({"precision": "64", "samples": 17}, 1e-12, PLAIN),
+    "64-weighted-fewer-than-ranks": (
+        {"precision": "64", "samples": 17, "model": {"weighted": True}},
+        1e-12,
+        PLAIN,
+    ),
     "64-tied": ({"precision": "64", "model": {"tied": True}}, 1e-12, PLAIN),
     "64-batch-norm": (
         {"precision": "64", "sync_batchnorm": True, "model": {"batch_norm": True}, "samples": 96},
