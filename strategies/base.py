@@ -224,6 +224,21 @@ def refuse_sharded(module: nn.Module) -> None:
             )
 
 
+def refuse_scalars(module: nn.Module, strategy: str) -> None:
+    """Refuse parameters without a dimension, for a strategy that cannot shard them.
+
+    Raises:
+        PacelineError: naming them, and the shape that serves.
+    """
+    scalars = [name for name, p in module.named_parameters() if p.ndim == 0]
+    if scalars:
+        raise PacelineError(
+            f"strategy {strategy!r} cannot hold parameters without a dimension",
+            got=", ".join(scalars[:6]),
+            fix="give them shape (1,): nn.Parameter(torch.zeros(1))",
+        )
+
+
 def clear_gradients(optimizer: Optimizer) -> None:
     """``zero_grad(set_to_none=True)`` without the profiler record around it: 4 us less a step."""
     if type(optimizer).zero_grad is not Optimizer.zero_grad:

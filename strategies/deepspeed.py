@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ..errors import PacelineError
 from . import state, zero_state
-from .base import refuse_sharded
+from .base import refuse_scalars, refuse_sharded
 from .deepspeed_config import make_config, read_config
 from .dispatch import Dispatch
 from .distributed import Distributed
@@ -95,7 +95,7 @@ class DeepSpeed(Distributed):
         deepspeed = _import_deepspeed(self.device)
         parameters = sum(p.numel() for p in module.parameters())
         config = make_config(self.config, self.stage, self.offload, self.precision, self.plan, parameters)
-        self._refuse_scalars(module)
+        refuse_scalars(module, self.name)
         refuse_sharded(module)
         late = self.stage == 3 and is_on_meta(module)
         if late:  # it never stands on one device as a whole
@@ -132,15 +132,6 @@ class DeepSpeed(Distributed):
                 fix="strategy='ddp' or 'fsdp' takes several",
             )
         return optimizers[0]
-
-    def _refuse_scalars(self, module: nn.Module) -> None:
-        scalars = [name for name, p in module.named_parameters() if p.ndim == 0]
-        if scalars:
-            raise PacelineError(
-                f"strategy {self.name!r} cannot hold parameters without a dimension",
-                got=", ".join(scalars[:6]),
-                fix="give them shape (1,): nn.Parameter(torch.zeros(1))",
-            )
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         return super().step_function(module, name) if self._engine is None else partial(self._engine, name)

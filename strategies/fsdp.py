@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import PacelineError
-from .base import parameters_of, refuse_sharded
+from .base import parameters_of, refuse_scalars, refuse_sharded
 from .dispatch import Dispatch
 from .distributed import Distributed
 from .materialise import materialise
@@ -82,7 +82,7 @@ class FSDP(Distributed):
 
         module = root.module
         refuse_sharded(module)
-        self._refuse_scalars(module)
+        refuse_scalars(module, self.name)
         options: dict[str, Any] = {"mesh": self.make_mesh()}
         options["mp_policy"] = self.mixed_precision or MixedPrecisionPolicy()
         options["reshard_after_forward"] = True if self._manual else self.reshard_after_forward
@@ -124,15 +124,6 @@ class FSDP(Distributed):
             )
         done = {id(unit) for unit in units}
         return [c for c in module.children() if id(c) not in done and any(True for _ in c.parameters())]
-
-    def _refuse_scalars(self, module: nn.Module) -> None:
-        scalars = [name for name, p in module.named_parameters() if p.ndim == 0]
-        if scalars:
-            raise PacelineError(
-                f"strategy {self.name!r} cannot shard parameters without a dimension",
-                got=", ".join(scalars[:6]),
-                fix="give them shape (1,): nn.Parameter(torch.zeros(1))",
-            )
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         assert self._root is not None
