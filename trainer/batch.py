@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -27,6 +28,16 @@ def count_samples(batch: Any) -> int:
     simple = type(batch) in (tuple, list) and batch and type(batch[0]) is Tensor
     tensor = batch[0] if simple else first_tensor(batch)
     return tensor.size(0) if tensor is not None and tensor.ndim else 1
+
+
+def checksum(batch: Any) -> int:
+    """A number that depends on the tensors and plain values of a batch, and on nothing else."""
+    if isinstance(batch, Tensor):
+        raw = batch.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return zlib.crc32(raw.numpy().tobytes(), zlib.crc32(describe(batch).encode()))
+    if batch is None or isinstance(batch, (bool, int, float, str, bytes)):
+        return zlib.crc32(repr(batch).encode())
+    return zlib.crc32(repr([checksum(item) for item in _children(batch)]).encode())
 
 
 def _children(batch: Any) -> list[Any]:

@@ -29,6 +29,7 @@ class FeedSettings:
         fixed_order: Every epoch in the first one's order (``overfit_batches``).
         transfer: Brings a batch to the device; None where it is there already.
         say: Takes lines for the log.
+        gather: One value of every rank, on each; called by all alike.
     """
 
     seed: int = 0
@@ -40,6 +41,7 @@ class FeedSettings:
     fixed_order: bool = False
     transfer: Callable[[Any], Any] | None = None
     say: Callable[[str], None] = print
+    gather: Callable[[Any], list[Any]] = lambda value: [value]
 
 
 class Feed(ABC):
@@ -83,16 +85,18 @@ class Feed(ABC):
         """Stop worker processes that outlive an epoch."""
 
     def _read(self, iterator: Iterator[Any], isolate: Callable[[], None] | None) -> Any:
-        """The next batch, on the device; its draws (``isolate`` seeds them) leave no trace here."""
+        """The next batch; its draws (``isolate`` seeds them) leave no trace here."""
         if isolate is None:
-            batch = next(iterator)
-        else:
-            before = cpu_state()
-            isolate()
-            try:
-                batch = next(iterator)
-            finally:
-                set_cpu_state(before)
+            return next(iterator)
+        before = cpu_state()
+        isolate()
+        try:
+            return next(iterator)
+        finally:
+            set_cpu_state(before)
+
+    def _moved(self, batch: Any) -> Any:
+        """A batch, on the device."""
         transfer = self.settings.transfer
         return batch if transfer is None else transfer(batch)
 

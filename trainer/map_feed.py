@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,15 @@ from ..errors import PacelineError
 from .batch import count_samples
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .order import Layout, Piece
-from .rng import cpu_state, derive, generators_of, order_seed, seed_for_sample, set_cpu_state
+from .rng import (
+    cpu_state,
+    derive,
+    generators_of,
+    order_seed,
+    seed_for_sample,
+    seed_generator,
+    set_cpu_state,
+)
 from .sampling import (
     Place,
     PlacedIndex,
@@ -109,7 +118,7 @@ class MapFeed(Feed):
         try:
             seed_for_sample(seed)
             for generator in generators_of(loader, loader.sampler, loader.batch_sampler):
-                generator.manual_seed(seed)
+                seed_generator(generator, seed)
             # An iterating DataLoader draws its workers' seed first: so do we, and the order is
             # the one that the loader itself would give under this seed.
             items = (
@@ -122,8 +131,29 @@ class MapFeed(Feed):
         finally:
             set_cpu_state(before)
 
+    def _compare(self, order: Sequence[Any], epoch: int) -> None:
+        """See that all ranks go by one order.
+
+        Raises:
+            PacelineError: on every rank, when a sampler gives each another.
+        """
+        if self.settings.world == 1:
+            return
+        raw = order if isinstance(order, array) else repr(order).encode()
+        address = not isinstance(raw, array) and b" at 0x" in raw  # says nothing of what is there
+        found = self.settings.gather(0 if address else zlib.crc32(raw))
+        rank = next((r for r, other in enumerate(found) if other != found[0]), None)
+        if rank is not None:
+            maker = type(self._sampler).__name__
+            raise PacelineError(
+                f"{maker} gives rank {rank} another order of epoch {epoch + 1} than rank 0",
+                fix="a sampler gives the order of all samples, the same everywhere; the trainer cuts it. "
+                "Draw from torch, random or numpy, or a generator it keeps; do not shard by rank",
+            )
+
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
         self._order = order = self.order(epoch)
+        self._compare(order, epoch)
         sizes = self._unit_sizes(order)
         total = self._cut(len(order))
         start = position
@@ -143,7 +173,9 @@ class MapFeed(Feed):
             (advance, pieces), upcoming = upcoming, next(plan, None)
             self.ended, self._pieces = upcoming is None, pieces
             try:
-                batches = [self._read(iterator, self._isolation(epoch, p.start)) for p in pieces]
+                batches = [
+                    self._moved(self._read(iterator, self._isolation(epoch, p.start))) for p in pieces
+                ]
             except StopIteration:
                 raise PacelineError(
                     f"{type(self._users).__name__} ended before its sampler did",

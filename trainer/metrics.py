@@ -19,6 +19,7 @@ from ..strategies import Strategy
 from .batch import describe
 
 REDUCTIONS = ("mean", "sum", "min", "max")
+_MOST_PENDING = 1024
 
 
 class _Sums:
@@ -116,9 +117,11 @@ class MetricStore:
         self._say = say
         self._values: dict[str, _Value] = {}
         self.objects: dict[str, Any] = {}
+        self._of_objects: dict[str, float] = {}  # computed at the end of a dataloader, not yet told
         self._known: dict[str, _Value] = {}
         self._waiting: list[_Value] = []
         self._nan_told: set[str] = set()
+        self._pending = 0
 
     def log(
         self,
@@ -197,7 +200,12 @@ class MetricStore:
         return f"{phase}/{self.loader_name}/{rest}"
 
     def set_loader(self, name: str) -> None:
-        """Names logged from now on belong to this one of several dataloaders."""
+        """Names logged from now on belong to this one of several dataloaders.
+
+        Objects logged for the one before are computed and reset: they may serve this one too.
+        """
+        if self.loader_name:
+            self._compute_objects()
         self.loader_name = name
         self._known.clear()
 
@@ -219,6 +227,9 @@ class MetricStore:
         if not known.pending:
             self._waiting.append(known)
         known.pending.append((value.detach(), weight))
+        self._pending += 1
+        if self._pending >= _MOST_PENDING:  # a long evaluation must not grow
+            self._fold()
 
     def _tell_nan(self, name: str) -> None:
         if name not in self._nan_told:
@@ -240,6 +251,7 @@ class MetricStore:
         for known in self._waiting:
             known.pending.clear()
         self._waiting.clear()
+        self._pending = 0
 
     def close_window(self) -> dict[str, float]:
         """The values since the last call, by full name."""
@@ -252,10 +264,32 @@ class MetricStore:
             value.epoch.take(value.window)
             value.window.clear()
         result = self._results("epoch")
-        for name in sorted(self.objects):  # in one order on all ranks: each may communicate
-            result |= _computed(name, self.objects[name])
-        self.objects.clear()
+        self._compute_objects()
+        result |= self._of_objects
+        self._of_objects.clear()
         return result
+
+    def _compute_objects(self) -> None:
+        names = sorted(self.objects)  # in one order on all ranks: each may communicate
+        self._compare_objects(names)
+        for name in names:
+            self._of_objects |= _computed(name, self.objects[name])
+        for metric in self.objects.values():  # behind them all: one may have two names
+            metric.reset()
+        self.objects.clear()
+
+    def _compare_objects(self, names: list[str]) -> None:
+        if self._strategy is None:
+            return
+        everyone = self._strategy.gather(names)
+        for rank, theirs in enumerate(everyone):
+            missing = sorted(set().union(*everyone) - set(theirs))
+            if missing:
+                raise PacelineError(
+                    f"log({missing[0]!r}): a torchmetrics object was logged on some ranks, "
+                    f"and not on rank {rank}",
+                    fix="log it in every step, whatever the batch: its states are merged over all ranks",
+                )
 
     def take_window(self) -> dict[str, float]:
         """The values since the last call, out of the window and not part of the epoch."""
@@ -333,7 +367,6 @@ def _is_metric(part: Any) -> bool:
 
 def _computed(name: str, metric: Any) -> dict[str, float]:
     result = metric.compute()
-    metric.reset()
     if isinstance(result, Mapping):
         prefix = name.rpartition("/")[0]
         return {f"{prefix}/{key}": float(value) for key, value in result.items()}

@@ -51,6 +51,16 @@ def cpu_state() -> tuple[Any, Any, Any]:
     return torch.get_rng_state(), random.getstate(), np.random.get_state()
 
 
+def same_state(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any]) -> bool:
+    """Whether nothing was drawn between two calls of ``cpu_state``."""
+    return (
+        torch.equal(first[0], second[0])
+        and first[1] == second[1]
+        and first[2][2:] == second[2][2:]
+        and np.array_equal(first[2][1], second[2][1])
+    )
+
+
 def set_cpu_state(state: tuple[Any, Any, Any]) -> None:
     """Put back what ``cpu_state`` gave."""
     torch.set_rng_state(state[0])
@@ -87,14 +97,28 @@ def untouched(device: torch.device) -> Iterator[None]:
         set_full_state(state, device)
 
 
-def generators_of(*owners: Any) -> list[torch.Generator]:
-    """The torch generators that loaders, samplers and batch samplers carry, nested samplers included."""
-    found: list[torch.Generator] = []
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+
+
+def generators_of(*owners: Any) -> list[Any]:
+    """The generators that loaders, samplers and batch samplers carry, nested samplers included."""
+    found: dict[int, Any] = {}
     for owner in owners:
-        generator = getattr(owner, "generator", None)
-        if isinstance(generator, torch.Generator) and not any(generator is g for g in found):
-            found.append(generator)
+        held = list(vars(owner).values()) if hasattr(owner, "__dict__") else []
+        for value in [*held, getattr(owner, "generator", None)]:
+            if isinstance(value, _GENERATORS):
+                found[id(value)] = value
         inner = getattr(owner, "sampler", None)
         if inner is not None:
-            found += [g for g in generators_of(inner) if not any(g is f for f in found)]
-    return found
+            found |= {id(g): g for g in generators_of(inner)}
+    return list(found.values())
+
+
+def seed_generator(generator: Any, seed: int) -> None:
+    """Seed a generator of torch, ``random`` or numpy."""
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    else:
+        generator.seed(seed if isinstance(generator, random.Random) else seed & 0xFFFFFFFF)

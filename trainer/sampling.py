@@ -8,6 +8,7 @@ of its own.
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -25,7 +26,9 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from .rng import derive, seed_for_sample
+from . import careful_fork
+from .placed_stream import PlacedStream
+from .rng import cpu_state, derive, same_state, seed_for_sample
 
 
 class Place(NamedTuple):
@@ -52,33 +55,50 @@ class PlacedIndex(NamedTuple):
 class SeededDataset(Dataset[Any]):
     """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
 
-    A dataset with ``__getitems__`` of its own is read by the micro-batch, under its first sample's seed.
+    A dataset with ``__getitems__`` of its own is read by the micro-batch, as long as nothing is drawn.
     """
 
     def __init__(self, dataset: Any) -> None:
         self.inner = dataset
         self._draws = not reads_plainly(dataset)
         own = getattr(dataset, "__getitems__", None)
-        self._by_batch = callable(own) and not isinstance(dataset, Subset)
+        self._takes_batches = self._by_batch = callable(own) and not isinstance(dataset, Subset)
+        self._epoch: int | None = None
 
     def __getitem__(self, item: PlacedIndex) -> Any:
+        self._tell_worker(item.place.epoch)
         seed_for_sample(derive(*item.place))
         return self.inner[item.index]
 
     def __getitems__(self, indices: PlacedIndices) -> list[Any]:
         seed, epoch, start = indices.place
+        self._tell_worker(epoch)
         if self._by_batch or not self._draws:
             seed_for_sample(derive(seed, epoch, start))
-            return list(
+            before = cpu_state()
+            samples = list(
                 self.inner.__getitems__(list(indices))
                 if self._by_batch
                 else [self.inner[i] for i in indices]
             )
+            if not self._by_batch or same_state(before, cpu_state()):
+                return samples
+            self._by_batch = False  # it draws: by the batch the draws would depend on the batch
         samples = []
         for position, index in enumerate(indices, start):
             seed_for_sample(derive(seed, epoch, position))
-            samples.append(self.inner[index])
+            one = self.inner.__getitems__([index])[0] if self._takes_batches else self.inner[index]
+            samples.append(one)
         return samples
+
+    def _tell_worker(self, epoch: int) -> None:
+        """A worker that lives on has a dataset of its own, which must hear of a new epoch too."""
+        if epoch == self._epoch:
+            return
+        self._epoch = epoch
+        set_epoch = getattr(self.inner, "set_epoch", None)
+        if callable(set_epoch) and get_worker_info() is not None:
+            set_epoch(epoch)
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -99,7 +119,7 @@ class WorkerInit:
     def __call__(self, worker_id: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         info = get_worker_info()
-        if info is not None and isinstance(info.dataset, SeededDataset):
+        if info is not None and isinstance(info.dataset, (SeededDataset, PlacedStream)):
             object.__setattr__(info, "dataset", info.dataset.inner)  # it forbids plain assignment
         if self._users is not None:
             self._users(worker_id)
@@ -131,6 +151,9 @@ def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
     inside["_iterator"] = None
     if loader.num_workers:
         inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
+        forks = loader.multiprocessing_context is None and multiprocessing.get_start_method() == "fork"
+        if careful_fork.NEEDED and forks and torch.distributed.is_initialized():
+            duplicate.multiprocessing_context = careful_fork.CarefulFork()
     return duplicate
 
 

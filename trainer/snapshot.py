@@ -45,6 +45,7 @@ def save(trainer: Session, folder: Path) -> None:
         "rng": full_state(strategy.device),
         "metric_objects": _metric_objects(module, trainer),
         "logged": trainer.train_store.own_state(),
+        "data": trainer.feed_state(),
     }
     state = {
         "counters": counters,
@@ -53,7 +54,6 @@ def save(trainer: Session, folder: Path) -> None:
         "schedulers": [s.scheduler.state_dict() for s in trainer.optimization.schedules],
         "precision": strategy.precision.state_dict(),
         "callbacks": {c.state_key: c.state_dict() for c in trainer.callbacks},
-        "data": trainer.feed_state(),
         "metrics": {"latest": trainer.metrics, "train": trainer.train_store.state_dict()},
         "datamodule": trainer.datamodule.state_dict() if trainer.datamodule is not None else {},
         "extra_state": {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)},
@@ -105,7 +105,6 @@ def restore(trainer: Session, folder: Path) -> list[str]:
         if state["callbacks"].get(callback.state_key):
             callback.load_state_dict(state["callbacks"][callback.state_key])
     trainer.metrics.update(state["metrics"]["latest"])
-    trainer.load_feed_state(state["data"])
     if trainer.datamodule is not None and state["datamodule"]:
         trainer.datamodule.load_state_dict(state["datamodule"])
     trainer.hooks.call("on_load_checkpoint", trainer, state["hooks"])
@@ -149,17 +148,23 @@ def _load_rank(trainer: Session, ranks: list[dict[str, Any]], logged: dict[str, 
         objects = map_tensors(mine["metric_objects"], lambda t: t.to(device))
         _load_metric_objects(trainer.module, trainer, objects)
         set_full_state(mine["rng"], device)
-        trainer.train_store.load_state_dict(mine.get("logged", logged))
+        trainer.train_store.load_state_dict(mine["logged"])
+        trainer.load_feed_state(mine["data"])
         return []
     if trainer.is_global_zero:
         trainer.train_store.load_state_dict(logged)
         set_full_state(ranks[0]["rng"], device)
-    counted = any(saved["logged_as"] for r in ranks for saved in r["metric_objects"].values())
-    return [
+    inexact = (
         f"the checkpoint is of {len(ranks)} rank{'s' if len(ranks) > 1 else ''}: what is drawn inside the "
         "model from here on is not what they would have drawn"
-        + (", and metric objects begin their epoch anew" if counted else "")
-    ]
+    )
+    if any(saved["logged_as"] for r in ranks for saved in r["metric_objects"].values()):
+        inexact += ", and metric objects begin their epoch anew"
+    if any(r["data"].get("own_part") for r in ranks):
+        inexact += ", and each rank's own part of the data is another one"
+    else:
+        trainer.load_feed_state(ranks[0]["data"])
+    return [inexact]
 
 
 def stored_names(folder: Path, manifest: dict[str, Any]) -> list[str]:

@@ -47,6 +47,7 @@ def settings_for(trainer: Trainer, stage: str, limit: int | float | None) -> Fee
         limit=limit,
         transfer=make_transfer(environment.device, trainer.strategy.precision.input_dtype),
         say=trainer.say,
+        gather=trainer.strategy.gather,
     )
 
 

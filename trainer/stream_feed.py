@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from typing import Any
@@ -9,15 +10,20 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ..errors import PacelineError
-from .batch import count_samples
+from .batch import checksum, count_samples
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .order import split
+from .placed_stream import PlacedStream
 from .rng import derive, order_seed, seed_for_sample
 from .sampling import Source, end_workers, private_copy
 
 
 class StreamFeed(Feed):
-    """Takes batches as they come; a step is ``accumulate`` of them.
+    """Takes batches as they come and deals them out: micro-batch by micro-batch, rank by rank.
+
+    Every rank reads all of the data, so the samples of a step are the same on any number of ranks. Data
+    that each rank reads another part of (it shards itself) is found by its first batch: there a rank's
+    batches are its own, and what the others have left is asked in each step.
 
     A loader over an IterableDataset can be asked for other batch sizes, so ``global_batch_size`` holds
     there. Resuming uses the source's own ``state_dict`` where it has one, and reads forward elsewhere.
@@ -25,11 +31,14 @@ class StreamFeed(Feed):
 
     def __init__(self, source: Any, settings: FeedSettings) -> None:
         super().__init__(settings)
-        self._source = source
+        self._users = self._source = source
         self._ready = isinstance(source, (list, tuple))
         self._loader = isinstance(source, DataLoader)
         self._drop_last = bool(getattr(source, "drop_last", False))
         self.micro_batches = settings.accumulate
+        self._in_step = settings.accumulate * settings.world  # batches, over all ranks
+        self._sizes: list[int] = []  # of those batches, where the loader can be asked for them
+        self._placed: PlacedStream | None = None
         if self._loader:
             self._source = self._copy(source)
         else:
@@ -47,33 +56,44 @@ class StreamFeed(Feed):
         # len() is a forecast: workers' tails and a global batch make other batches than it counts.
         self._batches = batches if self._ready or settings.limit is not None else None
         self.steps_per_epoch = self._forecast(batches)
-        self._users = source
         self._restored: dict[str, Any] | None = None
-        self._handed_out = 0
+        self._handed_out = self._samples = 0
+        self._waiting: list[Any] = []  # read, and not handed out yet
+        self._last: Any = None  # a rank whose own part is at its end computes with this one
+        self._own_part = self._short = False
+        self._told_own = self._told_read_by_each = False
+        self._beginning: Any = None
         self._state: dict[str, Any] = {}
 
     def _forecast(self, batches: int | None) -> int | None:
         if batches is None:
             return None
-        pieces, size = batches, self.micro_batches * self.settings.world
+        pieces, size = batches, self._in_step
         if self.settings.global_batch is not None and self.settings.limit is None:
             pieces, size = len(self._source.dataset), self.settings.global_batch
         return pieces // size if self._drop_last else -(-pieces // size)
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         duplicate = private_copy(loader)
-        wanted, size = self.settings.global_batch, loader.batch_size
+        wanted, size, world = self.settings.global_batch, loader.batch_size, self.settings.world
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
-            return duplicate
-        world = self.settings.world
-        self.step_size = wanted or size * self.settings.accumulate * world
-        if wanted is not None:
+        else:
+            self.step_size = wanted or size * self.settings.accumulate * world
+        if wanted is not None and size is not None:
             self.micro_batches = -(-wanted // (size * world))
-            sizes = split(wanted, self.micro_batches * world)
+            self._sizes = split(wanted, self.micro_batches * world)
+            if loader.num_workers > 1:  # which worker reads a sample must not depend on the ranks
+                self._sizes = [size] * (wanted // size) + [wanted % size] * (wanted % size > 0)
+            self._in_step = len(self._sizes)
             source = Source()
-            source.make = lambda: ([None] * size for size in cycle(sizes))
+            source.make = lambda: ([None] * size for size in cycle(self._sizes))
             vars(duplicate)["batch_sampler"] = source
+        if not hasattr(loader, "state_dict"):  # one that keeps a position of its own does all by itself
+            stream = PlacedStream(
+                loader.dataset, self.settings.seed, self._sizes or [size or 1], loader.num_workers > 0
+            )
+            vars(duplicate)["dataset"] = self._placed = stream
         return duplicate
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
@@ -83,17 +103,25 @@ class StreamFeed(Feed):
         if callable(set_epoch):
             set_epoch(epoch)
         self.ended = False
-        self._handed_out = 0
-        alone = self.micro_batches == self.settings.world == 1
+        self._handed_out = self._samples = 0
+        alone = self._in_step == self.settings.world == 1
         if self._ready and alone and self.settings.transfer is None:
             return self._ready_steps(position)
         return self._read_steps(epoch, position)
 
     def _read_steps(self, epoch: int, position: int) -> Iterator[Step]:
-        if self._loader:
-            self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
-        iterator = self._iterate()
-        self._go_to(epoch, position, iterator)
+        restored, self._restored = self._restored, None
+        if restored is not None:
+            self._keeper().load_state_dict(restored["source"])
+            if position:
+                self._handed_out, self._samples = restored["batches"], restored["samples"]
+        elif self.settings.fixed_order and self._keeper() is not None:
+            self._rewind()
+        iterator = self._begin(epoch)
+        if self.settings.world > 1:
+            self._look(iterator, epoch)
+        if position and restored is None:
+            self._pass_over(position, iterator, epoch)
         upcoming = self._gather(iterator, epoch)
         while self._is_step(upcoming):
             # Read one step ahead, to know the epoch's last one; the source's state is that of before.
@@ -105,8 +133,7 @@ class StreamFeed(Feed):
             yield current
 
     def _is_step(self, gathered: Step) -> bool:
-        batches = gathered[0]
-        return bool(batches) and not (self._drop_last and len(batches) < self.micro_batches)
+        return bool(gathered[0]) and not (self._drop_last and self._short)
 
     def _ready_steps(self, position: int) -> Iterator[Step]:
         """Batches that are in memory and on the device: handed out with nothing done to them."""
@@ -120,36 +147,105 @@ class StreamFeed(Feed):
             self.ended = number == last
             yield [batch], [size], size, size
 
-    def _iterate(self) -> Iterator[Any]:
-        """The source's own iteration, begun at the first read: under that read's seed."""
-        yield from iter(self._source)
+    def _rewind(self) -> None:
+        """Evaluation reads the same each time, though a pass before may have been broken off."""
+        if self._beginning is None:
+            self._beginning = copy.deepcopy(self._keeper().state_dict())
+        else:
+            self._keeper().load_state_dict(copy.deepcopy(self._beginning))
+
+    def _begin(self, epoch: int) -> Iterator[Any]:
+        """The source's own iteration; it begins at the first read, under that read's seed."""
+        self._waiting, self._last = [], None
+        if self._loader:
+            self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
+        if self._placed is not None:
+            self._placed.begin(epoch, self._samples)
+        return (batch for batch in self._source)
+
+    def _look(self, iterator: Iterator[Any], epoch: int) -> None:
+        """See whether all ranks read the same, or each a part of its own.
+
+        Raises:
+            PacelineError: when there is no part for a rank, or parts cannot make up the global batch.
+        """
+        self._waiting = self._next(iterator, epoch)
+        self._count(self._waiting, -1)
+        found = self.settings.gather([checksum(batch) for batch in self._waiting])
+        self._own_part = any(other != found[0] for other in found)
+        if not self._own_part:
+            return
+        if [] in found:
+            raise PacelineError(
+                "each rank reads a part of the data of its own, and there is none for some",
+                got=f"no batch on rank {found.index([])}",
+                fix="make at least as many shards as ranks, or let all ranks read all of it: each takes "
+                "its own batches of it",
+            )
+        even = self.micro_batches * self.settings.world
+        if self._sizes and self._sizes != [self._sizes[0]] * even:
+            raise PacelineError(
+                "global_batch_size cannot be met: each rank reads a part of the data of its own, "
+                "and the parts would not be even",
+                got=f"global_batch_size={sum(self._sizes)} on {self.settings.world} ranks",
+                fix="a multiple of the ranks times the loader's batch_size",
+            )
+        if not self._told_own:
+            self._told_own = True
+            self.settings.say("each rank reads a part of the data of its own: their first batches differ")
+
+    def _next(self, iterator: Iterator[Any], epoch: int) -> list[Any]:
+        """The next batch, or none at the end."""
+        if self._waiting:
+            batch = self._waiting.pop()
+        elif self._handed_out == self._batches:
+            return []
+        else:
+            try:
+                batch = self._read(iterator, self._isolate(epoch))
+            except StopIteration:
+                return []
+        return self._count([batch])
+
+    def _count(self, batches: list[Any], sign: int = 1) -> list[Any]:
+        self._handed_out += sign * len(batches)
+        self._samples += sign * sum(map(count_samples, batches))
+        return batches
 
     def _gather(self, iterator: Iterator[Any], epoch: int) -> Step:
-        """This rank's micro-batches of a step, their sizes, and the samples of all ranks in it.
-
-        All ranks read all batches, so all know the same. One left without gets the first, of size 0.
-        """
+        """This rank's micro-batches of a step, their sizes, and the samples of all ranks in it."""
+        if self._own_part:
+            return self._gather_own(iterator, epoch)
         rank, world = self.settings.rank, self.settings.world
         batches: list[Any] = []
         sizes: list[int] = []
         total = count = 0
         first = None
-        while count < self.micro_batches * world and self._handed_out != self._batches:
-            try:
-                batch = self._read(iterator, self._isolate(epoch))
-            except StopIteration:
-                break
-            self._handed_out += 1
-            size = count_samples(batch)
-            first = batch if not count else first
+        while count < self._in_step and (found := self._next(iterator, epoch)):
+            size = count_samples(found[0])
+            first = found[0] if not count else first
             if count % world == rank:
-                batches.append(batch)
+                batches.append(self._moved(found[0]))
                 sizes.append(size)
             total, count = total + size, count + 1
-        if len(batches) < -(-count // world):
-            batches.append(first)
+        self._short = count < self._in_step
+        if len(batches) < -(-count // world):  # a rank left without one computes with the first
+            batches.append(self._moved(first))
             sizes.append(0)
         return batches, sizes, total, total
+
+    def _gather_own(self, iterator: Iterator[Any], epoch: int) -> Step:
+        """The same of data each rank reads its own part of: the ranks tell each other what they have."""
+        batches: list[Any] = []
+        while len(batches) < self.micro_batches and (found := self._next(iterator, epoch)):
+            batches.append(self._moved(found[0]))
+        self._last = batches[-1] if batches else self._last
+        sizes = [count_samples(batch) for batch in batches]
+        everyone = self.settings.gather((len(sizes), sum(sizes)))
+        missing = max(count for count, _ in everyone) - len(sizes)
+        self._short = any(count < self.micro_batches for count, _ in everyone)
+        total = sum(samples for _, samples in everyone)
+        return batches + [self._last] * missing, sizes + [0] * missing, total, total
 
     def _isolate(self, epoch: int) -> Callable[[], None] | None:
         if self._ready:
@@ -157,28 +253,25 @@ class StreamFeed(Feed):
         seed = derive(self.settings.seed, epoch, self._handed_out)
         return lambda: seed_for_sample(seed)
 
-    def _go_to(self, epoch: int, position: int, iterator: Iterator[Any]) -> None:
-        restored, self._restored = self._restored, None
-        if restored is not None:
-            self._keeper().load_state_dict(restored["source"])
-            self._handed_out = restored["batches"] if position else 0
-            return
+    def _pass_over(self, position: int, iterator: Iterator[Any], epoch: int) -> None:
+        """Read forward, batch by batch: the steps before may have taken another number of them."""
         done = 0
-        # Batch by batch: the steps before may have taken another number of them.
-        while done < position and self._handed_out != self._batches:
-            try:
-                done += count_samples(self._read(iterator, self._isolate(epoch)))
-            except StopIteration:
+        while done < position:
+            if self._own_part:
+                moved = self._gather(iterator, epoch)[3]
+            else:
+                moved = sum(map(count_samples, self._next(iterator, epoch)))
+            if not moved:
                 break
-            self._handed_out += 1
-        if position and not self._ready:
+            done += moved
+        if not self._ready:
             self.settings.say(
                 f"the data keeps no position of its own: read {self._handed_out} batches forward"
             )
 
     def _keeper(self) -> Any:
         """Who keeps a position that can be saved: the loader, or its dataset read in this process."""
-        dataset = getattr(self._source, "dataset", None)
+        dataset = getattr(self._users, "dataset", None)
         here = getattr(self._source, "num_workers", 0) == 0
         for owner in (self._source, dataset if here else None):
             if hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict"):
@@ -189,10 +282,24 @@ class StreamFeed(Feed):
         return self._state
 
     def _state_now(self) -> dict[str, Any]:
+        self._tell_read_by_each()
         keeper = self._keeper()
         if keeper is None:
             return {}
-        return {"source": keeper.state_dict(), "batches": self._handed_out}
+        state = {
+            "source": keeper.state_dict(),
+            "batches": self._handed_out,
+            "samples": self._samples,
+        }
+        return state | ({"own_part": True} if self._own_part else {})
+
+    def _tell_read_by_each(self) -> None:
+        if self._placed is not None and self._placed.read_by_each and not self._told_read_by_each:
+            self._told_read_by_each = True
+            self.settings.say(
+                f"{type(self._placed.inner).__name__} does not ask get_worker_info() for its part: each of "
+                f"{self._source.num_workers} workers reads all of it, and keeps the samples of its batches"
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state and self._keeper() is not None:

@@ -841,13 +841,12 @@ def test_a_dataset_that_cannot_draw_is_not_wrapped():
     assert seen == [data]
 
 
-class ByBatch(Drawing):
+class ByBatch(Numbers):
     """Reads a micro-batch at once; says which indices it was asked for, and in what type."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         assert type(indices) is list
-        shared = torch.rand(()).item()
-        return [(i, len(indices), shared, random.random()) for i in indices]
+        return [(i, len(indices)) for i in indices]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -855,15 +854,34 @@ def test_a_dataset_with_getitems_of_its_own_is_read_by_the_micro_batch(workers):
     def loader(workers: int) -> DataLoader:
         return DataLoader(ByBatch(), batch_size=4, shuffle=True, num_workers=workers)
 
-    before = cpu_state()
     whole = read(loader(0))
-    assert same_state(before, cpu_state())
     assert [row[0] for row in whole] == read(DataLoader(Numbers(), batch_size=4, shuffle=True))
     assert [row[1] for row in whole] == [4] * 20 + [3] * 3
-    assert len({row[2] for row in whole}) == 6
-    assert len({row[3] for row in whole}) == SIZE
     assert read(loader(workers)) == whole
     assert read(loader(workers), 0, 8) == whole[8:]
+
+
+class DrawingByBatch(Dataset):
+    """Draws for all of a micro-batch at once."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        noise = np.random.rand(len(indices)).tolist()
+        return [(i, torch.rand(()).item(), random.random(), n) for i, n in zip(indices, noise, strict=True)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [1, 4, 23])
+def test_one_that_draws_there_draws_by_position_whatever_the_micro_batch(workers, batch_size):
+    before = cpu_state()
+    whole = read(DataLoader(DrawingByBatch(), batch_size=5))
+    assert same_state(before, cpu_state())
+    assert all(len({row[column] for row in whole}) == SIZE for column in range(4))
+    loader = DataLoader(DrawingByBatch(), batch_size=batch_size, num_workers=workers)
+    assert read(loader) == whole
+    assert read(loader, 0, 8) == whole[8:]
 
 
 @pytest.mark.parametrize("persistent", [False, True])

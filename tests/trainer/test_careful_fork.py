@@ -1,0 +1,57 @@
+"""A worker that hangs in its fork is forked again."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from paceline.trainer import careful_fork
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """The pids of children; the first of ``forks.stuck`` never come back from their fork."""
+    real = os.fork
+
+    class Forks(list):
+        stuck = 1
+
+    made = Forks()
+
+    def fork() -> int:
+        pid = real()
+        if pid == 0 and len(made) < made.stuck:
+            time.sleep(600)
+        made.append(pid)
+        return pid
+
+    monkeypatch.setattr(os, "fork", fork)
+    monkeypatch.setattr(careful_fork, "_SECONDS", 0.5)
+    return made
+
+
+def loader() -> DataLoader:
+    return DataLoader(
+        torch.arange(10), batch_size=4, num_workers=2, multiprocessing_context=careful_fork.CarefulFork()
+    )
+
+
+def test_a_stuck_worker_is_forked_again(forks):
+    assert [b.tolist() for b in loader()] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(forks) == 3
+    with pytest.raises(ProcessLookupError):
+        os.kill(forks[0], 0)
+
+
+def test_one_that_never_starts_is_told(forks, monkeypatch):
+    monkeypatch.setattr(careful_fork, "_TRIES", 2)
+    forks.stuck = 9
+    with pytest.raises(RuntimeError, match="did not start, 2 times"):
+        iter(loader())
+    for pid in forks:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

@@ -1,0 +1,240 @@
+"""An IterableDataset read by several workers: each sample once, the same order and draws as with none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+
+from paceline.errors import PacelineError
+from paceline.trainer.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.rng import cpu_state, same_state
+
+SIZE = 23
+
+
+class Plain(IterableDataset):
+    """Does not ask who reads it; its order and its samples are drawn."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+        self.epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        for i in torch.randperm(self.size).tolist():
+            yield i, torch.rand(()).item(), random.random(), float(np.random.rand()), self.epoch
+
+
+class Sharing(Plain):
+    """Gives each worker its part, as torch's documentation asks."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for i in range(first, self.size, step):
+            yield i, torch.rand(()).item()
+
+
+class Late(Plain):
+    """Looks behind its first sample."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield -1
+        info = get_worker_info()
+        yield from range(info.id, self.size, info.num_workers)
+
+
+def feed_of(data: Any, **settings: Any) -> tuple[Feed, list[str]]:
+    lines: list[str] = []
+    return make_feed(data, FeedSettings(**{"seed": 5, "say": lines.append, **settings})), lines
+
+
+def rows(steps: list[Any]) -> list[tuple[Any, ...]]:
+    columns = [list(batch) for batches, _, _, _ in steps for batch in batches]
+    return [tuple(row) for c in columns for row in zip(*(part.tolist() for part in c), strict=True)]
+
+
+def read(data: Any, epoch: int = 0, position: int = 0, **settings: Any) -> list[tuple[Any, ...]]:
+    feed, _ = feed_of(data, **settings)
+    try:
+        return rows(list(feed.steps(epoch, position)))
+    finally:
+        feed.close()
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "settings", "workers"),
+    [
+        (4, {}, 0),
+        (4, {}, 1),
+        (5, {}, 2),
+        (3, {"accumulate": 2}, 2),
+        (4, {"global_batch": 6}, 0),
+        (4, {"global_batch": 6}, 2),
+    ],
+)
+def test_neither_workers_nor_micro_batches_change_a_sample_or_a_draw(batch_size, settings, workers):
+    whole = read(DataLoader(Plain(), batch_size=23))
+    assert sorted(row[0] for row in whole) == list(range(SIZE))
+    assert [row[0] for row in whole] != list(range(SIZE))
+    assert all(len({row[column] for row in whole}) == SIZE for column in (1, 2, 3))
+    loader = DataLoader(Plain(), batch_size=batch_size, num_workers=workers)
+    assert read(loader, **settings) == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_are_not_collated_come_once_each(workers):
+    class Items(Plain):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            yield from (torch.tensor([i]) for i in range(self.size))
+
+    feed, _ = feed_of(DataLoader(Items(), batch_size=None, num_workers=workers))
+    assert [int(b) for batches, _, _, _ in feed.steps(0) for b in batches] == list(range(SIZE))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_any_position_gives_the_rest_draws_included(workers):
+    loader = DataLoader(Plain(), batch_size=4, num_workers=workers)
+    assert read(loader, 0, 8) == read(loader)[8:]
+
+
+def test_workers_that_live_on_hear_of_the_epoch_and_draw_anew():
+    loader = DataLoader(Plain(), batch_size=4, num_workers=2, persistent_workers=True)
+    feed, _ = feed_of(loader)
+    try:
+        for epoch in (0, 1, 0):
+            found = rows(list(feed.steps(epoch)))
+            assert found == read(DataLoader(Plain(), batch_size=4), epoch)
+            assert {row[4] for row in found} == {epoch}
+    finally:
+        feed.close()
+
+
+def test_that_each_worker_reads_all_is_said_once():
+    feed, lines = feed_of(DataLoader(Plain(), batch_size=4, num_workers=2))
+    for epoch in (0, 1):
+        list(feed.steps(epoch))
+    assert len(lines) == 1
+    assert "Plain does not ask get_worker_info()" in lines[0]
+    for data, workers in ((Sharing(), 2), (Plain(), 0), (Plain(), 1)):
+        feed, lines = feed_of(DataLoader(data, batch_size=4, num_workers=workers))
+        list(feed.steps(0))
+        assert lines == []
+
+
+def test_a_dataset_that_shares_itself_out_is_read_as_it_comes():
+    found = read(DataLoader(Sharing(), batch_size=4, num_workers=2))
+    assert [row[0] for row in found[:8]] == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert sorted(row[0] for row in found) == list(range(SIZE))
+    assert len({row[1] for row in found}) == SIZE  # workers draw from seeds of their own
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_step_over_workers_parts_is_the_same_on_any_number_of_ranks(world):
+    def step_by_step(world: int) -> list[set[int]]:
+        parts = []
+        for rank in range(world):
+            loader = DataLoader(Sharing(96), batch_size=4, num_workers=2)
+            feed, _ = feed_of(loader, global_batch=12, rank=rank, world=world, gather=lambda v: [v, v])
+            parts.append([rows([s]) if sum(s[1]) else [] for s in feed.steps(0)])
+        return [{row[0] for part in step for row in part} for step in zip(*parts, strict=True)]
+
+    steps = step_by_step(world)
+    assert [len(step) for step in steps] == [12] * 8
+    assert steps == step_by_step(1)
+
+
+def test_one_that_asks_too_late_is_told():
+    feed, _ = feed_of(DataLoader(Late(), batch_size=4, num_workers=2))
+    with pytest.raises(PacelineError, match="Late asks which worker reads it behind its first sample"):
+        list(feed.steps(0))
+
+
+def test_reading_leaves_the_main_generators_alone():
+    before = cpu_state()
+    feed, _ = feed_of(DataLoader(Plain(), batch_size=4))
+    with closing(feed.steps(0)) as steps:
+        list(islice(steps, 2))
+    assert same_state(before, cpu_state())
+
+
+# Map-style data: what the readers above have in common with it
+
+
+class Numbers(Dataset):
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, self.epoch
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_set_epoch_reaches_the_datasets_of_workers_that_live_on(workers):
+    loader = DataLoader(Numbers(), batch_size=4, num_workers=workers, persistent_workers=workers > 0)
+    feed, _ = feed_of(loader)
+    try:
+        for epoch in (0, 3):
+            assert {row[1] for row in rows(list(feed.steps(epoch)))} == {epoch}
+    finally:
+        feed.close()
+
+
+class Drawn(Sampler):
+    """Goes by a generator of its own, whatever kind and name that has."""
+
+    def __init__(self, generator: Any) -> None:
+        self.inner_state = generator
+
+    def __iter__(self) -> Iterator[int]:
+        own = self.inner_state
+        if isinstance(own, random.Random):
+            order = list(range(SIZE))
+            own.shuffle(order)
+        elif isinstance(own, torch.Generator):
+            order = torch.randperm(SIZE, generator=own).tolist()
+        else:
+            order = own.permutation(SIZE).tolist()
+        return iter(order)
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        random.Random,
+        np.random.default_rng,
+        np.random.RandomState,
+        lambda: np.random.Generator(np.random.MT19937()),
+        torch.Generator,
+    ],
+)
+def test_a_samplers_own_generator_gives_each_epoch_an_order_of_seed_and_epoch(make):
+    def order(epoch: int, feed: Feed) -> list[int]:
+        return [row[0] for row in rows(list(feed.steps(epoch)))]
+
+    feed, _ = feed_of(DataLoader(Numbers(), batch_size=4, sampler=Drawn(make())))
+    first, second = order(0, feed), order(1, feed)
+    assert sorted(first) == list(range(SIZE))
+    assert first != second
+    other, _ = feed_of(DataLoader(Numbers(), batch_size=4, sampler=Drawn(make())))
+    assert order(1, other) == second  # as a resumed run begins
+    another, _ = feed_of(DataLoader(Numbers(), batch_size=4, sampler=Drawn(make())), seed=6)
+    assert order(0, another) != first

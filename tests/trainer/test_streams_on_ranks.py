@@ -1,0 +1,108 @@
+"""Data that can only be iterated, on ranks: the samples of each step are those of one device."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline import Run
+
+JOB = Path(__file__).with_name("streams_job.py")
+SIZE = 100
+SHARED = ["stream", "stream-workers", "stream-uneven", "sharing-workers", "keeping", "list", "generator"]
+OWN = ["own-list", "own-part", "own-keeping"]
+RESUMED = ["stream", "stream-workers", "keeping", "list", *OWN]
+MISTAKES = ["own-part-uneven", "one-for-rank-zero", "odd-sampler"]
+IDS = [f"train/ids{power}" for power in range(4)]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folders: dict[int, Path] = {}
+
+    def of(devices: int) -> Path:
+        if devices not in folders:
+            folders[devices] = tmp_path_factory.mktemp(f"world{devices}")
+            cases = SHARED if devices == 1 else SHARED + OWN + MISTAKES
+            command = [sys.executable, str(JOB), str(devices), str(folders[devices]), *cases]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+        return folders[devices]
+
+    return of
+
+
+def rows(run: Run, *names: str) -> list[list[float]]:
+    """The values of each row of a run's log that has them all."""
+    lines = map(json.loads, (run.folder / "metrics.jsonl").read_text().splitlines())
+    return [[line[n] for n in names] for line in lines if all(n in line for n in names)]
+
+
+def told(folder: Path, name: str, devices: int) -> list[dict]:
+    return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(devices)]
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("case", SHARED)
+def test_each_steps_samples_and_losses_are_those_of_one_device(job, case, devices):
+    alone, ours = Run(job(1) / case / "1"), Run(job(devices) / case / "1")
+    found = rows(ours, *IDS)
+    assert found == rows(alone, *IDS)
+    epochs = 1 if case == "generator" else 2
+    assert sum(row[0] for row in found) == epochs * SIZE
+    for names in (["train/loss"], ["train/loss_epoch"], ["val/loss"], ["val/ids0", "val/ids3"]):
+        if case == "generator" and names[0].startswith("val"):
+            continue
+        for mine, other in zip(rows(ours, *names), rows(alone, *names), strict=True):
+            assert mine == pytest.approx(other, rel=1e-12)
+    weights = [rank["weights"] for rank in told(job(devices), case, devices)]
+    assert weights[0] == pytest.approx(told(job(1), case, 1)[0]["weights"], rel=1e-12)
+    assert all(w == weights[0] for w in weights)
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("case", OWN)
+def test_parts_of_the_ranks_own_are_read_whole_and_weighed_by_their_samples(job, case, devices):
+    run = Run(job(devices) / case / "1")
+    size = SIZE - SIZE % devices if case == "own-keeping" else SIZE
+    for epoch in range(2):
+        of_epoch = [r for e, *r in rows(run, "epoch", *IDS) if e == epoch]
+        for power in range(4):
+            assert sum(r[power] for r in of_epoch) == sum(float(i) ** power for i in range(size))
+    count = rows(run, "val/ids0", "val/ids3")[-1]
+    assert count == [size, sum(float(i) ** 3 for i in range(size))]
+    log = (run.folder / "log.txt").read_text()
+    assert log.count("each rank reads a part of the data of its own") == 2  # training and validation data
+    weights = [rank["weights"] for rank in told(job(devices), case, devices)]
+    assert all(w == weights[0] for w in weights)
+
+
+@pytest.mark.parametrize(
+    ("case", "devices"), [(c, d) for c in RESUMED for d in (1, 2, 3) if d > 1 or c not in OWN]
+)
+def test_a_stopped_run_goes_on_with_the_samples_it_had_not_seen(job, case, devices):
+    whole, resumed = Run(job(devices) / case / "1"), Run(job(devices) / f"{case}-stopped" / "1")
+    assert rows(resumed, *IDS) == rows(whole, *IDS)
+    assert rows(resumed, "train/loss_epoch") == rows(whole, "train/loss_epoch")
+    ends = [told(job(devices), name, devices)[0]["weights"] for name in (case, f"{case}-stopped")]
+    assert ends[0] == ends[1]
+    read_forward = "batches forward" in (resumed.folder / "log.txt").read_text()
+    assert read_forward == (case in ("stream", "stream-workers", "own-part"))
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize(
+    ("case", "what"),
+    [
+        ("own-part-uneven", "global_batch_size cannot be met"),
+        ("one-for-rank-zero", "no batch on rank 1"),
+        ("odd-sampler", "Odd gives rank 1 another order of epoch 1 than rank 0"),
+    ],
+)
+def test_every_rank_is_told_of_data_that_cannot_be_shared_out(job, case, what, devices):
+    for rank in told(job(devices), case, devices):
+        assert what in rank["error"]

@@ -1,0 +1,114 @@
+"""Reads an IterableDataset so that each sample comes once, and its place alone decides what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, repeat
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+
+from ..errors import PacelineError
+from .rng import derive, seed_for_sample
+
+
+class PlacedStream(IterableDataset[Any]):
+    """Stands where the user's dataset was, in this process or in each loader worker.
+
+    A dataset that asks which worker reads it shares itself out. One that does not would give each worker
+    all of it: there each worker keeps the samples of its own batches only, so that together they give
+    the order of one.
+
+    Args:
+        sizes: The samples of each batch that is asked for, over and over.
+        shared: True where workers read it: what ``begin`` says must reach them.
+    """
+
+    def __init__(self, dataset: Any, seed: int, sizes: Sequence[int], shared: bool) -> None:
+        self.inner, self.seed, self.sizes = dataset, seed, sizes
+        # Epoch, position, and whether each worker reads all: workers that live on see it change.
+        self._told = torch.zeros(3, dtype=torch.int64)
+        if shared:
+            self._told.share_memory_()
+
+    def begin(self, epoch: int, position: int) -> None:
+        """The next pass is of this epoch, and its first sample is that of ``position``."""
+        self._told[0], self._told[1] = epoch, position
+
+    @property
+    def read_by_each(self) -> bool:
+        """Whether each of several workers reads all of it; known behind the first batch."""
+        return bool(self._told[2])
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, position = self._told[:2].tolist()
+        start = position
+        info: Any = get_worker_info()
+        if isinstance(info, _WatchedInfo):  # from an epoch before: the worker lives on
+            info = info.told
+        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        part: list[int] = []  # the worker, once the dataset has asked which one it is
+
+        def seed() -> None:
+            seed_for_sample(derive(self.seed, epoch, position, *part))
+
+        def asked() -> None:
+            if part or workers == 1:
+                return
+            if position > start:
+                raise PacelineError(
+                    f"{type(self.inner).__name__} asks which worker reads it behind its first sample only",
+                    fix="call get_worker_info() at the beginning of __iter__",
+                )
+            part.append(worker)
+            seed()
+
+        if info is not None:
+            torch_worker._worker_info = _WatchedInfo(info, asked)  # type: ignore[assignment]
+            set_epoch = getattr(self.inner, "set_epoch", None)
+            if callable(set_epoch):  # a worker that lives on has a dataset of its own
+                set_epoch(epoch)
+        seed()
+        samples = iter(self.inner)
+        mine = self._turns(worker, workers)
+        while True:
+            seed()
+            try:
+                sample = next(samples)
+            except StopIteration:
+                return
+            position += 1
+            if workers == 1 or part:
+                yield sample
+                continue
+            self._told[2] = 1
+            if next(mine):
+                yield sample
+
+    def _turns(self, worker: int, workers: int) -> Iterator[bool]:
+        """For each sample, whether it is in a batch of this worker: batches go round."""
+        for batch, size in enumerate(cycle(self.sizes)):
+            yield from repeat(batch % workers == worker, size)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getattr__(self, name: str) -> Any:
+        # A loader subclass may ask its dataset for anything; dunders and a half-made copy have none.
+        if name == "inner" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+class _WatchedInfo:
+    """What ``get_worker_info`` gives: calls ``asked`` when the worker's number, or how many, is read."""
+
+    def __init__(self, info: Any, asked: Callable[[], None]) -> None:
+        self.told, self._asked = info, asked
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("id", "num_workers"):
+            self._asked()
+        return getattr(self.told, name)
