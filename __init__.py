@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DataModule",
     "PacelineError",
+    "Predictions",
     "Run",
     "TrainModule",
     "Trainer",
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .errors import PacelineError
     from .trainer.datamodule import DataModule
     from .trainer.module import TrainModule
+    from .trainer.predictions import Predictions
     from .trainer.rng import order_seed, seed_everything
     from .trainer.run import Run
     from .trainer.trainer import Trainer
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "DataModule": ".trainer.datamodule",
     "PacelineError": ".errors",
+    "Predictions": ".trainer.predictions",
     "Run": ".trainer.run",
     "TrainModule": ".trainer.module",
     "Trainer": ".trainer.trainer",

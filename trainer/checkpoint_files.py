@@ -59,30 +59,47 @@ def write(
     Raises:
         CheckpointError: when the target exists.
     """
-    staging = target.parent / f"{_STAGING}{target.name}"
+    staging = staging_of(target)
 
-    def begin() -> None:
+    def prepare() -> None:
         if target.exists():
             raise CheckpointError("a checkpoint is never written over", where=str(target))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir()
+        begin(target)
 
-    def commit() -> None:
+    def finish() -> None:
         _rename_shards(staging)
         _write_synced(staging / STATE, json.dumps(state()).encode())
-        seal(staging, manifest)
-        os.rename(staging, target)
-        _sync_folder(target.parent)
+        commit(target, manifest)
 
-    on_rank_zero(begin)
+    on_rank_zero(prepare)
     try:
         files = {name: 1 if name.startswith("model.") else 2 for name in tensors}
         strategy.save_tensors(str(staging), _unshared(tensors), files)
-        on_rank_zero(commit)
+        on_rank_zero(finish)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+
+
+def staging_of(target: Path) -> Path:
+    """Where a folder is written before it appears."""
+    return target.parent / f"{_STAGING}{target.name}"
+
+
+def begin(target: Path) -> None:
+    """Make an empty staging folder for ``target``."""
+    staging = staging_of(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+
+
+def commit(target: Path, manifest: Any) -> None:
+    """Seal the staging folder and make it ``target``."""
+    staging = staging_of(target)
+    seal(staging, manifest)
+    os.rename(staging, target)
+    _sync_folder(target.parent)
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -156,28 +173,37 @@ def verify(folder: Path) -> dict[str, Any]:
     """
     manifest = read_manifest(folder)
     for name, expected in manifest["files"].items():
-        path = folder / name
-        if Path(name).name != name or path.is_symlink():
-            raise CheckpointError("the manifest names a file outside its folder", got=name)
-        if not path.is_file():
-            raise CheckpointError("a file of the checkpoint is missing", where=str(path))
-        size = path.stat().st_size
-        if size != expected["bytes"]:
-            raise CheckpointError(
-                "a file of the checkpoint has another size than it was written with",
-                where=str(path),
-                got=f"{size} bytes",
-                allowed=f"{expected['bytes']} bytes",
-            )
-        found = _crc(path)
-        if found != expected["crc32"]:
-            raise CheckpointError(
-                "a file of the checkpoint is damaged",
-                where=str(path),
-                got=f"checksum {found}",
-                allowed=f"checksum {expected['crc32']}",
-            )
+        verify_file(folder, name, expected)
     return manifest
+
+
+def verify_file(folder: Path, name: str, expected: dict[str, Any], of: str = "the checkpoint") -> None:
+    """See that a file is as the manifest says.
+
+    Raises:
+        CheckpointError: when it is missing, of another size, or changed.
+    """
+    path = folder / name
+    if Path(name).name != name or path.is_symlink():
+        raise CheckpointError("the manifest names a file outside its folder", got=name)
+    if not path.is_file():
+        raise CheckpointError(f"a file of {of} is missing", where=str(path))
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        raise CheckpointError(
+            f"a file of {of} has another size than it was written with",
+            where=str(path),
+            got=f"{size} bytes",
+            allowed=f"{expected['bytes']} bytes",
+        )
+    found = _crc(path)
+    if found != expected["crc32"]:
+        raise CheckpointError(
+            f"a file of {of} is damaged",
+            where=str(path),
+            got=f"checksum {found}",
+            allowed=f"checksum {expected['crc32']}",
+        )
 
 
 def read_state(folder: Path) -> Any:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import PacelineError
-from .batch import map_tensors
 from .feed import Feed
 from .ghost import nothing_kept
 from .loop import positional_arguments
 from .metrics import MetricStore
 from .modes import evaluating
 from .output import log_evaluation_output
+from .predictions import PredictionSink
 from .rng import untouched
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 _HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
-_NOTHING = object()
 PHASES = {"validate": "val", "test": "test", "predict": "predict"}
 
 
@@ -51,28 +49,22 @@ class EvaluationLoop:
             limit: Read at most so many batches of each dataloader (the sanity pass).
         """
         with self._trace_free():
-            self._read_all(lambda output: log_evaluation_output(output, self.store), limit)
+            self._read_all(self._log, limit)
             publish(self.store.close_epoch())
             for hook in self.trainer.hooks[f"{self.hook}_end"]:
                 hook(self.trainer)
                 publish(self.store.close_epoch())
 
-    def predict(self) -> list[Any]:
-        """One pass; the output of each batch, on the CPU, in the data's order, on every rank."""
-        of_loader: dict[str, list[Any]] = {name: [] for name in self.feeds}
+    def _log(self, output: Any, size: int) -> None:
+        if size:
+            log_evaluation_output(output, self.store)
 
-        def keep(output: Any) -> None:
-            of_loader[self.store.loader_name].append(map_tensors(output, lambda t: t.to("cpu")))
-
+    def predict(self, sink: PredictionSink) -> Any:
+        """One pass; what ``sink`` makes of the outputs."""
         with self._trace_free():
-            self._read_all(keep, None)
+            self._read_all(sink.take, None)
             self.trainer.hooks.call(f"{self.hook}_end", self.trainer)
-        return [output for mine in of_loader.values() for output in self._in_turn(mine)]
-
-    def _in_turn(self, mine: list[Any]) -> list[Any]:
-        """The outputs of all ranks, step by step, rank by rank: the data's order."""
-        turns = zip_longest(*self.trainer.strategy.gather(mine), fillvalue=_NOTHING)
-        return [output for turn in turns for output in turn if output is not _NOTHING]
+        return sink.close()
 
     @contextmanager
     def _trace_free(self) -> Iterator[None]:
@@ -86,7 +78,7 @@ class EvaluationLoop:
         ):
             yield
 
-    def _read_all(self, keep: Callable[[Any], None], limit: int | None) -> None:
+    def _read_all(self, keep: Callable[[Any, int], None], limit: int | None) -> None:
         self.trainer.hooks.call(f"{self.hook}_start", self.trainer)
         for number, (name, feed) in enumerate(self.feeds.items()):
             self.store.set_loader(name)
@@ -94,7 +86,7 @@ class EvaluationLoop:
         self.store.set_loader("")
         self.store.weight = 1
 
-    def _read(self, feed: Feed, number: int, keep: Callable[[Any], None], limit: int | None) -> None:
+    def _read(self, feed: Feed, number: int, keep: Callable[[Any, int], None], limit: int | None) -> None:
         step_end = self.trainer.hooks[f"{self.hook}_step_end"]
         batch_idx = -1
         for batch_idx, (batches, sizes, _, _) in enumerate(feed.steps(0)):
@@ -106,9 +98,10 @@ class EvaluationLoop:
             if not sizes[0]:  # the other ranks have samples left, and may need this one to compute
                 with nothing_kept(self.trainer, self.store):
                     self.step(*(batch, batch_idx, number)[: self.takes])
+                keep(None, 0)
                 continue
             output = self.step(*(batch, batch_idx, number)[: self.takes])
-            keep(output)
+            keep(output, sizes[0])
             for hook in step_end:
                 hook(self.trainer, output, batch, batch_idx)
         if batch_idx < 0:

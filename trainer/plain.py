@@ -16,11 +16,28 @@ from ..errors import PacelineError
 _KIND = "__kind__"
 
 
-def encode(value: Any, where: str = "state") -> Any:
+class NotPlainError(PacelineError):
+    """Something that files without pickles cannot hold."""
+
+    def __init__(self, where: str, kind: str) -> None:
+        self.where, self.kind = where, kind
+        super().__init__(
+            "a checkpoint holds plain data only: numbers, strings, lists, dicts, tensors",
+            where=where,
+            got=kind,
+            fix="leave it out of state_dict, or turn it into plain data there",
+        )
+
+
+def encode(value: Any, where: str = "state", apart: dict[str, Tensor] | None = None) -> Any:
     """``value`` as JSON can hold it.
 
+    Args:
+        where: Its place, for messages.
+        apart: Takes the tensors by names of their own, to be kept elsewhere; None keeps them in the JSON.
+
     Raises:
-        PacelineError: for anything that is no plain data; ``where`` names its place.
+        NotPlainError: for anything that is no plain data.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -29,52 +46,52 @@ def encode(value: Any, where: str = "state") -> Any:
     if isinstance(value, Counter):
         return {_KIND: "counter", "items": [[encode(k, where), n] for k, n in value.items()]}
     if isinstance(value, Mapping):
-        return _encode_mapping(value, where)
+        return _encode_mapping(value, where, apart)
     if isinstance(value, list):
-        return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [encode(item, f"{where}[{i}]", apart) for i, item in enumerate(value)]
     if isinstance(value, tuple):
-        items = [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        items = [encode(item, f"{where}[{i}]", apart) for i, item in enumerate(value)]
         return {_KIND: "tuple", "items": items}
     if isinstance(value, bytes):
         return {_KIND: "bytes", "data": base64.b64encode(value).decode()}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {_KIND: "array", "dtype": value.dtype.str, "shape": list(value.shape), "data": data}
+    if isinstance(value, Tensor) and apart is not None:
+        apart[str(len(apart))] = value
+        return {_KIND: "apart", "name": str(len(apart) - 1)}
     if isinstance(value, Tensor):
         raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         dtype = str(value.dtype).removeprefix("torch.")
         data = base64.b64encode(raw).decode()
         return {_KIND: "tensor", "dtype": dtype, "shape": list(value.shape), "data": data}
-    raise PacelineError(
-        "a checkpoint holds plain data only: numbers, strings, lists, dicts, tensors",
-        where=where,
-        got=type(value).__name__,
-        fix="leave it out of state_dict, or turn it into plain data there",
-    )
+    raise NotPlainError(where, type(value).__name__)
 
 
-def _encode_mapping(value: Mapping[Any, Any], where: str) -> Any:
+def _encode_mapping(value: Mapping[Any, Any], where: str, apart: dict[str, Tensor] | None) -> Any:
     if all(isinstance(key, str) for key in value) and _KIND not in value:
-        return {key: encode(item, f"{where}.{key}") for key, item in value.items()}
-    items = [[encode(key, where), encode(item, f"{where}[{key!r}]")] for key, item in value.items()]
+        return {key: encode(item, f"{where}.{key}", apart) for key, item in value.items()}
+    items = [[encode(k, where), encode(item, f"{where}[{k!r}]", apart)] for k, item in value.items()]
     return {_KIND: "dict", "items": items}
 
 
-def decode(value: Any) -> Any:
-    """What ``encode`` was given."""
+def decode(value: Any, apart: Any = None) -> Any:
+    """What ``encode`` was given; ``apart[name]`` gives the tensors that were kept elsewhere."""
     if isinstance(value, list):
-        return [decode(item) for item in value]
+        return [decode(item, apart) for item in value]
     if not isinstance(value, dict):
         return value
     kind = value.get(_KIND)
     if kind is None:
-        return {key: decode(item) for key, item in value.items()}
+        return {key: decode(item, apart) for key, item in value.items()}
+    if kind == "apart":
+        return apart[value["name"]]
     if kind == "tuple":
-        return tuple(decode(item) for item in value["items"])
+        return tuple(decode(item, apart) for item in value["items"])
     if kind == "counter":
         return Counter({decode(key): number for key, number in value["items"]})
     if kind == "dict":
-        return {decode(key): decode(item) for key, item in value["items"]}
+        return {decode(key): decode(item, apart) for key, item in value["items"]}
     data = base64.b64decode(value["data"])
     if kind == "bytes":
         return data

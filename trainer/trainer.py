@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -31,16 +31,17 @@ from ..strategies import (
     make_strategy,
     start_ranks,
 )
-from . import fitting, snapshot
+from . import evaluating, fitting
 from .calls import refuse_unknown
 from .diagnosis import explain
-from .evaluation import PHASES, EvaluationLoop
+from .evaluation import EvaluationLoop
 from .manual import ManualOptimizer
 from .module import TrainModule, configure
-from .run import Run, find_checkpoint
+from .predictions import Predictions
+from .run import Run
 from .session import Session
 from .signals import SignalStop
-from .sources import as_datamodule, evaluation_feeds, find_data, require_step
+from .sources import as_datamodule
 
 
 class Trainer(Session):
@@ -188,68 +189,54 @@ class Trainer(Session):
             dataloader: One, or a list or dict of several; else the DataModule's or module's own.
             weights: ``"best"`` of the last fit, or the path of a checkpoint or run; None: as they are.
         """
-        values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more)
+        run = evaluating.collect
+        values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more, run)
         return values
 
     def test(
         self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
         """As ``validate``, with ``test_step`` and test data."""
-        values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more)
+        run = evaluating.collect
+        values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more, run)
         return values
 
     def predict(
-        self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
-    ) -> list[Any]:
-        """The output of ``predict_step`` for each batch, on the CPU, in the data's order."""
-        outputs: list[Any] = self._evaluate("predict", module, dataloader, weights, more)
+        self,
+        module: TrainModule | None = None,
+        dataloader: Any = None,
+        weights: Any = None,
+        out: str | Path | None = None,
+        only_rank_zero: bool = False,
+        **more: Any,
+    ) -> list[Any] | Predictions:
+        """The output of ``predict_step`` for each batch, on the CPU, in the data's order, on every rank.
+
+        Args:
+            out: A new folder to write them to as they come, each rank its own: for more than memory holds.
+                Returned is what reads them; ``paceline.Predictions(out)`` does so later.
+            only_rank_zero: Rank 0 alone keeps the list; the others return an empty one.
+        """
+        run = evaluating.gather(only_rank_zero) if out is None else evaluating.write(Path(out))
+        outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
         return outputs
 
     def _evaluate(
-        self, stage: str, module: Any, dataloader: Any, weights: Any, more: dict[str, Any]
+        self,
+        stage: str,
+        module: Any,
+        dataloader: Any,
+        weights: Any,
+        more: dict[str, Any],
+        run: Callable[[Trainer, EvaluationLoop], Any],
     ) -> Any:
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
         refuse_unknown(stage, more)
         self.feeds = []
         with self._stage(stage, module, datamodule) as signals:
-            require_step(self, stage)
-            kind = PHASES[stage]
-            data = find_data(dataloader, kind, datamodule, module)
-            if data is None:
-                raise PacelineError(
-                    f"there is no data to {stage} with",
-                    allowed=f"{stage}(module, dataloader), a DataModule, or {kind}_dataloader "
-                    "on the module",
-                )
-            self.strategy.setup(module, lambda: None)
-            if weights is not None:
-                found = self.on_rank_zero(
-                    lambda: self.best if weights == "best" else find_checkpoint(weights)
-                )
-                if found is None:
-                    raise PacelineError("there is no best checkpoint", fix="Checkpoint(monitor=...)")
-                snapshot.load_weights(module, found, self.strategy)
-            feeds = evaluation_feeds(self, stage, data)
-            self.feeds = list(feeds.values())
-            loop = EvaluationLoop(self, stage, feeds)
-            if stage == "predict":
-                result: Any = loop.predict()
-            else:
-                result = self._collect(loop)
-                shown = "  ".join(f"{name} {value:.6g}" for name, value in result.items())
-                self.say(f"{stage}: {shown}")
+            result = run(self, evaluating.prepare(self, stage, dataloader, datamodule, weights))
         signals.reraise(self.stop_signal)
         return result
-
-    def _collect(self, loop: EvaluationLoop) -> dict[str, float]:
-        values: dict[str, float] = {}
-
-        def publish(found: dict[str, float]) -> None:
-            values.update(found)
-            self.metrics.update(found)
-
-        loop.run(publish)
-        return values
 
     @contextmanager
     def _stage(self, stage: str, module: TrainModule | None, datamodule: Any) -> Iterator[SignalStop]:
