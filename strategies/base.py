@@ -142,6 +142,11 @@ class Strategy(ABC):
         """What surrounds a pass without gradients: ranks read the same running statistics, say."""
         yield
 
+    def full_gradients(self, module: nn.Module) -> dict[str, Tensor]:
+        """The gradients ``on_before_optimizer_step`` sees, unsharded, by parameter name. On all ranks."""
+        found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+        return {n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in found.items()}
+
     # -- state in and out ----------------------------------------------------------------------
 
     def module_tensors(self, module: nn.Module) -> dict[str, Tensor]:

@@ -44,7 +44,7 @@ class DeepSpeed(Distributed):
 
     Behind a run a module has whole parameters again; under stage 3 it stays partitioned until the next
     run, and ``Trainer.export`` and checkpoints have the whole of it. Gradients are DeepSpeed's own: in
-    ``on_before_optimizer_step`` read them with ``deepspeed.utils.safe_get_full_grad``.
+    ``on_before_optimizer_step`` read them with ``trainer.strategy.full_gradients(module)``.
 
     Args:
         stage: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters are spread. None takes
@@ -146,6 +146,24 @@ class DeepSpeed(Distributed):
 
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
         self._factor = self._factor * factor
+
+    def full_gradients(self, module: nn.Module) -> dict[str, Tensor]:
+        from deepspeed.utils import safe_get_full_grad
+
+        if self.stage < 2:  # averaged in the engine's own step only
+            grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+            found = {name: self.reduce(grad) / self.environment.world for name, grad in grads.items()}
+        elif self.stage == 2 and self.offload:
+            found = {}  # on their way to the host, where reading them would count them twice
+        else:
+            inner = self._engine.optimizer
+            accumulated = dict(getattr(inner, "all_grad_tensors", {}))
+            if self.stage == 2:
+                inner.finalize_gradient_accumulation_boundary()
+            found = {name: safe_get_full_grad(p) for name, p in module.named_parameters()}
+            if self.stage == 2:  # the engine's step finalizes them itself, from here
+                inner.all_grad_tensors.update(accumulated)
+        return {name: grad * self._factor for name, grad in found.items() if grad is not None}
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
         self._clip = (norm, value)

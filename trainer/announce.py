@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .inexact import not_as_in_one_batch
 from .modes import trainable_in_eval_mode
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def first_lines(trainer: Trainer, feed: Feed, source: Path | None, inexact: list
         _steps(trainer, feed),
         f"resumes from {source}" if source else "starts fresh",
     ]
+    synced = trainer.settings.sync_batchnorm
+    inexact = inexact + not_as_in_one_batch(trainer.module, environment.world, feed.micro_batches, synced)
     asleep = trainable_in_eval_mode(trainer.module)
     if asleep:
         inexact = [

@@ -48,12 +48,14 @@ class Feed(ABC):
     """One pass over the data is one ``steps(epoch, position)``.
 
     Attributes:
+        data: What the user gave.
         steps_per_epoch: Steps in a whole epoch; None where the data has no length.
         step_size: Samples in a full step; None where batches decide.
         micro_batches: Micro-batches in a full step.
         ended: True from the moment the epoch's last step is handed out, where that can be known.
     """
 
+    data: Any
     steps_per_epoch: int | None = None
     step_size: int | None = None
     micro_batches: int = 1

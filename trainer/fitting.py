@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..callbacks.monitor import monitor_name
 from ..errors import PacelineError, nearest
 from ..strategies import StepPlan
@@ -62,8 +60,6 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> Train
     """Data, folder, optimizers, checkpoint, first lines: a loop that is ready to run."""
     arguments, module, strategy = trainer.settings, trainer.module, trainer.strategy
     seed_everything(arguments.seed)
-    if arguments.deterministic:
-        torch.use_deterministic_algorithms(True)
     source = None
     if resume is not None:
         source = trainer.on_rank_zero(

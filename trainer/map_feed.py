@@ -47,7 +47,7 @@ class MapFeed(Feed):
 
     def __init__(self, loader: DataLoader[Any], settings: FeedSettings) -> None:
         super().__init__(settings)
-        self._users = loader
+        self.data = loader
         self._collates = loader.batch_sampler is not None
         plain = type(loader.batch_sampler) is BatchSampler
         self._units = not plain
@@ -106,7 +106,7 @@ class MapFeed(Feed):
         """The order of an epoch: sample indices, or units. The same on every rank."""
         if self.settings.fixed_order:
             epoch = 0
-        loader, seed = self._users, order_seed(self.settings.seed, epoch)
+        loader, seed = self.data, order_seed(self.settings.seed, epoch)
         inner = getattr(loader.batch_sampler, "sampler", None)
         # The sampler of a batch sampler that was given is not loader.sampler; none is told twice.
         owners = (loader, loader.dataset, loader.sampler, loader.batch_sampler, inner)
@@ -178,7 +178,7 @@ class MapFeed(Feed):
                 ]
             except StopIteration:
                 raise PacelineError(
-                    f"{type(self._users).__name__} ended before its sampler did",
+                    f"{type(self.data).__name__} ended before its sampler did",
                     fix="a loader's __iter__ must give one batch for each batch of its batch sampler",
                 ) from None
             if sizes is None:
@@ -234,7 +234,7 @@ class MapFeed(Feed):
         return [i for unit in items for i in unit] if self._units and self._collates else items
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"dataset": type(self._users.dataset).__name__, "samples": self._length()}
+        return {"dataset": type(self.data.dataset).__name__, "samples": self._length()}
 
     def close(self) -> None:
         end_workers(self._loader)

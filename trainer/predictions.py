@@ -1,8 +1,8 @@
 """Predictions: gathered over the ranks in the data's order, or written in shards as they come.
 
-    out/
-      manifest.json                      batches, samples, every file's size and checksum
-      part-<rank>-<number>.safetensors   tensors; in its metadata, what else each batch's output holds
+out/
+  manifest.json                      batches, samples, every file's size and checksum
+  part-<rank>-<number>.safetensors   tensors; in its metadata, what else each batch's output holds
 """
 
 from __future__ import annotations

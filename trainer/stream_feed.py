@@ -31,7 +31,7 @@ class StreamFeed(Feed):
 
     def __init__(self, source: Any, settings: FeedSettings) -> None:
         super().__init__(settings)
-        self._users = self._source = source
+        self.data = self._source = source
         self._ready = isinstance(source, (list, tuple))
         self._loader = isinstance(source, DataLoader)
         self._drop_last = bool(getattr(source, "drop_last", False))
@@ -99,7 +99,7 @@ class StreamFeed(Feed):
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
         if self.settings.fixed_order:
             epoch = 0
-        set_epoch = getattr(getattr(self._users, "dataset", self._users), "set_epoch", None)
+        set_epoch = getattr(getattr(self.data, "dataset", self.data), "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
         self.ended = False
@@ -271,7 +271,7 @@ class StreamFeed(Feed):
 
     def _keeper(self) -> Any:
         """Who keeps a position that can be saved: the loader, or its dataset read in this process."""
-        dataset = getattr(self._users, "dataset", None)
+        dataset = getattr(self.data, "dataset", None)
         here = getattr(self._source, "num_workers", 0) == 0
         for owner in (self._source, dataset if here else None):
             if hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict"):
@@ -306,7 +306,7 @@ class StreamFeed(Feed):
             self._restored = state
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"dataset": type(getattr(self._users, "dataset", self._users)).__name__}
+        return {"dataset": type(getattr(self.data, "dataset", self.data)).__name__}
 
     def close(self) -> None:
         if self._loader:

@@ -31,10 +31,12 @@ from ..strategies import (
     make_strategy,
     start_ranks,
 )
-from . import evaluating, fitting
+from . import evaluating, fitting, invariance
 from .calls import refuse_unknown
+from .determinism import deterministic
 from .diagnosis import explain
 from .evaluation import EvaluationLoop
+from .invariance import Invariance
 from .manual import ManualOptimizer
 from .module import TrainModule, configure
 from .predictions import Predictions
@@ -72,7 +74,7 @@ class Trainer(Session):
         nonfinite: For a loss that is NaN or infinite: ``"raise"``, ``"skip"`` its step, or ``"ignore"``.
             Looking at the loss waits for the device once a micro-batch; ``"ignore"`` never waits.
         seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
-        deterministic: Switch torch's deterministic algorithms on.
+        deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
         run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given.
 
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
@@ -161,7 +163,7 @@ class Trainer(Session):
         refuse_unknown("fit", unknown)
         self.reset()
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
-        with self._stage("fit", module, datamodule) as signals:
+        with deterministic(self.settings.deterministic), self._stage("fit", module, datamodule) as signals:
             fitting.check_module(self)
             self.strategy.precision.attach(self.strategy.device)
             data = fitting.FitData(train_dataloader, val_dataloader, datamodule)
@@ -221,6 +223,34 @@ class Trainer(Session):
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
         return outputs
 
+    def check_invariance(
+        self,
+        module: TrainModule,
+        train_dataloader: Any = None,
+        datamodule: Any = None,
+        *,
+        steps: int = 3,
+        tolerance: float | None = None,
+    ) -> Invariance:
+        """Train copies of ``module`` for a few steps at two layouts; find the first tensor that differs.
+
+        The second layout has micro-batches of half the size, on one device. Dropout is off in both.
+        Nothing is written, and ``module`` stays as it is.
+
+        Args:
+            steps: Optimizer steps at each layout.
+            tolerance: How far apart tensors may be, as a part of their size: 1e-4, or under
+                ``precision="64"`` 1e-9, or in 16 bits 5e-2, unless given.
+
+        Returns:
+            True where all is the same; as a string, what differs, by how much, and what to do about it.
+
+        Raises:
+            PacelineError: for data whose batches cannot be cut.
+        """
+        module_and_data = (module, *as_datamodule(train_dataloader, datamodule))
+        return invariance.check(self, *module_and_data, steps, tolerance)
+
     def _evaluate(
         self,
         stage: str,
@@ -233,7 +263,7 @@ class Trainer(Session):
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
         refuse_unknown(stage, more)
         self.feeds = []
-        with self._stage(stage, module, datamodule) as signals:
+        with deterministic(self.settings.deterministic), self._stage(stage, module, datamodule) as signals:
             result = run(self, evaluating.prepare(self, stage, dataloader, datamodule, weights))
         signals.reraise(self.stop_signal)
         return result
