@@ -75,7 +75,7 @@ class MapFeed(Feed):
         total = self._length()
         self.steps_per_epoch = None if total is None else self._layout.steps(self._cut(total))
         self.step_size = None if self._units else self._layout.step_size
-        self.micro_batches = len(self._layout.pieces(0, self._layout.step_size))
+        self.micro_batches = self._layout.micro_batches(self._layout.step_size)
         if isinstance(self._sampler, DistributedSampler):
             settings.say("DistributedSampler: its order over all ranks is used, each sample once")
 
@@ -162,7 +162,7 @@ class MapFeed(Feed):
             start = bisect_left(ends, position)
         first = start
         self._source.make = lambda: self._indices(epoch, first, total)
-        self._source.length = sum(len(p) for _, p in self._layout.epoch(total, start))
+        self._source.length = self._layout.micro_batches(total, start)
         assert self._loader.generator is not None
         self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
         iterator = iter(self._loader)

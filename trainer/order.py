@@ -64,6 +64,13 @@ class Layout:
             start += length
         return pieces
 
+    def micro_batches(self, samples: int, position: int = 0) -> int:
+        """This rank's micro-batches from ``position`` to the epoch's end."""
+        full, rest = divmod(max(samples - position, 0), self.step_size)
+        at_once = self.micro_batch * self.world
+        last = 0 if self.drop_last else -(-rest // at_once)
+        return full * -(-self.step_size // at_once) + last
+
     def epoch(self, samples: int, position: int = 0) -> Iterator[tuple[int, list[Piece]]]:
         """The steps from ``position`` to the epoch's end: (samples in the step, this rank's pieces)."""
         while position < samples:

@@ -143,3 +143,13 @@ def test_nothing_is_left_at_the_end_or_behind_it():
     assert list(Layout(4).epoch(10, 10)) == []
     assert list(Layout(4).epoch(0)) == []
     assert list(Layout(4, drop_last=True).epoch(10, 8)) == []
+
+
+@quick
+@given(layouts(), sample_counts, st.integers(0, 140))
+def test_micro_batches_are_counted_without_going_through_them(layout, samples, position):
+    for rank in range(layout["world"]):
+        one = Layout(**layout, rank=rank)
+        position = min(position, samples) // one.step_size * one.step_size
+        counted = sum(len(pieces) for _, pieces in one.epoch(samples, position))
+        assert one.micro_batches(samples, position) == counted
