@@ -12,9 +12,10 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ..errors import PacelineError
 from .rng import derive, seed_for_sample
+from .stand_in import StandIn
 
 
-class PlacedStream(IterableDataset[Any]):
+class PlacedStream(StandIn, IterableDataset[Any]):
     """Stands where the user's dataset was, in this process or in each loader worker.
 
     A dataset that asks which worker reads it shares itself out. One that does not would give each worker
@@ -91,15 +92,6 @@ class PlacedStream(IterableDataset[Any]):
         """For each sample, whether it is in a batch of this worker: batches go round."""
         for batch, size in enumerate(cycle(self.sizes)):
             yield from repeat(batch % workers == worker, size)
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getattr__(self, name: str) -> Any:
-        # A loader subclass may ask its dataset for anything; dunders and a half-made copy have none.
-        if name == "inner" or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
 
 class _WatchedInfo:

@@ -27,8 +27,8 @@ from torch.utils.data import (
 )
 
 from . import careful_fork
-from .placed_stream import PlacedStream
 from .rng import cpu_state, derive, same_state, seed_for_sample
+from .stand_in import StandIn
 
 
 class Place(NamedTuple):
@@ -52,7 +52,7 @@ class PlacedIndex(NamedTuple):
     place: Place
 
 
-class SeededDataset(Dataset[Any]):
+class SeededDataset(StandIn, Dataset[Any]):
     """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
 
     A dataset with ``__getitems__`` of its own is read by the micro-batch, as long as nothing is drawn.
@@ -100,15 +100,6 @@ class SeededDataset(Dataset[Any]):
         if callable(set_epoch) and get_worker_info() is not None:
             set_epoch(epoch)
 
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getattr__(self, name: str) -> Any:
-        # A loader subclass may ask its dataset for anything; dunders and a half-made copy have none.
-        if name == "inner" or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
 
 class WorkerInit:
     """Runs in each loader worker: leaves Ctrl-C to the main process and shows user code its own dataset."""
@@ -119,7 +110,7 @@ class WorkerInit:
     def __call__(self, worker_id: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         info = get_worker_info()
-        if info is not None and isinstance(info.dataset, (SeededDataset, PlacedStream)):
+        if info is not None and isinstance(info.dataset, StandIn):
             object.__setattr__(info, "dataset", info.dataset.inner)  # it forbids plain assignment
         if self._users is not None:
             self._users(worker_id)

@@ -192,7 +192,10 @@ class StreamFeed(Feed):
             )
         if not self._told_own:
             self._told_own = True
-            self.settings.say("each rank reads a part of the data of its own: their first batches differ")
+            self.settings.say(
+                "each rank reads a part of the data of its own: their first batches differ (if they should "
+                "not, seed what the data draws)"
+            )
 
     def _next(self, iterator: Iterator[Any], epoch: int) -> list[Any]:
         """The next batch, or none at the end."""

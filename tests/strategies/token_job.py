@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+from parity_job import LateAverage
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -59,26 +60,6 @@ class Tokens(TrainModule):
         if self.hparams["optimizer"] == "sgd":
             return torch.optim.SGD(self.parameters(), lr=3.0, momentum=0.9)
         return torch.optim.AdamW(self.parameters(), lr=0.01, eps=1e-3)
-
-
-class LateAverage(Distributed):
-    """A strategy as a user would write it: gradients meet behind the last backward of a step."""
-
-    name = "late-average"
-    _last = True
-
-    def setup(self, module, build_optimizers):
-        self.place(module)
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        return build_optimizers()
-
-    def synchronise_gradients(self, enabled):
-        self._last = enabled
-
-    def backward(self, loss):
-        super().backward(loss)
-        if self._last:
-            self.average_gradients(self._parameters)
 
 
 class AtTheUpdate(Distributed):

@@ -1,6 +1,6 @@
 """Trains on data that can only be iterated, on as many ranks as it is told.
 
-python streams_job.py DEVICES FOLDER CASE...   (CASE: a name of CASES)
+python streams_job.py DEVICES FOLDER CASE...   (CASE: a name of CASES, or stop:NAME, or resume:NAME)
 """
 
 from __future__ import annotations
@@ -183,6 +183,12 @@ def train(name: str, case: str, resume: str | None = None, **more) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for case in sys.argv[3:]:
+        if case.startswith("stop:"):
+            train(f"{case[5:]}-moved", case[5:], max_steps=STOPPED_AT)
+            continue
+        if case.startswith("resume:"):
+            train(f"{case[7:]}-moved", case[7:], "latest")
+            continue
         train(case, case)
         if case in ("stream", "stream-workers", "keeping", "list", "own-list", "own-part", "own-keeping"):
             train(f"{case}-stopped", case, max_steps=STOPPED_AT)

@@ -15,6 +15,7 @@ from torchmetrics.regression import MeanAbsoluteError
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Logger
+from paceline.trainer import metrics
 
 
 class Rows(Logger):
@@ -350,3 +351,25 @@ def test_torchmetrics_objects_over_several_dataloaders_are_kept_apart():
     values = trainer.validate(Two(), [DataLoader(TensorDataset(*one), batch_size=5) for one in data])
     expected = {f"val/{i}/accuracy": (a == b).float().mean().item() for i, (a, b) in enumerate(data)}
     assert values == pytest.approx(expected, rel=1e-6)
+
+
+class Elsewhere(torch.Tensor):
+    """Says that it lies on a device, so that it is kept until many are read at once."""
+
+    @property
+    def is_cpu(self):
+        return False
+
+
+def test_a_long_evaluation_keeps_no_more_than_so_many_values_waiting(monkeypatch):
+    monkeypatch.setattr(metrics, "_MOST_PENDING", 10)
+    store = metrics.MetricStore("val", print)
+    most = 0
+    for i in range(105):
+        store.weight = 1 + i % 3
+        store.log("loss", torch.tensor(float(i)).as_subclass(Elsewhere))
+        store.log("largest", torch.tensor(float(i)).as_subclass(Elsewhere), reduce="max")
+        most = max(most, sum(len(value.pending) for value in store._values.values()))
+    assert 0 < most < 10
+    expected = sum(i * (1 + i % 3) for i in range(105)) / sum(1 + i % 3 for i in range(105))
+    assert store.close_epoch() == {"val/loss": pytest.approx(expected, rel=1e-12), "val/largest": 104.0}

@@ -27,13 +27,16 @@ def job(tmp_path_factory):
     def of(devices: int) -> Path:
         if devices not in folders:
             folders[devices] = tmp_path_factory.mktemp(f"world{devices}")
-            cases = SHARED if devices == 1 else SHARED + OWN + MISTAKES
-            command = [sys.executable, str(JOB), str(devices), str(folders[devices]), *cases]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-            assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+            run_job(devices, folders[devices], SHARED if devices == 1 else SHARED + OWN + MISTAKES)
         return folders[devices]
 
     return of
+
+
+def run_job(devices: int, folder: Path, cases: list[str]) -> None:
+    command = [sys.executable, str(JOB), str(devices), str(folder), *cases]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
 
 
 def rows(run: Run, *names: str) -> list[list[float]]:
@@ -92,6 +95,30 @@ def test_a_stopped_run_goes_on_with_the_samples_it_had_not_seen(job, case, devic
     assert ends[0] == ends[1]
     read_forward = "batches forward" in (resumed.folder / "log.txt").read_text()
     assert read_forward == (case in ("stream", "stream-workers", "own-part"))
+
+
+MOVED = ["stream", "keeping", "own-keeping"]
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory):
+    """Runs that were stopped on 2 ranks and went on on 3."""
+    folder = tmp_path_factory.mktemp("moved")
+    run_job(2, folder, [f"stop:{case}" for case in MOVED])
+    run_job(3, folder, [f"resume:{case}" for case in MOVED])
+    return folder
+
+
+@pytest.mark.parametrize("case", ["stream", "keeping"])
+def test_a_stream_goes_on_on_another_number_of_ranks(job, moved, case):
+    found = rows(Run(moved / f"{case}-moved" / "1"), *IDS)
+    assert found == rows(Run(job(1) / case / "1"), *IDS)
+
+
+def test_parts_of_the_ranks_own_begin_anew_there_and_that_is_said(moved):
+    run = Run(moved / "own-keeping-moved" / "1")
+    assert "each rank's own part of the data is another one" in (run.folder / "log.txt").read_text()
+    assert sum(r[1] for r in rows(run, "epoch", "train/ids0") if r[0] == 1) == SIZE - SIZE % 3
 
 
 @pytest.mark.parametrize("devices", [2, 3])
