@@ -10,15 +10,12 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 from multiprocessing import popen_fork
 from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any
 
 _SECONDS = 10.0
 _TRIES = 5
-
-NEEDED = sys.version_info < (3, 12)
 
 
 class _Popen(popen_fork.Popen):
@@ -27,7 +24,9 @@ class _Popen(popen_fork.Popen):
             told, process_obj.alive = os.pipe()
             try:
                 super()._launch(process_obj)  # type: ignore[misc]
-                if select.select([told], [], [], _SECONDS)[0]:
+                started = select.poll()  # select() takes no descriptor above 1023
+                started.register(told, select.POLLIN)
+                if started.poll(_SECONDS * 1000):
                     return
             finally:
                 os.close(told)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -26,7 +27,6 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from . import careful_fork
 from .rng import cpu_state, derive, same_state, seed_for_sample
 from .stand_in import StandIn
 
@@ -142,10 +142,17 @@ def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
     inside["_iterator"] = None
     if loader.num_workers:
         inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
-        forks = loader.multiprocessing_context is None and multiprocessing.get_start_method() == "fork"
-        if careful_fork.NEEDED and forks and torch.distributed.is_initialized():
-            duplicate.multiprocessing_context = careful_fork.CarefulFork()
+        if loader.multiprocessing_context is None and _forks_beside_threads():
+            from .careful_fork import CarefulFork
+
+            duplicate.multiprocessing_context = CarefulFork()
     return duplicate
+
+
+def _forks_beside_threads() -> bool:
+    """Whether workers are forked while the threads of a process group may be inside Python."""
+    forks = sys.platform == "linux" and multiprocessing.get_start_method(allow_none=True) in (None, "fork")
+    return forks and sys.version_info < (3, 12) and torch.distributed.is_initialized()
 
 
 def end_workers(loader: DataLoader[Any]) -> None:

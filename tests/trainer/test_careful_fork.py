@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from paceline.trainer import careful_fork
+from paceline.trainer.sampling import private_copy
 
 
 @pytest.fixture
@@ -55,3 +57,14 @@ def test_one_that_never_starts_is_told(forks, monkeypatch):
     for pid in forks:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python takes the lock itself")
+def test_on_ranks_workers_are_forked_so(monkeypatch):
+    plain = DataLoader(torch.arange(10), num_workers=2)
+    spawning = DataLoader(torch.arange(10), num_workers=2, multiprocessing_context="spawn")
+    assert private_copy(plain).multiprocessing_context is None
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert isinstance(private_copy(plain).multiprocessing_context, careful_fork.CarefulFork)
+    assert private_copy(spawning).multiprocessing_context.get_start_method() == "spawn"
+    assert plain.multiprocessing_context is None  # the user's loader stays as it is
