@@ -70,6 +70,7 @@ class _Recorder(Callback):
         self._hooks: list[Any] = []
         self._mine: dict[str, list[_Rows]] = {}
         self._gradients: dict[str, _Rows] = {}
+        self._calls: dict[tuple[str, int], int] = {}
 
     def on_fit_start(self, trainer: Session) -> None:
         def watch(name: str, part: nn.Module) -> None:
@@ -83,7 +84,7 @@ class _Recorder(Callback):
                 watch(name, part)
 
     def on_step_start(self, trainer: Session, batches: list[Any]) -> None:
-        self._mine, self._gradients = {}, {}
+        self._mine, self._gradients, self._calls = {}, {}, {}
         self._mine["the batch"] = [_rows(first_tensor(b), count_samples(b)) for b in batches]
 
     def _keep(self, trainer: Session, what: str, output: Any) -> None:
@@ -91,7 +92,10 @@ class _Recorder(Callback):
         size = trainer.store.weight
         own = trainer.store is trainer.train_store  # else this rank computes without a sample of its own
         if own and tensor is not None and tensor.ndim and tensor.size(0) == size:
-            self._mine.setdefault(what, []).append(_rows(tensor, tensor.size(0)))
+            call = self._calls.get((what, trainer.state.batch_idx), 0) + 1
+            self._calls[what, trainer.state.batch_idx] = call
+            name = what if call == 1 else f"{what}, called a {call}. time,"
+            self._mine.setdefault(name, []).append(_rows(tensor, tensor.size(0)))
 
     def on_before_optimizer_step(self, trainer: Session, optimizer: Any) -> None:
         for name, gradient in trainer.strategy.full_gradients(trainer.module).items():
@@ -118,6 +122,7 @@ def _rows(tensor: Tensor | None, rows: int) -> _Rows:
     if tensor is None or not rows:
         return []
     flat = tensor.detach().to("cpu", torch.float64).reshape(rows, -1)
+    flat = flat.nan_to_num(nan=0.5, posinf=2.0, neginf=-2.0)  # a mask's -inf is as good a value as any
     pattern = math.sqrt(2) * torch.cos(1 + math.sqrt(2) * torch.arange(flat.size(1), dtype=torch.float64))
     return list(zip((flat @ pattern).tolist(), flat.norm(dim=1).tolist(), strict=True))
 
@@ -127,11 +132,17 @@ def check(
 ) -> Invariance:
     """``Trainer.check_invariance``."""
     several = bool(trainer.world > 1 or trainer.strategy.environment.starts)
+    manual = not module.automatic_optimization
+    if manual and not several:
+        raise PacelineError(
+            "check_invariance on one device cuts micro-batches; under manual optimization a step is one",
+            fix="check it on two ranks: Trainer(devices=2)",
+        )
     module = copy.deepcopy(module)
     for part in module.modules():
         stop_drawing(part)
     recorded, feed = _run(trainer, module, (dataloader, datamodule), steps)
-    cut = _cut(feed.data)
+    cut = None if manual else _cut(feed.data)
     if cut is None and not several:
         raise PacelineError(
             "check_invariance on one device takes micro-batches of half the size, and this data cannot be "

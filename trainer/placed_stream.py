@@ -18,20 +18,23 @@ from .stand_in import StandIn
 class PlacedStream(StandIn, IterableDataset[Any]):
     """Stands where the user's dataset was, in this process or in each loader worker.
 
-    A dataset that asks which worker reads it shares itself out. One that does not would give each worker
-    all of it: there each worker keeps the samples of its own batches only, so that together they give
-    the order of one.
+    A dataset that asks which worker reads it shares itself out, and so may a ``worker_init_fn``. One that
+    does not would give each worker all of it: there each worker keeps the samples of its own batches
+    only, so that together they give the order of one.
 
     Args:
         sizes: The samples of each batch that is asked for, over and over.
-        shared: True where workers read it: what ``begin`` says must reach them.
+        workers: How many there are.
+        shares: True where a ``worker_init_fn`` may give each worker its part.
     """
 
-    def __init__(self, dataset: Any, seed: int, sizes: Sequence[int], shared: bool) -> None:
-        self.inner, self.seed, self.sizes = dataset, seed, sizes
+    def __init__(
+        self, dataset: Any, seed: int, sizes: Sequence[int], workers: int = 0, shares: bool = False
+    ) -> None:
+        self.inner, self.seed, self.sizes, self._shares = dataset, seed, sizes, shares
         # Epoch, position, and whether each worker reads all: workers that live on see it change.
         self._told = torch.zeros(3, dtype=torch.int64)
-        if shared:
+        if workers:
             self._told.share_memory_()
 
     def begin(self, epoch: int, position: int) -> None:
@@ -47,16 +50,14 @@ class PlacedStream(StandIn, IterableDataset[Any]):
         epoch, position = self._told[:2].tolist()
         start = position
         info: Any = get_worker_info()
-        if isinstance(info, _WatchedInfo):  # from an epoch before: the worker lives on
-            info = info.told
-        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        worker, workers = (0, 1) if info is None else (info.told.id, info.told.num_workers)
         part: list[int] = []  # the worker, once the dataset has asked which one it is
 
         def seed() -> None:
             seed_for_sample(derive(self.seed, epoch, position, *part))
 
         def asked() -> None:
-            if part or workers == 1:
+            if part:
                 return
             if position > start:
                 raise PacelineError(
@@ -66,8 +67,11 @@ class PlacedStream(StandIn, IterableDataset[Any]):
             part.append(worker)
             seed()
 
+        if workers > 1:
+            if self._shares or info.asked:  # in an earlier epoch too: it may have kept its part
+                part.append(worker)
+            info.when_asked = asked
         if info is not None:
-            torch_worker._worker_info = _WatchedInfo(info, asked)  # type: ignore[assignment]
             set_epoch = getattr(self.inner, "set_epoch", None)
             if callable(set_epoch):  # a worker that lives on has a dataset of its own
                 set_epoch(epoch)
@@ -94,13 +98,26 @@ class PlacedStream(StandIn, IterableDataset[Any]):
             yield from repeat(batch % workers == worker, size)
 
 
-class _WatchedInfo:
-    """What ``get_worker_info`` gives: calls ``asked`` when the worker's number, or how many, is read."""
+class WatchedInfo:
+    """What ``get_worker_info`` gives in a worker: knows whether somebody asked which of how many it is.
 
-    def __init__(self, info: Any, asked: Callable[[], None]) -> None:
-        self.told, self._asked = info, asked
+    Attributes:
+        told: What torch says.
+        asked: Whether anybody has, in this worker's life.
+        when_asked: Called whenever somebody does.
+    """
+
+    def __init__(self, told: Any) -> None:
+        self.told, self.asked = told, False
+        self.when_asked: Callable[[], None] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
         if name in ("id", "num_workers"):
-            self._asked()
+            self.asked = True
+            self.when_asked()
         return getattr(self.told, name)
+
+
+def watch_worker(info: Any) -> None:
+    """Let ``get_worker_info`` give a ``WatchedInfo`` from now on, in this worker."""
+    torch_worker._worker_info = WatchedInfo(info)  # type: ignore[assignment]

@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ..errors import PacelineError
@@ -26,7 +27,9 @@ from .plain import NotPlainError, decode, encode
 if TYPE_CHECKING:
     from .session import Session
 
+_OUTPUTS = "outputs"
 _PART_BYTES = 64 << 20
+_ENTRY = 100  # bytes that name a tensor in its file
 _ROUND = 64  # batches a rank keeps to itself before the ranks exchange theirs
 
 
@@ -112,7 +115,7 @@ class PredictionWriter:
         for name, tensor in tensors.items():
             # Copied: safetensors takes no two tensors that share memory.
             self._tensors[f"{self._turn}.{name}"] = tensor.detach().to("cpu", copy=True).contiguous()
-        self._bytes += len(json.dumps(structure)) + sum(t.nbytes for t in tensors.values())
+        self._bytes += len(json.dumps(structure)) + sum(_ENTRY + t.nbytes for t in tensors.values())
         if self._bytes >= _PART_BYTES:
             self._write_part()
 
@@ -120,7 +123,9 @@ class PredictionWriter:
         from safetensors.torch import save_file
 
         path = self._staging / f"part-{self._trainer.rank:05d}-{self._parts:05d}.safetensors"
-        save_file(self._tensors, str(path), metadata={"outputs": json.dumps(self._outputs)})
+        # A tensor, not metadata: a file's header is limited to 100 MB.
+        text = torch.frombuffer(bytearray(json.dumps(self._outputs).encode()), dtype=torch.uint8)
+        save_file(self._tensors | {_OUTPUTS: text}, str(path))
         with path.open("rb") as file:
             os.fsync(file.fileno())
         self._tensors, self._outputs, self._bytes = {}, [], 0
@@ -185,7 +190,7 @@ class Predictions:
         for part in parts:
             files.verify_file(self.folder, part, self._manifest["files"][part], "predictions")
             with safe_open(self.folder / part, framework="pt") as content:
-                for turn, structure in json.loads(content.metadata()["outputs"]):
+                for turn, structure in json.loads(content.get_tensor(_OUTPUTS).numpy().tobytes()):
                     tensors = _Stored(content, turn)
                     yield (turn, rank), decode(structure, tensors)
 

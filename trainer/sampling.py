@@ -27,6 +27,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from .placed_stream import PlacedStream, watch_worker
 from .rng import cpu_state, derive, same_state, seed_for_sample
 from .stand_in import StandIn
 
@@ -110,8 +111,11 @@ class WorkerInit:
     def __call__(self, worker_id: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         info = get_worker_info()
-        if info is not None and isinstance(info.dataset, StandIn):
-            object.__setattr__(info, "dataset", info.dataset.inner)  # it forbids plain assignment
+        dataset = None if info is None else info.dataset
+        if isinstance(dataset, StandIn):
+            object.__setattr__(info, "dataset", dataset.inner)  # it forbids plain assignment
+        if isinstance(dataset, PlacedStream):
+            watch_worker(info)
         if self._users is not None:
             self._users(worker_id)
 

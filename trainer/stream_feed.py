@@ -90,9 +90,8 @@ class StreamFeed(Feed):
             source.make = lambda: ([None] * size for size in cycle(self._sizes))
             vars(duplicate)["batch_sampler"] = source
         if not hasattr(loader, "state_dict"):  # one that keeps a position of its own does all by itself
-            stream = PlacedStream(
-                loader.dataset, self.settings.seed, self._sizes or [size or 1], loader.num_workers > 0
-            )
+            sizes, shares = self._sizes or [size or 1], loader.worker_init_fn is not None
+            stream = PlacedStream(loader.dataset, self.settings.seed, sizes, loader.num_workers, shares)
             vars(duplicate)["dataset"] = self._placed = stream
         return duplicate
 

@@ -84,6 +84,22 @@ class Ranked(nn.Module):
         return x * (1 + torch.distributed.get_rank() if torch.distributed.is_initialized() else 1)
 
 
+class Again(Clean):
+    """Calls one layer twice, and masks with -inf."""
+
+    def __init__(self):
+        super().__init__()
+        self.mask = Mask()
+
+    def logits(self, x):
+        return super().logits(self.drop(self.mask(self.drop(x)).softmax(-1)))
+
+
+class Mask(nn.Module):
+    def forward(self, x):
+        return x.masked_fill(torch.tensor([True, False, False, False]), -torch.inf)
+
+
 class ByRank(Draws):
     def __init__(self):
         super().__init__()
@@ -159,6 +175,7 @@ CASES = {
     "tokens": (Tokens, plain),
     "augmented": (Clean, Augmented),
     "streamed": (Clean, Streamed),
+    "again": (Again, plain),
     "batch-norm": (Normed, plain),
     "contrastive": (Contrastive, plain),
     "tokens-untold": (TokensUntold, plain),

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from paceline import DataModule, PacelineError, Trainer
 
 JOB = Path(__file__).with_name("invariance_job.py")
-SAME = ["clean", "tokens", "augmented", "streamed"]
+SAME = ["clean", "tokens", "augmented", "streamed", "again"]
 STRATEGIES = ["fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
 BATCH_NORM = "step 1 the output of norm (BatchNorm1d) differs"
 NOISE = "step 1 the output of noise ({}) differs"
@@ -118,6 +118,26 @@ def test_a_trainer_checks_and_then_trains(tmp_path):
     assert trainer.check_invariance(module, loader)
     trainer.fit(module, loader)
     assert trainer.global_step == 8
+
+
+def test_a_call_but_the_first_may_be_the_one_that_differs():
+    class Second(job.Clean):
+        def logits(self, x):
+            torch.manual_seed(0)
+            first = self.first(x)
+            noise = torch.randn(len(x), 1, 1, generator=torch.Generator().manual_seed(len(x)))
+            return super().logits(x * (1 + 0 * first.mean()) + noise)
+
+    found = Trainer(progress=False).check_invariance(Second(), DataLoader(job.plain(), batch_size=4))
+    assert "step 1 the output of first (Linear), called a 2. time, differs" in str(found)
+
+
+def test_manual_optimization_is_checked_on_ranks_only():
+    class Manual(job.Clean):
+        automatic_optimization = False
+
+    with pytest.raises(PacelineError, match="under manual optimization"):
+        Trainer(progress=False).check_invariance(Manual(), DataLoader(job.plain(), batch_size=4))
 
 
 def test_data_of_a_datamodule_is_set_up_first():

@@ -154,6 +154,56 @@ def test_a_step_over_workers_parts_is_the_same_on_any_number_of_ranks(world):
     assert steps == step_by_step(1)
 
 
+class Keeping(Sharing):
+    """Looks up its part once, and keeps what it found: the part, or the info itself."""
+
+    part = info = None
+
+    def __init__(self, keeps_info: bool) -> None:
+        super().__init__()
+        self.keeps_info = keeps_info
+
+    def __iter__(self) -> Iterator[Any]:
+        self.info = (self.keeps_info and self.info) or get_worker_info()
+        if self.part is None or self.keeps_info:
+            self.part = range(self.info.id, self.size, self.info.num_workers)
+        yield from ((i, torch.rand(()).item()) for i in self.part)
+
+
+@pytest.mark.parametrize("keeps_info", [False, True])
+def test_one_that_keeps_its_part_over_the_epochs_loses_no_sample(keeps_info):
+    loader = DataLoader(Keeping(keeps_info), batch_size=4, num_workers=2, persistent_workers=True)
+    feed, lines = feed_of(loader)
+    try:
+        for epoch in (0, 1, 2):
+            found = rows(list(feed.steps(epoch)))
+            assert sorted(row[0] for row in found) == list(range(SIZE))
+            assert len({row[1] for row in found}) == SIZE
+    finally:
+        feed.close()
+    assert lines == []
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_worker_init_fn_may_give_each_worker_its_part(asks):
+    class Range(IterableDataset):
+        first, last = 0, SIZE
+
+        def __iter__(self) -> Iterator[Any]:
+            return ((i, torch.rand(()).item()) for i in range(self.first, self.last))
+
+    def init(worker_id: int) -> None:
+        info = get_worker_info()
+        worker, half = info.id if asks else worker_id, SIZE // 2
+        info.dataset.first, info.dataset.last = (0, half) if worker == 0 else (half, SIZE)
+
+    loader = DataLoader(Range(), batch_size=4, num_workers=2, worker_init_fn=init)
+    found = read(loader)
+    assert sorted(row[0] for row in found) == list(range(SIZE))
+    assert len({row[1] for row in found}) == SIZE
+    assert sorted(int(i) for batch in loader for i in batch[0]) == list(range(SIZE))  # as torch has it
+
+
 def test_one_that_asks_too_late_is_told():
     feed, _ = feed_of(DataLoader(Late(), batch_size=4, num_workers=2))
     with pytest.raises(PacelineError, match="Late asks which worker reads it behind its first sample"):

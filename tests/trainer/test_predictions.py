@@ -84,6 +84,16 @@ def test_memory_holds_one_part_whatever_the_number_of_batches(monkeypatch):
     assert torch.cat(list(found)).tolist() == list(range(2000))
 
 
+def test_text_and_small_tensors_of_any_amount_are_read_back():
+    text = "\n" * 60_000_000  # more, escaped, than a file's header may hold
+    (found,) = predict(lambda ids: text, data=loader(4), out="text")
+    assert found == text
+    small = predict(
+        lambda ids: [torch.tensor(float(i)) for i in range(50_000)], data=loader(4), out="small"
+    )
+    assert torch.stack(next(iter(small))).tolist() == list(range(50_000))
+
+
 def test_several_dataloaders_are_one_behind_the_other():
     found = predict(data=[loader(5), loader(3)], out="predicted")
     assert torch.cat(list(found)).tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
