@@ -2,7 +2,7 @@
 
 out/
   manifest.json                      batches, samples, every file's size and checksum
-  part-<rank>-<number>.safetensors   tensors; in its metadata, what else each batch's output holds
+  part-<rank>-<number>.safetensors   tensors; one is the JSON of what else the outputs hold
 """
 
 from __future__ import annotations

@@ -6,15 +6,18 @@ import random
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
 
 from paceline.errors import PacelineError
 from paceline.trainer.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.placed_stream import PlacedStream, watch_worker
 from paceline.trainer.rng import cpu_state, same_state
 
 SIZE = 23
@@ -204,10 +207,12 @@ def test_a_worker_init_fn_may_give_each_worker_its_part(asks):
     assert sorted(int(i) for batch in loader for i in batch[0]) == list(range(SIZE))  # as torch has it
 
 
-def test_one_that_asks_too_late_is_told():
-    feed, _ = feed_of(DataLoader(Late(), batch_size=4, num_workers=2))
+def test_one_that_asks_too_late_is_told(monkeypatch):
+    # Here, not in a worker: torch takes 10 s to end workers behind an error.
+    monkeypatch.setattr(torch_worker, "_worker_info", None)
+    watch_worker(SimpleNamespace(id=1, num_workers=2))
     with pytest.raises(PacelineError, match="Late asks which worker reads it behind its first sample"):
-        list(feed.steps(0))
+        list(PlacedStream(Late(), 0, [4]))
 
 
 def test_reading_leaves_the_main_generators_alone():
