@@ -26,6 +26,7 @@ class FeedSettings:
 
     Args:
         limit: At most so many of the loader's batches an epoch (int), or that part of them (float).
+        limit_per_rank: Each rank has so many; else they are counted over all, the same on any number.
         fixed_order: Every epoch in the first one's order (``overfit_batches``).
         transfer: Brings a batch to the device; None where it is there already.
         say: Takes lines for the log.
@@ -38,6 +39,7 @@ class FeedSettings:
     accumulate: int = 1
     global_batch: int | None = None
     limit: int | float | None = None
+    limit_per_rank: bool = False
     fixed_order: bool = False
     transfer: Callable[[Any], Any] | None = None
     say: Callable[[str], None] = print

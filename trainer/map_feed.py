@@ -99,7 +99,7 @@ class MapFeed(Feed):
         """Items of the order an epoch takes, under the limit on batches."""
         if self.settings.limit is None:
             return items
-        one_batch = self._layout.micro_batch * self.settings.world
+        one_batch = self._layout.micro_batch * (self.settings.world if self.settings.limit_per_rank else 1)
         return min(items, limited(-(-items // one_batch), self.settings.limit) * one_batch)
 
     def order(self, epoch: int) -> Sequence[Any]:

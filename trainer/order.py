@@ -9,12 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 
 
 def split(count: int, pieces: int) -> list[int]:
     """``count`` as ``pieces`` whole numbers that differ by at most one, larger ones first."""
     size, larger = divmod(count, pieces)
     return [size + 1] * larger + [size] * (pieces - larger)
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """The sizes of all batches, step by step: what a loader over a stream is asked for.
+
+    Args:
+        step: The batches of a full step, over all ranks.
+        samples: Where the last step ends; None: nowhere.
+    """
+
+    step: tuple[int, ...]
+    samples: int | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        if self.samples is None:
+            yield from cycle(self.step)
+        left = self.samples or 0
+        for size in cycle(self.step):
+            if left <= 0:
+                return
+            yield min(size, left)
+            left -= size
 
 
 @dataclass(frozen=True)

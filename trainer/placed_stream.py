@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, repeat
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -23,13 +23,13 @@ class PlacedStream(StandIn, IterableDataset[Any]):
     only, so that together they give the order of one.
 
     Args:
-        sizes: The samples of each batch that is asked for, over and over.
+        sizes: The samples of each batch that is asked for.
         workers: How many there are.
         shares: True where a ``worker_init_fn`` may give each worker its part.
     """
 
     def __init__(
-        self, dataset: Any, seed: int, sizes: Sequence[int], workers: int = 0, shares: bool = False
+        self, dataset: Any, seed: int, sizes: Iterable[int], workers: int = 0, shares: bool = False
     ) -> None:
         self.inner, self.seed, self.sizes, self._shares = dataset, seed, sizes, shares
         # Epoch, position, and whether each worker reads all: workers that live on see it change.
@@ -89,12 +89,15 @@ class PlacedStream(StandIn, IterableDataset[Any]):
                 yield sample
                 continue
             self._told[2] = 1
-            if next(mine):
+            turn = next(mine, None)
+            if turn is None:  # behind the last batch that is asked for
+                return
+            if turn:
                 yield sample
 
     def _turns(self, worker: int, workers: int) -> Iterator[bool]:
         """For each sample, whether it is in a batch of this worker: batches go round."""
-        for batch, size in enumerate(cycle(self.sizes)):
+        for batch, size in enumerate(self.sizes):
             yield from repeat(batch % workers == worker, size)
 
 

@@ -45,6 +45,8 @@ def settings_for(trainer: Trainer, stage: str, limit: int | float | None) -> Fee
         accumulate=arguments.accumulate if training else 1,
         global_batch=arguments.global_batch_size if training else None,
         limit=limit,
+        # Without a global batch size a step grows with the ranks, and an epoch of so many with it.
+        limit_per_rank=training and arguments.global_batch_size is None,
         transfer=make_transfer(environment.device, trainer.strategy.precision.input_dtype),
         say=trainer.say,
         gather=trainer.strategy.gather,

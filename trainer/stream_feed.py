@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
-from itertools import cycle, islice
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader
 from ..errors import PacelineError
 from .batch import checksum, count_samples
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
-from .order import split
+from .order import BatchSizes, split
 from .placed_stream import PlacedStream
 from .rng import derive, order_seed, seed_for_sample
 from .sampling import Source, end_workers, private_copy
@@ -43,18 +44,24 @@ class StreamFeed(Feed):
             self._source = self._copy(source)
         else:
             refuse_global_batch(settings, "the batches come ready made")
+        limit = settings.limit
+        if settings.limit_per_rank and isinstance(limit, int):
+            limit *= settings.world
         try:
-            batches: int | None = limited(len(source), settings.limit)
+            batches: int | None = limited(len(source), limit)
         except (TypeError, NotImplementedError):
-            if isinstance(settings.limit, float):
+            if isinstance(limit, float):
                 raise PacelineError(
                     "a part of the data was asked for, but the data has no length",
-                    got=f"a limit of {settings.limit}",
+                    got=f"a limit of {limit}",
                     fix="limit it by a count of batches (an int)",
                 ) from None
-            batches = settings.limit
+            batches = limit
         # len() is a forecast: workers' tails and a global batch make other batches than it counts.
-        self._batches = batches if self._ready or settings.limit is not None else None
+        self._batches = batches if self._ready or limit is not None else None
+        self._most_samples: int | None = None
+        if self._sizes and self._batches is not None:  # batches of another size than the loader's own
+            self._most_samples, self._batches = self._batches * source.batch_size, None
         self.steps_per_epoch = self._forecast(batches)
         self._restored: dict[str, Any] | None = None
         self._handed_out = self._samples = 0
@@ -69,8 +76,10 @@ class StreamFeed(Feed):
         if batches is None:
             return None
         pieces, size = batches, self._in_step
-        if self.settings.global_batch is not None and self.settings.limit is None:
-            pieces, size = len(self._source.dataset), self.settings.global_batch
+        if self._sizes:
+            pieces, size = self._most_samples or sys.maxsize, sum(self._sizes)
+            if hasattr(type(self.data.dataset), "__len__"):
+                pieces = min(pieces, len(self.data.dataset))
         return pieces // size if self._drop_last else -(-pieces // size)
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -86,11 +95,10 @@ class StreamFeed(Feed):
             if loader.num_workers > 1:  # which worker reads a sample must not depend on the ranks
                 self._sizes = [size] * (wanted // size) + [wanted % size] * (wanted % size > 0)
             self._in_step = len(self._sizes)
-            source = Source()
-            source.make = lambda: ([None] * size for size in cycle(self._sizes))
-            vars(duplicate)["batch_sampler"] = source
+            vars(duplicate)["batch_sampler"] = Source()
         if not hasattr(loader, "state_dict"):  # one that keeps a position of its own does all by itself
-            sizes, shares = self._sizes or [size or 1], loader.worker_init_fn is not None
+            shares = loader.worker_init_fn is not None
+            sizes = BatchSizes((size or 1,))
             stream = PlacedStream(loader.dataset, self.settings.seed, sizes, loader.num_workers, shares)
             vars(duplicate)["dataset"] = self._placed = stream
         return duplicate
@@ -158,6 +166,12 @@ class StreamFeed(Feed):
         self._waiting, self._last = [], None
         if self._loader:
             self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
+        if self._sizes:
+            left = None if self._most_samples is None else self._most_samples - self._samples
+            sizes = BatchSizes(tuple(self._sizes), left)
+            self._source.batch_sampler.make = lambda: ([None] * size for size in sizes)
+            if self._placed is not None:
+                self._placed.sizes = sizes
         if self._placed is not None:
             self._placed.begin(epoch, self._samples)
         return (batch for batch in self._source)

@@ -139,12 +139,15 @@ def ready(rank: int = 0, world: int = 1):
     return [(torch.stack([i.double(), i * 0 + 1], 1) / SIZE, i) for i in parts]
 
 
+LIMITS = {"limit_train_batches": 10, "limit_val_batches": 5}
 CASES = {
     "stream": (batches(), {"global_batch_size": 24}),
     "stream-workers": (batches(num_workers=2), {"global_batch_size": 24}),
     "stream-uneven": (batches(), {"global_batch_size": 22}),
     "sharing-workers": (batches(Sharing, num_workers=2), {"global_batch_size": 24}),
     "keeping": (batches(Keeping), {"global_batch_size": 24}),
+    "limited": (batches(), {"global_batch_size": 24} | LIMITS),
+    "limited-map": (batches(Numbers, shuffle=True), {"global_batch_size": 24} | LIMITS),
     "list": (ready, {"accumulate": 6 // DEVICES}),
     "generator": (lambda: (b for b in ready()), {"accumulate": 6 // DEVICES, "max_epochs": 1}),
     "own-list": (lambda: ready(RANK, WORLD), {"accumulate": 6 // DEVICES}),
