@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,14 +31,22 @@ def count_samples(batch: Any) -> int:
     return tensor.size(0) if tensor is not None and tensor.ndim else 1
 
 
-def checksum(batch: Any) -> int:
+def checksum(batch: Any, depth: int = 0) -> int:
     """A number that depends on the tensors and plain values of a batch, and on nothing else."""
     if isinstance(batch, Tensor):
-        raw = batch.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        if batch.layout is not torch.strided:  # sparse
+            return checksum(batch.detach().to_dense(), depth)
+        raw = batch.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         return zlib.crc32(raw.numpy().tobytes(), zlib.crc32(describe(batch).encode()))
     if batch is None or isinstance(batch, (bool, int, float, str, bytes)):
         return zlib.crc32(repr(batch).encode())
-    return zlib.crc32(repr([checksum(item) for item in _children(batch)]).encode())
+    if isinstance(batch, (np.ndarray, np.generic)):
+        content = repr(batch.tolist()).encode() if batch.dtype.hasobject else batch.tobytes()
+        return zlib.crc32(content, zlib.crc32(f"{batch.dtype}{batch.shape}".encode()))
+    items = _children(batch)
+    if not items and depth < 6 and hasattr(batch, "__dict__") and not isinstance(batch, type):
+        items = list(vars(batch).values())  # a graph, an object of the user's own
+    return zlib.crc32(repr([checksum(item, depth + 1) for item in items]).encode())
 
 
 def _children(batch: Any) -> list[Any]:

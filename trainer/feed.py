@@ -118,7 +118,9 @@ def is_several(data: Any) -> bool:
     """Whether ``data`` is a list or dict of dataloaders, not one sequence of ready batches."""
     if isinstance(data, Mapping):
         return True
-    return isinstance(data, (list, tuple)) and bool(data) and all(map(_is_loader, data))
+    return isinstance(data, (list, tuple)) and (
+        any(isinstance(item, DataLoader) for item in data) or (bool(data) and all(map(_is_loader, data)))
+    )
 
 
 def _is_loader(item: Any) -> bool:

@@ -25,13 +25,10 @@ class PlacedStream(StandIn, IterableDataset[Any]):
     Args:
         sizes: The samples of each batch that is asked for.
         workers: How many there are.
-        shares: True where a ``worker_init_fn`` may give each worker its part.
     """
 
-    def __init__(
-        self, dataset: Any, seed: int, sizes: Iterable[int], workers: int = 0, shares: bool = False
-    ) -> None:
-        self.inner, self.seed, self.sizes, self._shares = dataset, seed, sizes, shares
+    def __init__(self, dataset: Any, seed: int, sizes: Iterable[int], workers: int = 0) -> None:
+        self.inner, self.seed, self.sizes = dataset, seed, sizes
         # Epoch, position, and whether each worker reads all: workers that live on see it change.
         self._told = torch.zeros(3, dtype=torch.int64)
         if workers:
@@ -68,7 +65,7 @@ class PlacedStream(StandIn, IterableDataset[Any]):
             seed()
 
         if workers > 1:
-            if self._shares or info.asked:  # in an earlier epoch too: it may have kept its part
+            if info.asked:  # in an earlier epoch too: it may have kept its part
                 part.append(worker)
             info.when_asked = asked
         if info is not None:
@@ -107,20 +104,23 @@ class WatchedInfo:
     Attributes:
         told: What torch says.
         asked: Whether anybody has, in this worker's life.
+        initialising: While ``worker_init_fn`` runs, which gives a part through ``dataset``.
         when_asked: Called whenever somebody does.
     """
 
     def __init__(self, told: Any) -> None:
-        self.told, self.asked = told, False
+        self.told, self.asked, self.initialising = told, False, False
         self.when_asked: Callable[[], None] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("id", "num_workers"):
+        if name in ("id", "num_workers") or (name == "dataset" and self.initialising):
             self.asked = True
             self.when_asked()
         return getattr(self.told, name)
 
 
-def watch_worker(info: Any) -> None:
+def watch_worker(info: Any) -> WatchedInfo:
     """Let ``get_worker_info`` give a ``WatchedInfo`` from now on, in this worker."""
-    torch_worker._worker_info = WatchedInfo(info)  # type: ignore[assignment]
+    watched = WatchedInfo(info)
+    torch_worker._worker_info = watched  # type: ignore[assignment]
+    return watched

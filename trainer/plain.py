@@ -42,7 +42,10 @@ def encode(value: Any, where: str = "state", apart: dict[str, Tensor] | None = N
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
-        return value.item()
+        plain = value.item()
+        if isinstance(plain, np.generic):  # a longdouble has no type of Python's
+            raise NotPlainError(where, type(value).__name__)
+        return encode(plain, where)
     if isinstance(value, Counter):
         return {_KIND: "counter", "items": [[encode(k, where), n] for k, n in value.items()]}
     if isinstance(value, Mapping):

@@ -80,8 +80,8 @@ class PredictionWriter:
     """
 
     def __init__(self, trainer: Session, folder: Path) -> None:
-        self._trainer, self._folder = trainer, folder
-        self._staging = files.staging_of(folder)
+        self._trainer, self._folder = trainer, folder.expanduser().absolute()
+        self._staging = files.staging_of(self._folder)
         self._turn = self._batches = self._samples = self._parts = self._bytes = 0
         self._tensors: dict[str, Tensor] = {}
         self._outputs: list[list[Any]] = []
@@ -103,7 +103,16 @@ class PredictionWriter:
         self._batches, self._samples = self._batches + 1, self._samples + size
         tensors: dict[str, Tensor] = {}
         try:
-            structure = encode(output, f"the output of batch {self._turn - 1}", tensors)
+            where = f"the output of batch {self._turn - 1}"
+            structure = encode(output, where, tensors)
+            for tensor in tensors.values():
+                if (
+                    tensor.layout is not torch.strided
+                    or tensor.is_quantized
+                    or tensor.dtype is torch.complex128
+                ):
+                    kind = "quantized" if tensor.is_quantized else f"{tensor.layout}, {tensor.dtype}"
+                    raise NotPlainError(where, f"a tensor that safetensors does not take ({kind})")
         except NotPlainError as error:
             raise PacelineError(
                 "predictions that are written to files are tensors and plain data",
@@ -131,12 +140,16 @@ class PredictionWriter:
         self._tensors, self._outputs, self._bytes = {}, [], 0
         self._parts += 1
 
-    def close(self) -> Predictions:
-        """The predictions, to be read back on any rank."""
+    def close(self) -> Predictions | None:
+        """The predictions, to be read back on any rank; None where a signal came before the end."""
         if self._outputs:
             self._write_part()
-        counts = self._trainer.strategy.gather((self._batches, self._samples))
-        batches, samples = (sum(numbers) for numbers in zip(*counts, strict=True))
+        mine = (self._batches, self._samples, int(self._trainer.stop_asked is not None))
+        counts = self._trainer.strategy.gather(mine)
+        batches, samples, stopped = (sum(numbers) for numbers in zip(*counts, strict=True))
+        if stopped:  # a part of them is never taken for all
+            self.drop()
+            return None
         manifest = {"kind": "predictions", "batches": batches, "samples": samples}
         self._trainer.on_rank_zero(lambda: files.commit(self._folder, manifest))
         return Predictions(self._folder)
@@ -160,9 +173,10 @@ class Predictions:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        if not (self.folder / files.MANIFEST).is_file():
+        self._at = self.folder.expanduser().absolute()  # wherever the process goes before it reads on
+        if not (self._at / files.MANIFEST).is_file():
             raise PacelineError("there are no predictions in this folder", where=str(folder))
-        self._manifest = files.read_manifest(self.folder)
+        self._manifest = files.read_manifest(self._at)
         if self._manifest.get("kind") != "predictions":
             raise PacelineError("this folder holds something else than predictions", where=str(folder))
 
@@ -188,8 +202,8 @@ class Predictions:
         from safetensors import safe_open
 
         for part in parts:
-            files.verify_file(self.folder, part, self._manifest["files"][part], "predictions")
-            with safe_open(self.folder / part, framework="pt") as content:
+            files.verify_file(self._at, part, self._manifest["files"][part], "predictions")
+            with safe_open(self._at / part, framework="pt") as content:
                 for turn, structure in json.loads(content.get_tensor(_OUTPUTS).numpy().tobytes()):
                     tensors = _Stored(content, turn)
                     yield (turn, rank), decode(structure, tensors)

@@ -114,10 +114,14 @@ class WorkerInit:
         dataset = None if info is None else info.dataset
         if isinstance(dataset, StandIn):
             object.__setattr__(info, "dataset", dataset.inner)  # it forbids plain assignment
-        if isinstance(dataset, PlacedStream):
-            watch_worker(info)
-        if self._users is not None:
-            self._users(worker_id)
+        watched = watch_worker(info) if isinstance(dataset, PlacedStream) else None
+        if self._users is None:
+            return
+        if watched is not None:
+            watched.initialising = True
+        self._users(worker_id)
+        if watched is not None:
+            watched.initialising = False
 
 
 class Source:
@@ -144,6 +148,7 @@ def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
     inside = vars(duplicate)
     inside["generator"] = torch.Generator()
     inside["_iterator"] = None
+    inside["in_order"] = True  # else the order is that of the fastest worker, another on each rank
     if loader.num_workers:
         inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
         if loader.multiprocessing_context is None and _forks_beside_threads():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -67,7 +67,7 @@ class StreamFeed(Feed):
         self._handed_out = self._samples = 0
         self._waiting: list[Any] = []  # read, and not handed out yet
         self._last: Any = None  # a rank whose own part is at its end computes with this one
-        self._own_part = self._short = False
+        self._own_part = self._short = self._spent = False
         self._told_own = self._told_read_by_each = False
         self._beginning: Any = None
         self._state: dict[str, Any] = {}
@@ -77,9 +77,13 @@ class StreamFeed(Feed):
             return None
         pieces, size = batches, self._in_step
         if self._sizes:
-            pieces, size = self._most_samples or sys.maxsize, sum(self._sizes)
-            if hasattr(type(self.data.dataset), "__len__"):
-                pieces = min(pieces, len(self.data.dataset))
+            size = sum(self._sizes)
+            lengths = [self._most_samples] if self._most_samples is not None else []
+            with contextlib.suppress(TypeError, NotImplementedError):  # the loader alone may have a length
+                lengths.append(len(self.data.dataset))
+            if not lengths:
+                return None
+            pieces = min(lengths)
         return pieces // size if self._drop_last else -(-pieces // size)
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -97,18 +101,18 @@ class StreamFeed(Feed):
             self._in_step = len(self._sizes)
             vars(duplicate)["batch_sampler"] = Source()
         if not hasattr(loader, "state_dict"):  # one that keeps a position of its own does all by itself
-            shares = loader.worker_init_fn is not None
             sizes = BatchSizes((size or 1,))
-            stream = PlacedStream(loader.dataset, self.settings.seed, sizes, loader.num_workers, shares)
+            stream = PlacedStream(loader.dataset, self.settings.seed, sizes, loader.num_workers)
             vars(duplicate)["dataset"] = self._placed = stream
         return duplicate
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
         if self.settings.fixed_order:
             epoch = 0
-        set_epoch = getattr(getattr(self.data, "dataset", self.data), "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
+        for owner in (self.data, getattr(self.data, "dataset", None)):
+            set_epoch = getattr(owner, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
         self.ended = False
         self._handed_out = self._samples = 0
         alone = self._in_step == self.settings.world == 1
@@ -118,8 +122,10 @@ class StreamFeed(Feed):
 
     def _read_steps(self, epoch: int, position: int) -> Iterator[Step]:
         restored, self._restored = self._restored, None
+        spent = bool(position and restored and restored.get("spent"))
         if restored is not None:
-            self._keeper().load_state_dict(restored["source"])
+            if not spent:
+                self._keeper().load_state_dict(restored["source"])
             if position:
                 self._handed_out, self._samples = restored["batches"], restored["samples"]
         elif self.settings.fixed_order and self._keeper() is not None:
@@ -127,6 +133,10 @@ class StreamFeed(Feed):
         iterator = self._begin(epoch)
         if self.settings.world > 1:
             self._look(iterator, epoch)
+        if spent and restored is not None:
+            # This rank's part was at its end: its first batch only serves to compute with.
+            self._last, self._waiting, self._spent = self._waiting[0], [], True
+            self._keeper().load_state_dict(restored["source"])  # where the next epoch begins
         if position and restored is None:
             self._pass_over(position, iterator, epoch)
         upcoming = self._gather(iterator, epoch)
@@ -163,7 +173,7 @@ class StreamFeed(Feed):
 
     def _begin(self, epoch: int) -> Iterator[Any]:
         """The source's own iteration; it begins at the first read, under that read's seed."""
-        self._waiting, self._last = [], None
+        self._waiting, self._last, self._spent = [], None, False
         if self._loader:
             self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
         if self._sizes:
@@ -214,12 +224,13 @@ class StreamFeed(Feed):
         """The next batch, or none at the end."""
         if self._waiting:
             batch = self._waiting.pop()
-        elif self._handed_out == self._batches:
+        elif self._spent or self._handed_out == self._batches:
             return []
         else:
             try:
                 batch = self._read(iterator, self._isolate(epoch))
             except StopIteration:
+                self._spent = True
                 return []
         return self._count([batch])
 
@@ -307,7 +318,7 @@ class StreamFeed(Feed):
             "batches": self._handed_out,
             "samples": self._samples,
         }
-        return state | ({"own_part": True} if self._own_part else {})
+        return state | ({"own_part": True, "spent": self._spent} if self._own_part else {})
 
     def _tell_read_by_each(self) -> None:
         if self._placed is not None and self._placed.read_by_each and not self._told_read_by_each:
