@@ -98,7 +98,12 @@ class _Recorder(Callback):
             self._mine.setdefault(name, []).append(_rows(tensor, tensor.size(0)))
 
     def on_before_optimizer_step(self, trainer: Session, optimizer: Any) -> None:
-        for name, gradient in trainer.strategy.full_gradients(trainer.module).items():
+        whole = trainer.strategy.full_gradients(trainer.module)
+        if not trainer.module.automatic_optimization:  # only its own have met over the ranks
+            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            named = trainer.module.named_parameters()
+            whole = {name: whole[name] for name, p in named if name in whole and id(p) in held}
+        for name, gradient in whole.items():
             self._gradients[f"the gradient of {name}"] = _rows(gradient, 1)
 
     def on_step_boundary(self, trainer: Session) -> None:
@@ -109,8 +114,10 @@ class _Recorder(Callback):
             turns = range(max(map(len, of_ranks)))
             parts = [rank[turn] for turn in turns for rank in of_ranks if turn < len(rank)]
             step[what] = [row for part in parts for row in part]
-        loss = trainer.metrics["train/loss"]
-        self.steps.append(step | {"the loss": [(loss, abs(loss))]} | self._gradients)
+        if "train/loss" in trainer.metrics:
+            loss = trainer.metrics["train/loss"]
+            step["the loss"] = [(loss, abs(loss))]
+        self.steps.append(step | self._gradients)
 
     def on_teardown(self, trainer: Session, stage: str) -> None:
         for hook in self._hooks:
@@ -142,13 +149,13 @@ def check(
     for part in module.modules():
         stop_drawing(part)
     recorded, feed = _run(trainer, module, (dataloader, datamodule), steps)
-    cut = None if manual else _cut(feed.data)
-    if cut is None and not several:
+    cut = _in_batches_of(feed.data, feed.step_size if manual else None)
+    if cut is None and (manual or not several):
         raise PacelineError(
-            "check_invariance on one device takes micro-batches of half the size, and this data cannot be "
-            "cut",
+            "check_invariance takes batches of another size on one device, and this data's cannot be cut",
             got=type(feed.data).__name__,
-            fix="a DataLoader with a batch_size from 2 on; or a Trainer with devices=2",
+            fix="a DataLoader with a batch_size from 2 on"
+            + ("" if manual else "; or a Trainer with devices=2"),
         )
     if feed.step_size is not None:
         size = {"global_batch_size": feed.step_size}
@@ -157,7 +164,8 @@ def check(
     again_data = (dataloader if cut is None else cut, datamodule)
     again, _ = _run(trainer, module, again_data, steps, size, alone=several)
     first = f"it is, on {trainer.world} ranks" if several else "it is"
-    second = ["on one device"] * several + ["in micro-batches of half the size"] * (cut is not None)
+    how = "in whole batches" if manual else "in micro-batches of half the size"
+    second = ["on one device"] * several + [how] * (cut is not None)
     tolerance = tolerance or _TOLERANCES.get(trainer.strategy.precision.compute_dtype, _COARSE)
     found = trainer.strategy.broadcast(_first_difference(recorded, again, tolerance))
     result = Invariance((first, " ".join(second)), steps, found)
@@ -203,19 +211,20 @@ def _run(
     return recorder.steps, run.feeds[0]
 
 
-def _cut(loader: Any) -> DataLoader[Any] | None:
-    """The loader with half its batch size; None where its batches cannot be cut."""
+def _in_batches_of(loader: Any, size: int | None) -> DataLoader[Any] | None:
+    """The loader with another batch size, half its own unless given; None where it cannot be had."""
     sampler: Any = getattr(loader, "batch_sampler", None)
     streams = isinstance(getattr(loader, "dataset", None), IterableDataset)
-    if not (streams or type(sampler) is BatchSampler) or (loader.batch_size or sampler.batch_size) < 2:
+    now = loader.batch_size if streams else getattr(sampler, "batch_size", None)
+    if now is None or now < 2 or not (streams or type(sampler) is BatchSampler):
         return None
+    wanted = size or -(-now // 2)
     duplicate: DataLoader[Any] = copy.copy(loader)
     inside = vars(duplicate)
     if streams:
-        inside["batch_size"] = -(-loader.batch_size // 2)
+        inside["batch_size"] = wanted
     else:
-        half = BatchSampler(sampler.sampler, -(-sampler.batch_size // 2), sampler.drop_last)
-        inside["batch_sampler"] = half
+        inside["batch_sampler"] = BatchSampler(sampler.sampler, wanted, sampler.drop_last)
     return duplicate
 
 

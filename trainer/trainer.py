@@ -66,7 +66,8 @@ class Trainer(Session):
         log_every: A duration between two log points, 50 steps unless given; step 1 is logged too.
         sanity_val_batches: Validation batches read before training; nothing of them is logged.
         limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: A count (int)
-            or a part (float) of the loader's batches.
+            or a part (float) of the loader's batches, over all ranks; in training without
+            ``global_batch_size`` each rank has so many.
         fast_dev_run: One step and one validation batch; nothing is written.
         overfit_batches: Train (and validate) on the same few batches of the training data every epoch.
         callbacks: Added to the default ones; one of the same class (or a subclass) replaces it.

@@ -100,6 +100,34 @@ class Mask(nn.Module):
         return x.masked_fill(torch.tensor([True, False, False, False]), -torch.inf)
 
 
+class Manual(Clean):
+    """Two optimizers; the second one's loss goes through the first one's layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch):
+        for optimizer in self.optimizers():
+            loss = F.cross_entropy(self.logits(batch[0]), batch[1])
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+
+    def configure_optimizers(self):
+        first = [p for n, p in self.named_parameters() if n.startswith("first")]
+        others = [p for n, p in self.named_parameters() if not n.startswith("first")]
+        return [torch.optim.AdamW(first, lr=0.01), torch.optim.SGD(others, lr=0.1)]
+
+
+class ManualScaled(Manual):
+    def logits(self, x):
+        logits = super().logits(x)
+        if logits.requires_grad:
+            logits.register_hook(lambda gradient: gradient * len(logits))
+        return logits
+
+
 class ByRank(Draws):
     def __init__(self):
         super().__init__()
@@ -176,6 +204,8 @@ CASES = {
     "augmented": (Clean, Augmented),
     "streamed": (Clean, Streamed),
     "again": (Again, plain),
+    "manual": (Manual, plain),
+    "manual-scaled": (ManualScaled, plain),
     "batch-norm": (Normed, plain),
     "contrastive": (Contrastive, plain),
     "tokens-untold": (TokensUntold, plain),

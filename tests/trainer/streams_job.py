@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
@@ -84,6 +85,30 @@ class OwnKeeping(Keeping):
         self.next = 0
 
 
+class OwnUneven(Keeping):
+    """The first rank's part is the larger one, and the last rank's ends in step 2."""
+
+    def __iter__(self):
+        cut = [0, *(SIZE - 14 * (WORLD - r) for r in range(1, WORLD)), SIZE]
+        mine = range(cut[RANK], cut[RANK + 1])
+        first, self.next = self.next, 0
+        for i in range(first, len(mine)):
+            self.next = i + 1
+            yield sample(mine[i])
+        self.next = 0
+
+
+class OwnArrays(OwnPart):
+    """Gives arrays, which are no tensors until the step makes them so."""
+
+    def __iter__(self):
+        yield from ((x.numpy(), i) for x, i in super().__iter__())
+
+
+def as_arrays(samples):
+    return np.stack([x for x, _ in samples]), np.array([i for _, i in samples])
+
+
 class OneForRankZero(IterableDataset):
     def __iter__(self):
         yield from map(sample, range(10 if RANK == 0 else 0))
@@ -115,7 +140,7 @@ class Model(TrainModule):
         nn.init.ones_(self.line.weight)
 
     def step(self, batch):
-        x, ids = batch
+        x, ids = map(torch.as_tensor, batch)
         for power in (0, 1, 2, 3):
             self.log(f"ids{power}", ids.double().pow(power).sum(), reduce="sum")
         return (self.line(x).squeeze(1) - ids / SIZE).square().mean()
@@ -153,11 +178,15 @@ CASES = {
     "own-list": (lambda: ready(RANK, WORLD), {"accumulate": 6 // DEVICES}),
     "own-part": (batches(OwnPart), {"global_batch_size": 24}),
     "own-keeping": (batches(OwnKeeping), {"global_batch_size": 24}),
+    "own-uneven": (batches(OwnUneven), {"global_batch_size": 24}),
+    "own-arrays": (batches(OwnArrays, collate_fn=as_arrays), {"accumulate": 6 // DEVICES}),
     "own-part-uneven": (batches(OwnPart), {"global_batch_size": 22}),
     "one-for-rank-zero": (batches(OneForRankZero), {"global_batch_size": 24}),
     "odd-sampler": (lambda: DataLoader(Numbers(), batch_size=4, sampler=Odd()), {}),
 }
 STOPPED_AT = 3
+RESUMED = ["stream", "stream-workers", "keeping", "list"]
+RESUMED += ["own-list", "own-part", "own-keeping", "own-uneven"]
 
 
 def train(name: str, case: str, resume: str | None = None, **more) -> None:
@@ -193,6 +222,6 @@ if __name__ == "__main__":
             train(f"{case[7:]}-moved", case[7:], "latest")
             continue
         train(case, case)
-        if case in ("stream", "stream-workers", "keeping", "list", "own-list", "own-part", "own-keeping"):
+        if case in RESUMED:
             train(f"{case}-stopped", case, max_steps=STOPPED_AT)
             train(f"{case}-stopped", case, resume="latest")

@@ -6,10 +6,18 @@ from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
-from paceline.trainer.batch import count_samples, describe, first_tensor, make_transfer, map_tensors
+from paceline.trainer.batch import (
+    checksum,
+    count_samples,
+    describe,
+    first_tensor,
+    make_transfer,
+    map_tensors,
+)
 
 META = torch.device("meta")  # a device every machine has
 CPU = torch.device("cpu")
@@ -210,3 +218,35 @@ def test_a_big_or_deep_batch_is_described_in_short():
     for _ in range(50):
         deep = [deep]
     assert len(describe(deep)) < 20
+
+
+class Own:
+    """An object of the user's own."""
+
+    def __init__(self, nodes):
+        self.nodes, self.name = nodes, "graph"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.tensor,
+        np.array,
+        lambda n: {"a": [np.array(n, dtype=np.int8)], "b": "same"},
+        lambda n: Own(torch.tensor(n)),
+        lambda n: Own([Own(np.array(n))]),
+        lambda n: np.array([str(n), None], dtype=object),
+        lambda n: torch.diag(torch.tensor(n) * 1.0).to_sparse(),
+        lambda n: torch.tensor(n) * 1j,
+        str,
+        tuple,
+    ],
+)
+def test_a_checksum_tells_batches_apart_and_nothing_else(make):
+    assert checksum(make([1, 2])) == checksum(make([1, 2]))
+    assert checksum(make([1, 2])) != checksum(make([1, 3]))
+
+
+def test_a_checksum_knows_shapes_and_kinds():
+    zeros = [torch.zeros(4), torch.zeros(2, 2), torch.zeros(4, dtype=torch.int32), np.zeros((4, 1)), None]
+    assert len({checksum(z) for z in zeros}) == len(zeros)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline import DataModule, PacelineError, Trainer
 
@@ -28,7 +28,8 @@ DIFFERENT = {
     "scaled": "step 1 the gradient of",
     "own-generator": "step 1 the batch differs",
 }
-ON_RANKS = DIFFERENT | {"by-rank": NOISE.format("Ranked")}
+MANUAL = "step 1 the gradient of first.weight differs"
+ON_RANKS = DIFFERENT | {"by-rank": NOISE.format("Ranked"), "manual-scaled": MANUAL}
 
 
 def load_job():
@@ -47,7 +48,7 @@ def on_ranks(tmp_path_factory):
     sharded = [
         f"{case}@{name}" for name in STRATEGIES for case in ("clean", "tokens", "batch-norm", "scaled")
     ]
-    command = [sys.executable, str(JOB), "2", str(folder), *SAME, *ON_RANKS, *sharded]
+    command = [sys.executable, str(JOB), "2", str(folder), *SAME, "manual", *ON_RANKS, *sharded]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
 
@@ -86,6 +87,12 @@ def test_a_sound_model_is_found_the_same_on_ranks(on_ranks, case):
         )
 
 
+def test_manual_optimization_is_checked_on_ranks(on_ranks):
+    for rank in on_ranks("manual"):
+        assert rank["same"], rank["text"]
+        assert "on 2 ranks, and on one device in whole batches: all tensors" in rank["text"]
+
+
 @pytest.mark.parametrize(
     "case", [*ON_RANKS, *(f"{c}@{s}" for s in STRATEGIES for c in ("batch-norm", "scaled"))]
 )
@@ -98,7 +105,7 @@ def test_the_first_tensor_that_differs_is_named_on_all_ranks(on_ranks, case):
 
 
 def test_the_report_is_said_once_and_nothing_is_written(on_ranks):
-    assert on_ranks.output.count("check_invariance: 3 steps as it is") == len(SAME) + len(ON_RANKS) + 20
+    assert on_ranks.output.count("check_invariance: 3 steps as it is") == len(SAME) + 1 + len(ON_RANKS) + 20
     assert not (on_ranks.folder / "runs").exists()
 
 
@@ -164,6 +171,11 @@ class Batches(Dataset):
         return x, y
 
 
+class StreamOfBatches(IterableDataset):
+    def __iter__(self):
+        yield from map(Batches().__getitem__, range(3))
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -171,8 +183,9 @@ class Batches(Dataset):
         DataLoader(job.plain(), batch_size=1),
         DataLoader(job.plain(), batch_sampler=[[0, 1], [2, 3]]),
         DataLoader(Batches(), batch_size=None),
+        DataLoader(StreamOfBatches(), batch_size=None),
     ],
 )
 def test_data_that_cannot_be_cut_is_told(data):
-    with pytest.raises(PacelineError, match="this data cannot be cut"):
+    with pytest.raises(PacelineError, match="this data's cannot be cut"):
         Trainer(progress=False).check_invariance(job.Clean(), data)

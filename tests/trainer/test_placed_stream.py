@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -205,6 +206,50 @@ def test_a_worker_init_fn_may_give_each_worker_its_part(asks):
     assert sorted(row[0] for row in found) == list(range(SIZE))
     assert len({row[1] for row in found}) == SIZE
     assert sorted(int(i) for batch in loader for i in batch[0]) == list(range(SIZE))  # as torch has it
+
+
+def test_a_worker_init_fn_that_only_seeds_gives_no_part():
+    def init(worker_id: int) -> None:
+        np.random.seed(torch.initial_seed() % 2**32)
+        random.seed(worker_id)
+
+    loader = DataLoader(Plain(), batch_size=4, num_workers=2, worker_init_fn=init)
+    assert read(loader) == read(DataLoader(Plain(), batch_size=4))
+
+
+@pytest.mark.parametrize("slow", [Plain, Sharing])
+def test_the_order_is_not_that_of_the_fastest_worker(slow):
+    class Slow(slow):
+        def __iter__(self) -> Iterator[Any]:
+            time.sleep(0.3 * (1 - torch_worker._worker_info.told.id))
+            yield from super().__iter__()
+
+    loaders = [DataLoader(Slow(), batch_size=4, num_workers=2, in_order=o) for o in (True, False)]
+    assert read(loaders[0]) == read(loaders[1])
+    assert not loaders[1].in_order
+
+
+class Measured(DataLoader):
+    """Has a length, which its dataset has not, and an epoch."""
+
+    epoch = -1
+
+    def __len__(self) -> int:
+        return 6
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_a_loader_alone_may_have_a_length_and_an_epoch():
+    loader = Measured(Plain(), batch_size=4)
+    feed, _ = feed_of(loader)
+    assert feed.steps_per_epoch == 6
+    list(feed.steps(3))
+    assert loader.epoch == 3
+    feed, _ = feed_of(loader, global_batch=8)
+    assert feed.steps_per_epoch is None
+    assert len(list(feed.steps(0))) == 3
 
 
 def test_one_that_asks_too_late_is_told(monkeypatch):

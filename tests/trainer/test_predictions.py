@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -120,6 +123,44 @@ def test_a_prediction_that_fails_leaves_nothing():
     with pytest.raises(KeyError):
         predict(make, out="predicted")
     assert list(Path().iterdir()) == []
+
+
+def test_a_prediction_that_is_stopped_leaves_nothing_that_looks_whole():
+    def make(ids):
+        signal.raise_signal(signal.SIGINT)
+        return ids
+
+    with pytest.raises(KeyboardInterrupt):
+        predict(make, out="predicted")
+    assert list(Path().iterdir()) == []
+
+
+def test_a_folder_is_found_wherever_the_process_goes(monkeypatch, tmp_path):
+    def make(ids):
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        os.chdir(tmp_path / "elsewhere")
+        return ids
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = predict(make, out="predicted")
+    assert torch.cat(list(found)).tolist() == list(range(10))
+    assert len(list(predict(make, out="~/mine/predicted"))) == 3
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "mine", "predicted"]
+    assert (tmp_path / "mine" / "predicted" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("odd", "kind"),
+    [
+        (torch.ones(2).to(torch.complex128), "complex128"),
+        (torch.eye(2).to_sparse(), "sparse"),
+        (np.longdouble(1), "longdouble"),
+    ],
+)
+def test_tensors_and_numbers_that_files_do_not_take_are_named(odd, kind):
+    with pytest.raises(PacelineError, match=kind):
+        predict(lambda ids: {"odd": odd}, out="predicted")
+    assert not Path("predicted").exists()
 
 
 def test_what_cannot_be_written_is_named():

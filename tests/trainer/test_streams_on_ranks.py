@@ -16,8 +16,8 @@ SIZE = 100
 LIMITED = ["limited", "limited-map"]
 SHARED = ["stream", "stream-workers", "stream-uneven", "sharing-workers", "keeping", "list", "generator"]
 SHARED += LIMITED
-OWN = ["own-list", "own-part", "own-keeping"]
-RESUMED = ["stream", "stream-workers", "keeping", "list", *OWN]
+OWN = ["own-list", "own-part", "own-keeping", "own-uneven", "own-arrays"]
+RESUMED = ["stream", "stream-workers", "keeping", "list", *OWN[:-1]]
 MISTAKES = ["own-part-uneven", "one-for-rank-zero", "odd-sampler"]
 IDS = [f"train/ids{power}" for power in range(4)]
 
