@@ -500,6 +500,13 @@ def test_after_a_resumed_epoch_the_next_one_is_whole():
     assert [row[0] for row in rows(take(other, 1))] == list(range(SIZE))
 
 
+def test_evaluation_reads_the_same_each_time_though_a_pass_was_broken_off():
+    feed = feed_of(DataLoader(Keeping(), batch_size=4), fixed_order=True)
+    take(feed, steps=2)  # the sanity pass
+    for _ in range(2):
+        assert [row[0] for row in rows(take(feed))] == list(range(SIZE))
+
+
 def test_a_limit_counts_what_was_read_before_the_resume():
     before, after, *_ = halves(lambda: DataLoader(Keeping(), batch_size=4), 2, limit=3)
     assert [row[0] for row in before + after] == list(range(12))
