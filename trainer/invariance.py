@@ -68,6 +68,7 @@ class _Recorder(Callback):
     def __init__(self) -> None:
         self.steps: list[dict[str, _Rows]] = []
         self._hooks: list[Any] = []
+        self._batches: list[Any] = []
         self._mine: dict[str, list[_Rows]] = {}
         self._gradients: dict[str, _Rows] = {}
         self._calls: dict[tuple[str, int], int] = {}
@@ -84,8 +85,13 @@ class _Recorder(Callback):
                 watch(name, part)
 
     def on_step_start(self, trainer: Session, batches: list[Any]) -> None:
+        self._batches = batches
         self._mine, self._gradients, self._calls = {}, {}, {}
-        self._mine["the batch"] = [_rows(first_tensor(b), count_samples(b)) for b in batches]
+
+    def on_step_end(self, trainer: Session, outputs: list[Any]) -> None:
+        own = self._batches[: len(outputs)]  # the others serve a rank without samples to compute with
+        batches = [_rows(first_tensor(batch), count_samples(batch)) for batch in own]
+        self._mine = {"the batch": batches} | self._mine
 
     def _keep(self, trainer: Session, what: str, output: Any) -> None:
         tensor = first_tensor(output)

@@ -201,7 +201,7 @@ class TrainLoop:
         if sizes[0]:
             log_evaluation_output(output, self.store)
         self.strategy.precision.update()
-        return [output]
+        return [output] if sizes[0] else []
 
     def weigh(self, loss: Tensor, weight: Any, weights: list[Any], index: int, share: float) -> Tensor:
         """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight) over all ranks.

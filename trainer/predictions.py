@@ -84,7 +84,7 @@ class PredictionWriter:
         self._staging = files.staging_of(self._folder)
         self._turn = self._batches = self._samples = self._parts = self._bytes = 0
         self._tensors: dict[str, Tensor] = {}
-        self._outputs: list[list[Any]] = []
+        self._outputs: list[str] = []  # JSON, one for each batch
         trainer.on_rank_zero(self._begin)
 
     def _begin(self) -> None:
@@ -120,11 +120,11 @@ class PredictionWriter:
                 got=error.kind,
                 fix="return those from predict_step, or predict without out=",
             ) from None
-        self._outputs.append([self._turn, structure])
+        self._outputs.append(json.dumps([self._turn, structure]))
         for name, tensor in tensors.items():
             # Copied: safetensors takes no two tensors that share memory.
             self._tensors[f"{self._turn}.{name}"] = tensor.detach().to("cpu", copy=True).contiguous()
-        self._bytes += len(json.dumps(structure)) + sum(_ENTRY + t.nbytes for t in tensors.values())
+        self._bytes += len(self._outputs[-1]) + sum(_ENTRY + t.nbytes for t in tensors.values())
         if self._bytes >= _PART_BYTES:
             self._write_part()
 
@@ -133,7 +133,8 @@ class PredictionWriter:
 
         path = self._staging / f"part-{self._trainer.rank:05d}-{self._parts:05d}.safetensors"
         # A tensor, not metadata: a file's header is limited to 100 MB.
-        text = torch.frombuffer(bytearray(json.dumps(self._outputs).encode()), dtype=torch.uint8)
+        outputs = f"[{','.join(self._outputs)}]".encode()
+        text = torch.frombuffer(bytearray(outputs), dtype=torch.uint8)
         save_file(self._tensors | {_OUTPUTS: text}, str(path))
         with path.open("rb") as file:
             os.fsync(file.fileno())

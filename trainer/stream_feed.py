@@ -65,10 +65,10 @@ class StreamFeed(Feed):
         self.steps_per_epoch = self._forecast(batches)
         self._restored: dict[str, Any] | None = None
         self._handed_out = self._samples = 0
-        self._waiting: list[Any] = []  # read, and not handed out yet
+        self._waiting: tuple[Any, int] | None = None  # read, and not handed out yet
         self._last: Any = None  # a rank whose own part is at its end computes with this one
         self._own_part = self._short = self._spent = False
-        self._told_own = self._told_read_by_each = False
+        self._said: set[str] = set()
         self._beginning: Any = None
         self._state: dict[str, Any] = {}
 
@@ -135,7 +135,8 @@ class StreamFeed(Feed):
             self._look(iterator, epoch)
         if spent and restored is not None:
             # This rank's part was at its end: its first batch only serves to compute with.
-            self._last, self._waiting, self._spent = self._waiting[0], [], True
+            assert self._waiting is not None
+            self._last, self._waiting, self._spent = self._moved(self._waiting[0]), None, True
             self._keeper().load_state_dict(restored["source"])  # where the next epoch begins
         if position and restored is None:
             self._pass_over(position, iterator, epoch)
@@ -173,7 +174,7 @@ class StreamFeed(Feed):
 
     def _begin(self, epoch: int) -> Iterator[Any]:
         """The source's own iteration; it begins at the first read, under that read's seed."""
-        self._waiting, self._last, self._spent = [], None, False
+        self._waiting, self._last, self._spent = None, None, False
         if self._loader:
             self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
         if self._sizes:
@@ -192,16 +193,15 @@ class StreamFeed(Feed):
         Raises:
             PacelineError: when there is no part for a rank, or parts cannot make up the global batch.
         """
-        self._waiting = self._next(iterator, epoch)
-        self._count(self._waiting, -1)
-        found = self.settings.gather([checksum(batch) for batch in self._waiting])
+        first = self._waiting = self._read_on(iterator, epoch)
+        found = self.settings.gather(None if first is None else checksum(first[0]))
         self._own_part = any(other != found[0] for other in found)
         if not self._own_part:
             return
-        if [] in found:
+        if None in found:
             raise PacelineError(
                 "each rank reads a part of the data of its own, and there is none for some",
-                got=f"no batch on rank {found.index([])}",
+                got=f"no batch on rank {found.index(None)}",
                 fix="make at least as many shards as ranks, or let all ranks read all of it: each takes "
                 "its own batches of it",
             )
@@ -213,31 +213,34 @@ class StreamFeed(Feed):
                 got=f"global_batch_size={sum(self._sizes)} on {self.settings.world} ranks",
                 fix="a multiple of the ranks times the loader's batch_size",
             )
-        if not self._told_own:
-            self._told_own = True
-            self.settings.say(
-                "each rank reads a part of the data of its own: their first batches differ (if they should "
-                "not, seed what the data draws)"
-            )
+        self._say_once(
+            "each rank reads a part of the data of its own: their first batches differ (if they should "
+            "not, seed what the data draws)"
+        )
 
-    def _next(self, iterator: Iterator[Any], epoch: int) -> list[Any]:
-        """The next batch, or none at the end."""
-        if self._waiting:
-            batch = self._waiting.pop()
-        elif self._spent or self._handed_out == self._batches:
-            return []
-        else:
-            try:
-                batch = self._read(iterator, self._isolate(epoch))
-            except StopIteration:
-                self._spent = True
-                return []
-        return self._count([batch])
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self.settings.say(line)
 
-    def _count(self, batches: list[Any], sign: int = 1) -> list[Any]:
-        self._handed_out += sign * len(batches)
-        self._samples += sign * sum(map(count_samples, batches))
-        return batches
+    def _next(self, iterator: Iterator[Any], epoch: int) -> tuple[Any, int] | None:
+        """The next batch and its samples, handed out; None at the end."""
+        found = self._waiting or self._read_on(iterator, epoch)
+        self._waiting = None
+        if found is not None:
+            self._handed_out += 1
+            self._samples += found[1]
+        return found
+
+    def _read_on(self, iterator: Iterator[Any], epoch: int) -> tuple[Any, int] | None:
+        if self._spent or self._handed_out == self._batches:
+            return None
+        try:
+            batch = self._read(iterator, self._isolate(epoch))
+        except StopIteration:
+            self._spent = True
+            return None
+        return batch, count_samples(batch)
 
     def _gather(self, iterator: Iterator[Any], epoch: int) -> Step:
         """This rank's micro-batches of a step, their sizes, and the samples of all ranks in it."""
@@ -249,10 +252,10 @@ class StreamFeed(Feed):
         total = count = 0
         first = None
         while count < self._in_step and (found := self._next(iterator, epoch)):
-            size = count_samples(found[0])
-            first = found[0] if not count else first
+            batch, size = found
+            first = batch if not count else first
             if count % world == rank:
-                batches.append(self._moved(found[0]))
+                batches.append(self._moved(batch))
                 sizes.append(size)
             total, count = total + size, count + 1
         self._short = count < self._in_step
@@ -264,10 +267,11 @@ class StreamFeed(Feed):
     def _gather_own(self, iterator: Iterator[Any], epoch: int) -> Step:
         """The same of data each rank reads its own part of: the ranks tell each other what they have."""
         batches: list[Any] = []
+        sizes: list[int] = []
         while len(batches) < self.micro_batches and (found := self._next(iterator, epoch)):
             batches.append(self._moved(found[0]))
+            sizes.append(found[1])
         self._last = batches[-1] if batches else self._last
-        sizes = [count_samples(batch) for batch in batches]
         everyone = self.settings.gather((len(sizes), sum(sizes)))
         missing = max(count for count, _ in everyone) - len(sizes)
         self._short = any(count < self.micro_batches for count, _ in everyone)
@@ -287,7 +291,8 @@ class StreamFeed(Feed):
             if self._own_part:
                 moved = self._gather(iterator, epoch)[3]
             else:
-                moved = sum(map(count_samples, self._next(iterator, epoch)))
+                found = self._next(iterator, epoch)
+                moved = 0 if found is None else found[1]
             if not moved:
                 break
             done += moved
@@ -321,9 +326,8 @@ class StreamFeed(Feed):
         return state | ({"own_part": True, "spent": self._spent} if self._own_part else {})
 
     def _tell_read_by_each(self) -> None:
-        if self._placed is not None and self._placed.read_by_each and not self._told_read_by_each:
-            self._told_read_by_each = True
-            self.settings.say(
+        if self._placed is not None and self._placed.read_by_each:
+            self._say_once(
                 f"{type(self._placed.inner).__name__} does not ask get_worker_info() for its part: each of "
                 f"{self._source.num_workers} workers reads all of it, and keeps the samples of its batches"
             )

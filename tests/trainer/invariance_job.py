@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from paceline import Trainer, TrainModule
 
@@ -157,6 +157,11 @@ class Scaled(Clean):
         return F.cross_entropy(logits, batch[1])
 
 
+def few() -> Subset:
+    """A last step with a sample for one rank alone."""
+    return Subset(plain(), range(9))
+
+
 def plain() -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(SAMPLES, 5, 4, generator=generator)
@@ -201,6 +206,7 @@ class EndlessGenerator(Augmented):
 CASES = {
     "clean": (Clean, plain),
     "tokens": (Tokens, plain),
+    "few": (Clean, few),
     "augmented": (Clean, Augmented),
     "streamed": (Clean, Streamed),
     "again": (Again, plain),

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from paceline import DataModule, PacelineError, Trainer
 
 JOB = Path(__file__).with_name("invariance_job.py")
-SAME = ["clean", "tokens", "augmented", "streamed", "again"]
+SAME = ["clean", "tokens", "few", "augmented", "streamed", "again"]
 STRATEGIES = ["fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
 BATCH_NORM = "step 1 the output of norm (BatchNorm1d) differs"
 NOISE = "step 1 the output of noise ({}) differs"
