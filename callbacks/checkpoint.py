@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..durations import Cadence, Duration
 from ..errors import PacelineError
@@ -11,8 +10,10 @@ from .base import Callback
 from .monitor import Monitor, refuse_unknown
 
 if TYPE_CHECKING:
+    from ..trainer.checkpoint_writer import Save
     from ..trainer.trainer import Trainer
 
+_ALLOWED = "every, monitor, mode, keep, weights_only, background, on_save_error, name"
 
 _PEERS = {
     "save_top_k": "keep",
@@ -21,18 +22,29 @@ _PEERS = {
     "every_n_train_steps": "every",
     "save_steps": "every",
     "train_time_interval": "every",
+    "save_weights_only": "weights_only",
+    "save_only_model": "weights_only",
+    "async_save": "background",
 }
 
 
 class Checkpoint(Callback):
     """Writes a checkpoint every so often, whenever the monitored value gets better, and at the end.
 
+    Two of them serve two purposes: ``Checkpoint("10min", keep=1)`` beside
+    ``Checkpoint("10ep", keep=None, name="milestones")`` loses ten minutes at most and keeps the milestones.
+
     Args:
-        every: A duration: steps, epochs or time.
+        every: A duration: steps, epochs or time (rank 0's clock).
         monitor: A value to keep the best checkpoint of.
         mode: ``"min"`` or ``"max"``; None takes it from the name.
         keep: The newest so many are kept, beside the best; None keeps all.
-        name: The key of its state, where there are two of this class.
+        weights_only: Write the weights alone, a third of the size under Adam. A run cannot go on from them.
+        background: Write in a thread while training goes on, from a copy of the tensors in the host's
+            memory; False: training waits for the disk, and no copy is held.
+        on_save_error: ``"raise"`` ends the run when one cannot be written, ``"warn"`` says it and goes on.
+        name: The key of its state, where there are two of this class. The first one that monitors writes
+            the pointer ``best``, another one ``best-<name>``.
 
     Attributes:
         best_score: The best monitored value so far; None before the first.
@@ -45,10 +57,13 @@ class Checkpoint(Callback):
         mode: str | None = None,
         keep: int | None = 3,
         *,
+        weights_only: bool = False,
+        background: bool = True,
+        on_save_error: Literal["raise", "warn"] = "raise",
         name: str | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown("Checkpoint", unknown, "every, monitor, mode, keep, name", _PEERS)
+        refuse_unknown("Checkpoint", unknown, _ALLOWED, _PEERS)
         self.every = Duration.parse(every, where="Checkpoint(every=...)")
         self._monitor = Monitor(monitor, mode, "Checkpoint") if monitor is not None else None
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
@@ -57,13 +72,23 @@ class Checkpoint(Callback):
                 got=keep,
                 allowed="a whole number from 1 on, or None for all",
             )
+        if on_save_error not in ("raise", "warn"):
+            raise PacelineError(
+                "Checkpoint: on_save_error says what a failed save does",
+                got=on_save_error,
+                allowed="'raise' or 'warn'",
+            )
         self.keep = keep
+        self.weights_only, self.background, self.on_save_error = weights_only, background, on_save_error
         self.name = name
         self.best_score: float | None = None
         self._best: str | None = None
         self._saved: list[str] = []
         self._cadence: Cadence | None = None
         self._improved = False
+        self._under_way: Save | None = None
+        self._before: dict[str, Any] = {}
+        self._told: Exception | None = None
 
     @property
     def monitor(self) -> str | None:
@@ -77,10 +102,10 @@ class Checkpoint(Callback):
     def on_fit_start(self, trainer: Trainer) -> None:
         if trainer.folder is not None:
             folder = trainer.folder / "checkpoints"
-            self._forget_missing(trainer.on_rank_zero(lambda: [p.name for p in folder.glob("step-*")]))
+            self._forget_missing(trainer.on_rank_zero(lambda: [p.name for p in folder.glob("*-*")]))
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
         self._cadence.last_seconds = trainer.agreed_clock()
-        self._improved = False
+        self._improved, self._under_way, self._before = False, None, self.state_dict()
 
     def _forget_missing(self, present: list[str]) -> None:
         """A run that began from another run's checkpoint keeps a best of its own."""
@@ -98,58 +123,111 @@ class Checkpoint(Callback):
 
     def on_step_boundary(self, trainer: Trainer) -> None:
         assert self._cadence is not None
+        if self._under_way is not None and self._under_way.error is not None:
+            self._tell_early(trainer)
         due = trainer.is_due(self._cadence)
         if self._improved or due:
             self._improved = False
+            self._settle(trainer)
             self._save(trainer)
+            if not self.background:
+                self._settle(trainer)
 
     def on_fit_end(self, trainer: Trainer) -> None:
+        failed = self._outcome()
         if trainer.global_step:
             self._save(trainer)
+        failed = failed or self._outcome()
+        if failed is not None:
+            self._tell(trainer, failed)
 
     def _judge(self, trainer: Trainer) -> None:
         """Before anything is saved, so that every checkpoint knows of every verdict."""
         assert self._monitor is not None
         value = trainer.require_metric(self._monitor.name, "Checkpoint")
         if self._monitor.better(value, self.best_score):
-            self.best_score, self._best, self._improved = value, _name(trainer), True
+            self.best_score, self._best, self._improved = value, self._name_at(trainer), True
+
+    def _name_at(self, trainer: Trainer) -> str:
+        return f"{'weights' if self.weights_only else 'step'}-{trainer.global_step:08d}"
+
+    # -- saving --------------------------------------------------------------------------------
 
     def _save(self, trainer: Trainer) -> None:
+        """Start a save. What it makes superfluous is deleted when it is there, not before."""
         if trainer.folder is None:
             return
-        folder = trainer.folder / "checkpoints"
-        name = _name(trainer)
+        name = self._name_at(trainer)
+        folder = trainer.folder / "checkpoints" / name
         if name not in self._saved:
             self._saved.append(name)
-            if not trainer.on_rank_zero(lambda: (folder / name / "manifest.json").exists()):
-                trainer.save_checkpoint(folder / name)
-        trainer.point_to("latest", name)
+        save = trainer.writer.find(folder) or trainer.start_checkpoint(
+            folder, weights_only=self.weights_only, background=self.background
+        )
+        dropped = self._superfluous(trainer)
+        self._saved = [saved for saved in self._saved if saved not in dropped]
+        others = self._others(trainer)
+        dropped = [gone for gone in dropped if gone not in others]
+        pointers = {} if self.weights_only else {"latest": name}
         if self._best is not None:
-            trainer.point_to("best", self._best)
-        self._prune(trainer, folder)
+            pointers[self._best_pointer(trainer)] = self._best
+        save.then(lambda: trainer.keep_checkpoints(pointers, dropped))
+        self._under_way = save
 
-    def _prune(self, trainer: Trainer, folder: Path) -> None:
-        if self.keep is None:
-            return
-        others = {
+    def _outcome(self) -> Exception | None:
+        """Wait for the save under way. One that failed never was: neither saved nor the best."""
+        save, self._under_way = self._under_way, None
+        if save is None:
+            return None
+        save.wait()
+        if save.error is None:
+            self._before = self.state_dict()
+        elif self._best == save.target.name:
+            self.load_state_dict(self._before)
+        else:
+            self._saved = list(self._before["saved"])
+        return save.error
+
+    def _settle(self, trainer: Trainer) -> None:
+        failed = self._outcome()
+        if failed is not None:
+            self._tell(trainer, failed)
+
+    def _tell(self, trainer: Trainer, error: Exception) -> None:
+        if self.on_save_error == "raise":
+            raise error
+        if self._told is not error:
+            trainer.say(f"warning: {' '.join(str(error).split())}")
+        self._told = error
+
+    def _tell_early(self, trainer: Trainer) -> None:
+        """A save failed in the background: ranks may see it at different steps, so they agree to stop."""
+        assert self._under_way is not None
+        if self.on_save_error == "raise":
+            trainer.stop("a checkpoint could not be written")
+        elif self._under_way.error is not None:
+            self._tell(trainer, self._under_way.error)
+
+    def _superfluous(self, trainer: Trainer) -> list[str]:
+        old = [] if self.keep is None else self._saved[: -self.keep]
+        return [name for name in old if name != self._best]
+
+    def _best_pointer(self, trainer: Trainer) -> str:
+        monitoring = [c for c in trainer.callbacks if isinstance(c, Checkpoint) and c.monitor]
+        return "best" if monitoring[0] is self else f"best-{self.name}"
+
+    def _others(self, trainer: Trainer) -> set[str | None]:
+        """What other callbacks of this class hold on to."""
+        return {
             name
             for callback in trainer.callbacks
             if isinstance(callback, Checkpoint) and callback is not self
             for name in (*callback._saved, callback._best)
         }
-        for name in self._saved[: -self.keep]:
-            if name != self._best:
-                self._saved.remove(name)
-                if name not in others:
-                    trainer.delete_checkpoint(folder / name)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score, "best": self._best, "saved": self._saved}
+        return {"best_score": self.best_score, "best": self._best, "saved": list(self._saved)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best_score, self._best = state["best_score"], state["best"]
         self._saved = list(state["saved"])
-
-
-def _name(trainer: Trainer) -> str:
-    return f"step-{trainer.global_step:08d}"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from . import state
 from .environment import Environment
 from .precision import Precision
 from .units import Recomputation
+
+if TYPE_CHECKING:
+    from .shards import Shard, Take
 
 T = TypeVar("T")
 
@@ -178,8 +181,16 @@ class Strategy(ABC):
         return self.module_tensors(module)
 
     @abstractmethod
-    def save_tensors(self, folder: str, tensors: dict[str, Tensor], files: dict[str, int]) -> None:
-        """Write ``tensors`` as safetensors files into ``folder``; ``files`` numbers each one's file."""
+    def shard(self, folder: str, tensors: dict[str, Tensor], take: Take) -> Shard:
+        """The part of ``tensors`` that this rank is to write into ``folder``. To be called on all ranks.
+
+        Args:
+            take: Given a name and the rank's part of a tensor, returns what is to be written of it.
+        """
+
+    @abstractmethod
+    def exchange(self) -> Callable[[Any], list[Any]]:
+        """``gather``, for one thread beside the main one. To be asked for on all ranks."""
 
     @abstractmethod
     def load_tensors(

@@ -6,7 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -16,9 +16,12 @@ from ..errors import PacelineError, is_users_frame
 from . import state
 from .environment import Environment
 from .precision import Precision
-from .process_group import host_group, join
+from .process_group import host_group, join, writers_group
 from .single import Single
 from .sync_batchnorm import SyncedBatchNorms
+
+if TYPE_CHECKING:
+    from .shards import Shard, Take
 
 _OBJECT = "an object"
 
@@ -154,9 +157,20 @@ class Distributed(Single):
 
     # -- state ---------------------------------------------------------------------------------
 
-    def save_tensors(self, folder: str, tensors: dict[str, Tensor], files: dict[str, int]) -> None:
-        everyones = {name: number for part in self.gather(files) for name, number in part.items()}
-        state.save_tensors(folder, tensors, everyones, self._group)
+    def shard(self, folder: str, tensors: dict[str, Tensor], take: Take) -> Shard:
+        from .shards import collect
+
+        return collect(folder, tensors, take, self._group)
+
+    def exchange(self) -> Callable[[Any], list[Any]]:
+        group, world = writers_group(), self.environment.world
+
+        def gather(value: Any) -> list[Any]:
+            found: list[Any] = [None] * world
+            dist.all_gather_object(found, value, group=group)
+            return found
+
+        return gather
 
     def load_tensors(
         self, folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None

@@ -37,7 +37,7 @@ def join(environment: Environment) -> None:
 
 
 def _leave() -> None:
-    _host_group.cache_clear()  # a group that outlives the others aborts the process
+    _extra_group.cache_clear()  # a group that outlives the others aborts the process
     if not dist.is_initialized():
         return
     if hasattr(sys, "last_value") and dist.get_world_size() > 1:
@@ -51,10 +51,16 @@ def _leave() -> None:
 def host_group() -> dist.ProcessGroup:
     """A group of all ranks for values on the host, apart from the one gradients go through."""
     assert dist.group.WORLD is not None
-    return _host_group(dist.group.WORLD)
+    return _extra_group(dist.group.WORLD, "host")
+
+
+def writers_group() -> dist.ProcessGroup:
+    """Another one, for the thread that writes checkpoints while the main one goes on."""
+    assert dist.group.WORLD is not None
+    return _extra_group(dist.group.WORLD, "writers")
 
 
 @cache
-def _host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
+def _extra_group(everyone: dist.ProcessGroup, use: str) -> dist.ProcessGroup:
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     return group

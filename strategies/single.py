@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,9 @@ from torch.optim import Optimizer
 from . import state
 from .base import Strategy, clear_gradients, parameters_of, refuse_sharded
 from .materialise import is_on_meta, materialise
+
+if TYPE_CHECKING:
+    from .shards import Shard, Take
 
 T = TypeVar("T")
 
@@ -103,8 +106,13 @@ class Single(Strategy):
     def broadcast(self, value: Any, source: int = 0) -> Any:
         return value
 
-    def save_tensors(self, folder: str, tensors: dict[str, Tensor], files: dict[str, int]) -> None:
-        state.save_tensors(folder, tensors, files)
+    def shard(self, folder: str, tensors: dict[str, Tensor], take: Take) -> Shard:
+        from .shards import collect
+
+        return collect(folder, tensors, take)
+
+    def exchange(self) -> Callable[[Any], list[Any]]:
+        return lambda value: [value]
 
     def load_tensors(
         self, folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -86,29 +84,18 @@ def load_optimizer(
                 state[key] = value.to(state[key].device)
 
 
-def save_tensors(folder: str, tensors: dict[str, Tensor], files: dict[str, int], group: Any = None) -> None:
-    """Write safetensors files with torch.distributed.checkpoint.
-
-    Args:
-        group: The process group of the ranks that write together; None: this process alone.
-    """
-    from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
-
-    writer = HuggingFaceStorageWriter(folder, fqn_to_index_mapping=files, save_distributed=True)
-    with _quietly():
-        save(tensors, storage_writer=writer, process_group=group, no_dist=group is None)
-
-
 def load_tensors(
     folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None, group: Any = None
 ) -> dict[str, Tensor]:
     """Read safetensors files with torch.distributed.checkpoint; see ``Strategy.load_tensors``."""
     from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
+    from .shards import quietly
+
     reader = HuggingFaceStorageReader(folder)
     stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
     tensors = {name: _empty(stored[name], (like or {}).get(name)) for name in names}
-    with _quietly():
+    with quietly():
         load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
     return tensors
 
@@ -119,11 +106,3 @@ def _empty(stored: Any, like: Tensor | None) -> Tensor:
     if isinstance(like, DTensor) and like.shape == stored.size:
         return torch.empty_like(like, dtype=stored.properties.dtype)
     return torch.empty(stored.size, dtype=stored.properties.dtype)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the warning that there is one process only: that may be what is meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield

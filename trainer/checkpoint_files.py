@@ -1,7 +1,7 @@
 """Checkpoint folders on disk: written whole or not at all, verified before they are read.
 
     step-00000500/
-      manifest.json          format, counters, every file's size and checksum, last its own
+      manifest.json          format, counters, every file's size and checksums, last its own
       state.json             plain data
       model-*.safetensors    optim-*.safetensors
 
@@ -15,74 +15,38 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from ..errors import PacelineError
 from ..strategies.base import Strategy
 
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
+STEP, WEIGHTS = "step-", "weights-"
 _STAGING = ".staging-"
-_CHUNK = 1 << 22
+_BLOCK = 64 << 20
+_CHUNK = 1 << 20
+_THREADS = min(8, os.cpu_count() or 1)
 
 
 class CheckpointError(PacelineError):
-    """A checkpoint that is missing or damaged."""
+    """A checkpoint that is missing, damaged, or could not be written."""
 
 
 class NewerFormatError(PacelineError):
     """A checkpoint that is whole, and of a format this version does not know."""
 
 
-def write(
-    target: Path,
-    strategy: Strategy,
-    tensors: dict[str, Tensor],
-    state: Callable[[], Any],
-    manifest: Any,
-    on_rank_zero: Callable[[Callable[[], None]], None],
-) -> None:
-    """Write a checkpoint folder. Called on all ranks: each writes its tensors, rank 0 all else.
-
-    Args:
-        target: The folder to be; it must not exist.
-        tensors: By name, ``model.*`` and ``optim.*``; the same ones on several ranks are written once.
-        state: Gives plain JSON data.
-        manifest: Plain JSON data that becomes part of the manifest.
-        on_rank_zero: Runs a function on rank 0 while all wait, and raises its error on all of them.
-
-    Raises:
-        CheckpointError: when the target exists.
-    """
-    staging = staging_of(target)
-
-    def prepare() -> None:
-        if target.exists():
-            raise CheckpointError("a checkpoint is never written over", where=str(target))
-        begin(target)
-
-    def finish() -> None:
-        _rename_shards(staging)
-        _write_synced(staging / STATE, json.dumps(state()).encode())
-        commit(target, manifest)
-
-    on_rank_zero(prepare)
-    try:
-        files = {name: 1 if name.startswith("model.") else 2 for name in tensors}
-        strategy.save_tensors(str(staging), _unshared(tensors), files)
-        on_rank_zero(finish)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+# -- writing -----------------------------------------------------------------------------------
 
 
 def staging_of(target: Path) -> Path:
-    """Where a folder is written before it appears."""
+    """Where a folder is written before it appears: beside it, so that a rename suffices."""
     return target.parent / f"{_STAGING}{target.name}"
 
 
@@ -94,45 +58,72 @@ def begin(target: Path) -> None:
     staging.mkdir()
 
 
-def commit(target: Path, manifest: Any) -> None:
-    """Seal the staging folder and make it ``target``."""
+def commit(target: Path, manifest: Any, entries: dict[str, Any] | None = None) -> None:
+    """Seal the staging folder and make it ``target``.
+
+    Args:
+        manifest: Plain JSON data that becomes part of the manifest.
+        entries: What ``entry_of`` gave for files that are in the folder; None: for none yet.
+    """
     staging = staging_of(target)
-    seal(staging, manifest)
+    seal(staging, manifest, entries or {})
     os.rename(staging, target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
-def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tied weights as a copy each: safetensors refuses tensors that share memory."""
-    seen: set[int] = set()
-    result = {}
-    for name, tensor in tensors.items():
-        memory = _memory_of(tensor)
-        result[name] = tensor.clone() if memory in seen else tensor
-        seen.add(memory)
-    return result
-
-
-def _memory_of(tensor: Tensor) -> int:
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.untyped_storage().data_ptr() if local.numel() else id(tensor)
-
-
-def seal(folder: Path, manifest: Any) -> None:
+def seal(folder: Path, manifest: Any, entries: dict[str, Any]) -> None:
     """Write the manifest over the files that are in ``folder``, and sync both."""
     names = sorted(p.name for p in folder.iterdir() if p.name != MANIFEST)
-    files = {n: {"bytes": (folder / n).stat().st_size, "crc32": _crc(folder / n)} for n in names}
-    content = {"format": FORMAT, **manifest, "files": files}
-    content["checksum"] = _checksum(content)
-    _write_synced(folder / MANIFEST, json.dumps(content, indent=1).encode())
-    _sync_folder(folder)
+    files = {name: entries.get(name) or entry_of(folder / name) for name in names}
+    content = {"format": FORMAT, **manifest, "block": _BLOCK, "files": files}
+    content["checksum"] = checksum(content)
+    write_synced(folder / MANIFEST, json.dumps(content, indent=1).encode())
+    sync_folder(folder)
 
 
-def _rename_shards(folder: Path) -> None:
-    """``shard-00001-model-00002-of-00002.safetensors`` (2: optimizer) -> ``optim-00001.safetensors``."""
-    for path in folder.glob("shard-*.safetensors"):
-        shard, kind = path.name.split("-")[1], path.name.split("-")[3]
-        path.rename(folder / f"{'model' if int(kind) == 1 else 'optim'}-{shard}.safetensors")
+def entry_of(path: Path) -> dict[str, Any]:
+    """A file's entry in the manifest: its size, and the CRC-32 of each 64 MiB of it."""
+    size = path.stat().st_size
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sums = list(pool.map(lambda start: _crc(path, start, _BLOCK), range(0, size, _BLOCK)))
+    return {"bytes": size, "crc32": sums}
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until a folder's entries are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def delete(folder: Path) -> None:
+    """Delete a checkpoint, its manifest first: one that is half deleted is never taken for whole."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what an earlier process left half-written or half-deleted."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            half_deleted = _is_checkpoint(path, STEP, WEIGHTS) and not (path / MANIFEST).exists()
+            if path.is_dir() and (path.name.startswith(_STAGING) or half_deleted):
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith(_STAGING):
+                path.unlink(missing_ok=True)
+
+
+# -- reading -----------------------------------------------------------------------------------
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -150,7 +141,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             "this is no finished checkpoint: it has no manifest.json", where=str(folder)
         ) from None
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise CheckpointError("the manifest is damaged: it is no whole JSON", where=str(path)) from None
     if version > FORMAT:
         raise NewerFormatError(
@@ -160,29 +151,78 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             allowed=f"format {FORMAT} and older",
             fix="update paceline",
         )
-    if stated != _checksum(content):
+    if stated != checksum(content):
         raise CheckpointError("the manifest is damaged: it does not match its checksum", where=str(path))
+    if not _lists_files(content):
+        raise CheckpointError("the manifest is damaged: it does not list its files", where=str(path))
     return content
 
 
-def verify(folder: Path) -> dict[str, Any]:
+def _lists_files(content: dict[str, Any]) -> bool:
+    files, block = content.get("files"), content.get("block")
+    return (
+        isinstance(files, dict)
+        and type(block) is int
+        and block > 0
+        and all(
+            isinstance(entry, dict)
+            and type(entry.get("bytes")) is int
+            and isinstance(entry.get("crc32"), list)
+            and len(entry["crc32"]) == -(-entry["bytes"] // block)
+            for entry in files.values()
+        )
+    )
+
+
+def verify(folder: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
     """The manifest of a checkpoint whose every file is as it was written.
+
+    Args:
+        rank, world: Ranks share the reading: this one takes its part of it.
 
     Raises:
         CheckpointError: naming the first file that is missing, of another size, or changed.
     """
     manifest = read_manifest(folder)
     for name, expected in manifest["files"].items():
-        verify_file(folder, name, expected)
+        _verify_size(folder, name, expected, "the checkpoint")
+    blocks = [
+        (name, index)
+        for name, expected in manifest["files"].items()
+        for index in range(len(expected["crc32"]))
+    ]
+    _verify_blocks(folder, manifest, blocks[rank::world], "the checkpoint")
     return manifest
 
 
-def verify_file(folder: Path, name: str, expected: dict[str, Any], of: str = "the checkpoint") -> None:
+def verify_together(folder: Path, strategy: Strategy) -> None:
+    """``verify``, by all ranks, each a part of it. To be called on all of them.
+
+    Raises:
+        CheckpointError: on all ranks alike.
+    """
+    problem = None
+    try:
+        verify(folder, strategy.environment.rank, strategy.environment.world)
+    except CheckpointError as error:
+        problem = str(error)
+    problem = next((p for p in strategy.gather(problem) if p is not None), None)
+    if problem is not None:
+        raise CheckpointError(problem)
+
+
+def verify_file(folder: Path, name: str, manifest: dict[str, Any], of: str = "the checkpoint") -> None:
     """See that a file is as the manifest says.
 
     Raises:
         CheckpointError: when it is missing, of another size, or changed.
     """
+    expected = manifest["files"][name]
+    _verify_size(folder, name, expected, of)
+    _verify_blocks(folder, manifest, [(name, i) for i in range(len(expected["crc32"]))], of)
+
+
+def _verify_size(folder: Path, name: str, expected: dict[str, Any], of: str) -> None:
     path = folder / name
     if Path(name).name != name or path.is_symlink():
         raise CheckpointError("the manifest names a file outside its folder", got=name)
@@ -196,46 +236,56 @@ def verify_file(folder: Path, name: str, expected: dict[str, Any], of: str = "th
             got=f"{size} bytes",
             allowed=f"{expected['bytes']} bytes",
         )
-    found = _crc(path)
-    if found != expected["crc32"]:
-        raise CheckpointError(
-            f"a file of {of} is damaged",
-            where=str(path),
-            got=f"checksum {found}",
-            allowed=f"checksum {expected['crc32']}",
-        )
+
+
+def _verify_blocks(folder: Path, manifest: dict[str, Any], blocks: list[tuple[str, int]], of: str) -> None:
+    size = manifest["block"]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sums = pool.map(lambda block: _crc(folder / block[0], block[1] * size, size), blocks)
+        for (name, index), found in zip(blocks, sums, strict=True):
+            expected = manifest["files"][name]["crc32"][index]
+            if found != expected:
+                pool.shutdown(cancel_futures=True)
+                raise CheckpointError(
+                    f"a file of {of} is damaged",
+                    where=f"{folder / name}, bytes {index * size} to "
+                    f"{min((index + 1) * size, manifest['files'][name]['bytes'])}",
+                    got=f"checksum {found}",
+                    allowed=f"checksum {expected}",
+                )
 
 
 def read_state(folder: Path) -> Any:
-    """What ``write`` was given as ``state``."""
+    """What is in state.json."""
     return json.loads((folder / STATE).read_bytes())
 
 
-def delete(folder: Path) -> None:
-    """Delete a checkpoint, its manifest first: one that is half deleted is never taken for whole."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+def finished(folder: Path, kind: str = STEP) -> list[Path]:
+    """The checkpoints under ``folder`` that have a manifest, oldest first.
 
-
-def finished(folder: Path) -> list[Path]:
-    """The checkpoints under ``folder`` that have a manifest, oldest first."""
+    Args:
+        kind: ``STEP`` for those a run can go on from, ``WEIGHTS`` for those of weights only.
+    """
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.glob("step-*") if (p / MANIFEST).is_file() and _is_step(p))
+    found = (p for p in folder.iterdir() if _is_checkpoint(p, kind) and (p / MANIFEST).is_file())
+    return sorted(found, key=lambda p: int(p.name.removeprefix(kind)))
 
 
-def _is_step(path: Path) -> bool:
-    return path.name.removeprefix("step-").isdigit()
+def _is_checkpoint(path: Path, *kinds: str) -> bool:
+    return any(path.name.startswith(k) and path.name.removeprefix(k).isdigit() for k in kinds)
 
 
-def newest_valid(folders: Iterable[Path], say: Any) -> Path | None:
-    """The first of ``folders`` that verifies; damaged ones are named and set aside."""
+def newest_valid(folders: Iterable[Path], strategy: Strategy, say: Any) -> Path | None:
+    """The first of ``folders`` that verifies; damaged ones are named and set aside. On all ranks."""
     for folder in folders:
         try:
-            verify(folder)
+            verify_together(folder, strategy)
         except CheckpointError as error:
             say(f"skipped a damaged checkpoint: {' '.join(str(error).split())}")
-            folder.rename(_free_name(folder))
+            if strategy.environment.is_global_zero:
+                with suppress(OSError):  # it is passed over in any case
+                    folder.rename(_free_name(folder))
         else:
             return folder
     return None
@@ -246,52 +296,36 @@ def _free_name(folder: Path) -> Path:
     return next(p for p in map(folder.with_name, names) if not p.exists())
 
 
-def sweep(folder: Path) -> None:
-    """Remove what an earlier process left half-written or half-deleted."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            half_deleted = _is_step(path) and not (path / MANIFEST).exists()
-            if path.name.startswith(_STAGING) or half_deleted:
-                shutil.rmtree(path, ignore_errors=True)
+# -- pointers ----------------------------------------------------------------------------------
 
 
 def write_pointer(path: Path, name: str) -> None:
     """A small file that names a checkpoint beside it, replaced in one operation."""
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    staging = staging_of(path)
     staging.write_text(name + "\n")
     os.replace(staging, path)
 
 
 def read_pointer(path: Path) -> Path | None:
     """The checkpoint a pointer names, if it is there."""
-    if not path.is_file():
+    try:
+        target = path.parent / Path(path.read_text().strip()).name
+    except (OSError, UnicodeDecodeError):
         return None
-    target = path.parent / Path(path.read_text().strip()).name
     return target if (target / MANIFEST).is_file() else None
 
 
-def _checksum(content: dict[str, Any]) -> str:
+def checksum(content: dict[str, Any]) -> str:
+    """The manifest's own: SHA-256 of the rest of it."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _crc(path: Path) -> str:
-    value = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            value = zlib.crc32(chunk, value)
+def _crc(path: Path, start: int, length: int) -> str:
+    value, buffer = 0, bytearray(_CHUNK)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while length > 0 and (found := file.readinto(view[: min(length, _CHUNK)])):
+            value = zlib.crc32(view[:found], value)
+            length -= found
     return f"{value:08x}"
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -60,11 +60,7 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> Train
     """Data, folder, optimizers, checkpoint, first lines: a loop that is ready to run."""
     arguments, module, strategy = trainer.settings, trainer.module, trainer.strategy
     seed_everything(arguments.seed)
-    source = None
-    if resume is not None:
-        source = trainer.on_rank_zero(
-            lambda: find_resume(resume, arguments.run_dir, trainer.name, trainer.say)
-        )
+    source = find_resume(trainer, resume) if resume is not None else None
     saved = files.read_manifest(source)["counters"]["global_batch"] if source else 0
     train = find_data(data.train, "train", data.datamodule, module)
     feed = training_feed(trainer, train, saved)
@@ -133,8 +129,9 @@ def _settle_folder(trainer: Trainer, source: Path | None) -> None:
         trainer.folder = None
     elif trainer.folder is None:
         trainer.folder = trainer.on_rank_zero(lambda: _new_folder(trainer, parent))
-    if trainer.folder is not None and trainer.is_global_zero:
-        files.sweep(trainer.folder / "checkpoints")
+    folder = trainer.folder
+    if folder is not None:
+        trainer.on_rank_zero(lambda: (trainer.lock.take(folder), files.sweep(folder / "checkpoints")))
     trainer.run_log.open(trainer.folder, trainer.rank)
 
 

@@ -203,7 +203,7 @@ class Predictions:
         from safetensors import safe_open
 
         for part in parts:
-            files.verify_file(self._at, part, self._manifest["files"][part], "predictions")
+            files.verify_file(self._at, part, self._manifest, "predictions")
             with safe_open(self._at / part, framework="pt") as content:
                 for turn, structure in json.loads(content.get_tensor(_OUTPUTS).numpy().tobytes()):
                     tensors = _Stored(content, turn)

@@ -6,7 +6,7 @@ import importlib
 import sys
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
@@ -14,6 +14,9 @@ from ..callbacks.jsonl import read_rows
 from ..errors import PacelineError, nearest
 from . import checkpoint_files as files
 from .run_folder import numbered
+
+if TYPE_CHECKING:
+    from .session import Session
 
 
 class Series(NamedTuple):
@@ -152,30 +155,49 @@ def find_checkpoint(path: Any) -> Path:
     )
 
 
-def find_resume(resume: str | Path, run_dir: str | Path, name: str, say: Any) -> Path | None:
-    """The checkpoint that ``fit(resume=...)`` means; None for ``"auto"`` where there is none.
+def find_resume(trainer: Session, resume: str | Path) -> Path | None:
+    """The checkpoint that ``fit(resume=...)`` means, verified; None for ``"auto"`` where there is none.
+
+    The folder of a run that ``"latest"`` and ``"auto"`` look into is locked. To be called on all ranks.
 
     Raises:
-        PacelineError: for ``"latest"`` and ``"best"`` without a checkpoint, and for a path that is none.
+        PacelineError: for ``"latest"`` and ``"best"`` without a checkpoint, for a path that is none, and
+            for a run that another process has under way.
+        CheckpointError: for one that is damaged; ``"latest"`` and ``"auto"`` take the one before.
     """
-    runs = [folder for _, folder in reversed(numbered(Path(run_dir) / name))]
+    parent = Path(trainer.settings.run_dir) / trainer.name
+    runs = trainer.on_rank_zero(lambda: [folder for _, folder in reversed(numbered(parent))])
+    found: Path | None = None
     if resume in ("latest", "auto"):
-        newest_first = (p for run in runs for p in reversed(files.finished(run / "checkpoints")))
-        found = files.newest_valid(newest_first, say)
-        if found is not None or resume == "auto":
-            return found
-    elif resume == "best":
         for run in runs:
-            best = Run(run).best if (run / "config.yaml").is_file() else None
-            if best is not None:
-                files.verify(best)
-                return best
+            found = _newest_of(trainer, run)
+            if found is not None:
+                return found
+        if resume == "auto":
+            return None
+    elif resume == "best":
+        found = trainer.on_rank_zero(lambda: _newest_best(runs))
     else:
-        found = find_checkpoint(resume)
-        files.verify(found)
-        return found
-    raise PacelineError(
-        f"resume={resume!r}: there is no checkpoint to resume from",
-        where=str(Path(run_dir) / name),
-        fix='resume="auto" starts fresh where there is none',
-    )
+        found = trainer.on_rank_zero(lambda: find_checkpoint(resume))
+    if found is None:
+        raise PacelineError(
+            f"resume={resume!r}: there is no checkpoint to resume from",
+            where=str(parent),
+            fix='resume="auto" starts fresh where there is none',
+        )
+    files.verify_together(found, trainer.strategy)
+    return found
+
+
+def _newest_of(trainer: Session, run: Path) -> Path | None:
+    """The newest checkpoint of a run that is as it was written; none is looked for where there is none."""
+    if not trainer.on_rank_zero(lambda: files.finished(run / "checkpoints")):
+        return None
+    trainer.on_rank_zero(lambda: trainer.lock.take(run))
+    newest_first = trainer.on_rank_zero(lambda: files.finished(run / "checkpoints")[::-1])
+    return files.newest_valid(newest_first, trainer.strategy, trainer.say)
+
+
+def _newest_best(runs: list[Path]) -> Path | None:
+    bests = (Run(run).best for run in runs if (run / "config.yaml").is_file())
+    return next((best for best in bests if best is not None), None)

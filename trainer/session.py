@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,10 @@ from ..errors import PacelineError, nearest
 from ..strategies import Strategy
 from . import checkpoint_files as files
 from . import snapshot
+from .checkpoint_writer import CheckpointWriter, Save
 from .evaluation import EvaluationLoop
 from .feed import Feed
+from .folder_lock import FolderLock
 from .manual import ManualOptimizer
 from .metrics import MetricStore
 from .module import TrainModule
@@ -86,6 +88,8 @@ class Session(Ranks):
     def reset(self) -> None:
         """Begin a new run: counters at zero, no folder, nothing logged."""
         self.state = TrainState()
+        self.writer = CheckpointWriter(self.strategy, self.on_rank_zero)
+        self.lock = FolderLock()
         self.run_log = RunLog()
         self.metrics: dict[str, float] = {}
         self.folder: Path | None = None
@@ -270,11 +274,24 @@ class Session(Ranks):
 
     # -- files ---------------------------------------------------------------------------------
 
-    def save_checkpoint(self, path: str | Path) -> None:
-        """Write a checkpoint of the run under way into a new folder.
+    def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
+        """Write a checkpoint of the run under way into a new folder. To be called on all ranks.
+
+        Args:
+            weights_only: Without what a run needs to go on: for evaluation and for use elsewhere.
 
         Raises:
-            PacelineError: when the folder exists, or no run is under way.
+            PacelineError: when the folder exists, when it cannot be written, or no run is under way.
+        """
+        save = self.start_checkpoint(Path(path), weights_only=weights_only, background=False)
+        if save.error is not None:
+            raise save.error
+
+    def start_checkpoint(self, path: Path, *, weights_only: bool, background: bool) -> Save:
+        """``save_checkpoint``, whose error is in what this returns.
+
+        Args:
+            background: Return when a copy of the tensors is taken; a thread writes it.
         """
         if self.module._trainer is None:
             raise PacelineError(
@@ -286,7 +303,8 @@ class Session(Ranks):
                 "a checkpoint cannot be written inside a validation: the run's state is not whole there",
                 fix="write it in on_step_boundary, or set a flag there and write it then",
             )
-        snapshot.save(self, Path(path))
+        content = snapshot.capture(self, weights_only)
+        return self.writer.write(path, content, background)
 
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:
         """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
@@ -300,16 +318,22 @@ class Session(Ranks):
         """
         return snapshot.export(self, Path(folder), submodule)
 
-    def delete_checkpoint(self, path: Path) -> None:
-        """Delete a checkpoint, in an order that never leaves one that looks whole. Rank 0 does."""
-        if self.is_global_zero:
-            files.delete(path)
+    def keep_checkpoints(self, pointers: dict[str, str], dropped: list[str]) -> None:
+        """Bring ``checkpoints/`` up to date behind a new one. Rank 0 does.
 
-    def point_to(self, pointer: str, name: str) -> None:
-        """Make ``checkpoints/<pointer>`` (``latest``, ``best``) name a checkpoint. Rank 0 does."""
+        Args:
+            pointers: Which checkpoint ``latest``, ``best`` and their like are to name.
+            dropped: Those to delete, in an order that never leaves one that looks whole.
+        """
         assert self.folder is not None
-        if self.is_global_zero:
-            files.write_pointer(self.folder / "checkpoints" / pointer, name)
+        if not self.is_global_zero:
+            return
+        folder = self.folder / "checkpoints"
+        with suppress(OSError):  # they can be lost without harm
+            for pointer, name in pointers.items():
+                files.write_pointer(folder / pointer, name)
+        for name in dropped:
+            files.delete(folder / name)
 
     def config(self) -> dict[str, Any]:
         """The resolved configuration, as plain data for config.yaml."""

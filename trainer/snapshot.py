@@ -13,6 +13,7 @@ from ..errors import PacelineError, nearest
 from ..strategies import Single, Strategy
 from . import checkpoint_files as files
 from .batch import map_tensors
+from .checkpoint_writer import Content
 from .metrics import metric_parts
 from .optimization import Optimization
 from .plain import decode, encode, is_plain
@@ -25,11 +26,42 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="TrainModule")
 
 
-def save(trainer: Session, folder: Path) -> None:
-    """Write a checkpoint of a run at a step boundary. To be called on all ranks."""
+def capture(trainer: Session, weights_only: bool) -> Content:
+    """What a checkpoint of a run at a step boundary is to hold. To be called on all ranks."""
     module, strategy = trainer.module, trainer.strategy
     whole = strategy.module_tensors(module)  # what another rank writes is on meta here
     tensors = {f"model.{name}": value for name, value in whole.items() if not value.is_meta}
+    counters = trainer.state.state_dict() | {"elapsed": trainer.clock()}
+    if weights_only:
+        state = {"extra_state": _extra_state(module)}
+    else:
+        tensors, state = _whole_state(trainer, tensors, counters)
+    manifest = {
+        "weights_only": weights_only,
+        "counters": counters,
+        "world": {"size": strategy.environment.world, "strategy": strategy.name},
+        "precision": strategy.precision.name,
+        "module": {
+            "class": f"{type(module).__module__}:{type(module).__qualname__}",
+            "hparams": {k: encode(v) for k, v in module.hparams.items() if is_plain(v)},
+            "not_plain": [k for k, v in module.hparams.items() if not is_plain(v)],
+        },
+        "config": trainer.config(),
+        "metrics": {k: v if v == v else "nan" for k, v in trainer.metrics.items()},
+        "data": trainer.data_fingerprint(),
+    }
+    return Content(tensors, lambda: json.dumps(encode(state)), manifest)
+
+
+def _extra_state(module: nn.Module) -> dict[str, Any]:
+    return {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)}
+
+
+def _whole_state(
+    trainer: Session, tensors: dict[str, Tensor], counters: dict[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Beside the weights: moments and gradients under way, and all that is plain data."""
+    module, strategy = trainer.module, trainer.strategy
     if not module.automatic_optimization:  # gradients may be on their way over several steps
         grads = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
         tensors |= {f"grad.{_owner(g, trainer.rank)}.{name}": g for name, g in grads.items()}
@@ -37,10 +69,9 @@ def save(trainer: Session, folder: Path) -> None:
     for index, optimizer in enumerate(trainer.optimization.optimizers):
         found, plain = strategy.optimizer_state(module, optimizer)
         tensors |= {f"optim.{index}.{name}": value for name, value in found.items()}
-        numbers[str(index)] = plain
+        numbers[str(index)] = plain | {"class": type(optimizer).__name__}
     extra: dict[str, Any] = {}
     trainer.hooks.call("on_save_checkpoint", trainer, extra)
-    counters = trainer.state.state_dict() | {"elapsed": trainer.clock()}
     of_rank = {
         "rng": full_state(strategy.device),
         "metric_objects": _metric_objects(module, trainer),
@@ -56,23 +87,10 @@ def save(trainer: Session, folder: Path) -> None:
         "callbacks": {c.state_key: c.state_dict() for c in trainer.callbacks},
         "metrics": {"latest": trainer.metrics, "train": trainer.train_store.state_dict()},
         "datamodule": trainer.datamodule.state_dict() if trainer.datamodule is not None else {},
-        "extra_state": {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)},
+        "extra_state": _extra_state(module),
         "hooks": extra,
     }
-    manifest = {
-        "counters": counters,
-        "world": {"size": strategy.environment.world, "strategy": strategy.name},
-        "precision": strategy.precision.name,
-        "module": {
-            "class": f"{type(module).__module__}:{type(module).__qualname__}",
-            "hparams": {k: encode(v) for k, v in module.hparams.items() if is_plain(v)},
-            "not_plain": [k for k, v in module.hparams.items() if not is_plain(v)],
-        },
-        "config": trainer.config(),
-        "metrics": {k: v if v == v else "nan" for k, v in trainer.metrics.items()},
-        "data": trainer.data_fingerprint(),
-    }
-    files.write(folder, strategy, tensors, lambda: encode(state), manifest, trainer.on_rank_zero)
+    return tensors, state
 
 
 def restore(trainer: Session, folder: Path) -> list[str]:
@@ -182,7 +200,7 @@ def stored_names(folder: Path, manifest: dict[str, Any]) -> list[str]:
 def load_weights(
     module: nn.Module, folder: Path, strategy: Strategy, names: list[str] | None = None
 ) -> None:
-    """Load a checkpoint's weights into ``module``.
+    """Load a checkpoint's weights into ``module``. To be called on all ranks.
 
     Args:
         names: All tensors of a checkpoint that is verified already; None verifies it.
@@ -191,7 +209,8 @@ def load_weights(
         PacelineError: one report of everything missing, unexpected or of another shape.
     """
     if names is None:
-        names = stored_names(folder, files.verify(folder))
+        files.verify_together(folder, strategy)
+        names = stored_names(folder, files.read_manifest(folder))
     stored = {n.removeprefix("model."): n for n in names if n.startswith("model.")}
     mine = strategy.module_tensors(module)
     like = {full: mine[name] for name, full in stored.items() if name in mine}

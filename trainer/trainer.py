@@ -320,6 +320,8 @@ class Trainer(Session):
             finally:
                 for feed in self.feeds:
                     feed.close()
+                self.writer.close()
+                self.lock.release()
                 self.strategy.close()
                 signals.close()
                 vars(module).pop("_trainer", None)

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.trainer import checkpoint_files as files
 from paceline.trainer import snapshot
+from paceline.trainer.checkpoint_writer import CheckpointWriter, Content
 
 
 class Net(TrainModule):
@@ -121,13 +122,13 @@ def reseal(folder, change):
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["checksum"]
     change(manifest)
-    manifest["checksum"] = files._checksum(manifest)
+    manifest["checksum"] = files.checksum(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/hostname", "sub/x"])
 def test_a_manifest_may_not_name_files_elsewhere(name, run):
-    reseal(run.latest, lambda m: m["files"].update({name: {"bytes": 1, "crc32": "0"}}))
+    reseal(run.latest, lambda m: m["files"].update({name: {"bytes": 1, "crc32": ["0"]}}))
     with pytest.raises(files.CheckpointError, match="outside its folder"):
         files.verify(run.latest)
 
@@ -164,8 +165,9 @@ def test_auto_and_latest_fall_back_and_a_path_raises(tmp_path, run, capsys):
 
 def test_a_committed_checkpoint_is_not_written_over(run, tmp_path):
     content = {p.name: p.read_bytes() for p in run.latest.iterdir()}
+    writer = CheckpointWriter(train_strategy(), lambda function: function())
     with pytest.raises(files.CheckpointError, match="never written over"):
-        files.write(run.latest, None, {}, dict, {}, lambda function: function())
+        writer.write(run.latest, Content({}, str, {}), background=False)
     assert content == {p.name: p.read_bytes() for p in run.latest.iterdir()}
 
 
@@ -174,10 +176,10 @@ def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
         def on_save_checkpoint(self, trainer, state):
             monkeypatch.setattr(files, "seal", broken)
 
-    def broken(folder, manifest):
+    def broken(folder, manifest, entries):
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(files.CheckpointError, match=r"No space left(.|\n)*B needed, (.|\n)*B free"):
         train(tmp_path / "runs", module=Full(), max_epochs=1)
     assert list((tmp_path / "runs/n/1/checkpoints").iterdir()) == []
 

@@ -1,0 +1,294 @@
+"""Writes a run's checkpoints: all ranks together, in the background where asked, one at a time.
+
+1. All ranks: plan who writes what, and (in the background only) copy it, so that training may go on.
+2. Each rank: write its files, sync them, take their checksums.
+3. All ranks: tell each other how it went. Rank 0: write state.json and the manifest, rename.
+4. All ranks: hear of it. Rank 0: what follows a checkpoint, pointers and the deletion of older ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import PacelineError
+from ..strategies.base import Strategy
+from . import checkpoint_files as files
+
+if TYPE_CHECKING:
+    from ..strategies.shards import Shard
+
+
+@dataclass
+class Content:
+    """What a checkpoint is to hold.
+
+    Attributes:
+        tensors: By name, ``model.*`` and others; the same ones on several ranks are written once.
+        state: Gives the text of state.json; called on rank 0.
+        manifest: Plain JSON data that becomes part of the manifest.
+    """
+
+    tensors: dict[str, Tensor]
+    state: Callable[[], str]
+    manifest: dict[str, Any]
+
+
+class Save:
+    """A checkpoint that is being written, or was.
+
+    Attributes:
+        target: The folder to be.
+        error: Why it could not be written; the same on all ranks.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._lock, self._done = threading.Lock(), False
+        self._followers: list[Callable[[], None]] = []
+
+    def run(self, work: Callable[[], None], background: bool) -> None:
+        """Do the work, here or in a thread; what it raises becomes ``error``."""
+
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:
+                self.error = error
+            with self._lock:
+                self._done = True
+            self._follow()
+
+        if background:
+            self._thread = threading.Thread(target=guarded, name="checkpoint", daemon=True)
+            self._thread.start()
+        else:
+            guarded()
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this when the checkpoint is there, in the thread that wrote it; never if it failed."""
+        with self._lock:
+            self._followers.append(call)
+            done = self._done
+        if done:
+            self._follow()
+
+    def _follow(self) -> None:
+        followers, self._followers = self._followers, []
+        if self.error is None:
+            for call in followers:
+                call()
+
+    def wait(self) -> None:
+        """Wait until it is written, with what follows it, or has failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+
+class CheckpointWriter:
+    """The one place where a run's checkpoints are written.
+
+    Args:
+        on_rank_zero: Runs a function on rank 0 while all wait, and raises its error on all of them.
+    """
+
+    def __init__(self, strategy: Strategy, on_rank_zero: Callable[[Callable[[], Any]], Any]) -> None:
+        self._strategy, self._on_rank_zero = strategy, on_rank_zero
+        self._under_way: Save | None = None
+        self._buffers: dict[str, Tensor] = {}
+
+    def find(self, target: Path) -> Save | None:
+        """The save of ``target``, under way or done; None where there is none. On all ranks."""
+        if self._under_way is not None and self._under_way.target == target:
+            return self._under_way
+        if not self._on_rank_zero(lambda: (target / files.MANIFEST).exists()):
+            return None
+        found = Save(target)
+        found.run(bool, background=False)
+        return found
+
+    def write(self, target: Path, content: Content, background: bool) -> Save:
+        """Write a checkpoint folder. To be called on all ranks; waits for the one under way.
+
+        Args:
+            background: Return as soon as a copy of the tensors is taken; a thread writes it.
+
+        Raises:
+            PacelineError: for content that cannot be written. Failures of writing are ``Save.error``.
+        """
+        self.wait()
+        save, zero = Save(target), self._strategy.environment.is_global_zero
+        text = ""
+
+        def prepare() -> str | None:
+            nonlocal text
+            if target.exists():
+                raise files.CheckpointError("a checkpoint is never written over", where=str(target))
+            text = content.state()
+            try:
+                files.begin(target)
+            except OSError as error:
+                return str(error)
+            return None
+
+        problem = self._on_rank_zero(prepare)
+        if problem is not None:
+            save.error = _not_written(target, problem)
+            return save
+        gather = self._strategy.exchange() if background else self._strategy.gather
+        try:
+            shard = self._collect(target, content.tensors, background)
+        except BaseException:
+            shutil.rmtree(files.staging_of(target), ignore_errors=True)
+            raise
+
+        def work() -> None:
+            try:
+                written = _together(gather, target, lambda: _write_shard(target, shard), shard.nbytes)
+                entries = {name: entry for part in written for name, entry in part.items()}
+                seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
+                _together(gather, target, seal, len(text))
+            except BaseException:
+                shutil.rmtree(files.staging_of(target), ignore_errors=True)
+                raise
+
+        self._under_way = save
+        save.run(work, background)
+        return save
+
+    def wait(self) -> None:
+        """Wait for the checkpoint under way. Its error stays with it."""
+        if self._under_way is not None:
+            self._under_way.wait()
+            self._under_way = None
+
+    def close(self) -> None:
+        """End what is under way, and free the copies."""
+        self.wait()
+        self._buffers.clear()
+
+    def _collect(self, target: Path, tensors: dict[str, Tensor], background: bool) -> Shard:
+        folder = str(files.staging_of(target))
+        if not background:
+            return self._strategy.shard(folder, _unshared(tensors), _as_it_is)
+        shard = self._strategy.shard(folder, tensors, self._copy)
+        if any(not t.is_cpu for t in tensors.values()):
+            torch.accelerator.synchronize()
+        for name in self._buffers.keys() - shard.tensors.keys():
+            del self._buffers[name]
+        return shard
+
+    def _copy(self, name: str, tensor: Tensor) -> Tensor:
+        """A copy on the host, into the memory of the last one: new memory costs more than the copy."""
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            pinned = tensor.is_cuda or tensor.is_xpu
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+            self._buffers[name] = buffer
+        return buffer.copy_(tensor, non_blocking=True)
+
+
+def _as_it_is(name: str, tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()
+
+
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tied weights as a copy each: safetensors refuses tensors that share memory."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        memory = _memory_of(tensor)
+        result[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return result
+
+
+def _memory_of(tensor: Tensor) -> int:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.untyped_storage().data_ptr() if local.numel() else id(tensor)
+
+
+def _together(
+    gather: Callable[[Any], list[Any]], target: Path, work: Callable[[], Any], needed: int
+) -> list[Any]:
+    """What ``work`` returned on each rank.
+
+    Args:
+        needed: The bytes it writes.
+
+    Raises:
+        CheckpointError: on all ranks alike, when it failed on one.
+    """
+    result = problem = None
+    try:
+        free = shutil.disk_usage(target.parent).free
+        if free < needed:
+            raise OSError(28, "No space left on device")
+        result = work()
+    except Exception as error:
+        problem = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
+    everyone = gather((result, problem, needed))
+    failed = [(rank, p) for rank, (_, p, _) in enumerate(everyone) if p is not None]
+    if failed:
+        rank, problem = failed[0]
+        shutil.rmtree(files.staging_of(target), ignore_errors=True)
+        if len(everyone) > 1:
+            problem = f"on rank {rank}: {problem}"
+        total, free = sum(n for _, _, n in everyone), shutil.disk_usage(target.parent).free
+        raise _not_written(target, f"{problem}; {_size(total)} needed, {_size(free)} free")
+    return [result for result, _, _ in everyone]
+
+
+def _not_written(target: Path, problem: str) -> files.CheckpointError:
+    full = "space" in problem
+    return files.CheckpointError(
+        "a checkpoint could not be written; nothing of it is left, older ones are untouched",
+        where=str(target),
+        got=problem,
+        fix="make room, or keep fewer of them: Checkpoint(keep=...)" if full else None,
+    )
+
+
+def _size(count: int) -> str:
+    power = max(p for p in range(4) if count >= 1000**p or p == 0)
+    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB')[power]}"
+
+
+def _write_shard(target: Path, shard: Shard) -> dict[str, Any]:
+    """This rank's files, on the disk; their entries in the manifest."""
+    from safetensors.torch import save_file
+
+    folder, entries = files.staging_of(target), {}
+    for kind in ("model", "optim"):
+        names = [n for n in shard.tensors if n.startswith("model.") == (kind == "model")]
+        if not names:
+            continue
+        path = folder / f"{kind}-{shard.number:05d}.safetensors"
+        # What torch.distributed.checkpoint's reader of safetensors files wants to know of them.
+        sharding = {name: {"saved_offsets": shard.offsets[name]} for name in names}
+        about = {"DCP_SHARDING_INFO": json.dumps(sharding), "DCP_VERSION": "1.0", "format": "pt"}
+        save_file({name: shard.tensors[name] for name in names}, str(path), metadata=about)
+        with ThreadPoolExecutor(1) as pool, path.open("rb") as file:  # the disk works meanwhile
+            synced = pool.submit(os.fsync, file.fileno())
+            entries[path.name] = files.entry_of(path)
+            synced.result()
+    return entries
+
+
+def _seal(target: Path, state: str, manifest: dict[str, Any], entries: dict[str, Any]) -> None:
+    files.write_synced(files.staging_of(target) / files.STATE, state.encode())
+    files.commit(target, manifest, entries)
