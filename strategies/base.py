@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,6 @@ from . import state
 from .environment import Environment
 from .precision import Precision
 from .units import Recomputation
-
-if TYPE_CHECKING:
-    from .shards import Shard, Take
 
 T = TypeVar("T")
 
@@ -181,7 +178,7 @@ class Strategy(ABC):
         return self.module_tensors(module)
 
     @abstractmethod
-    def shard(self, folder: str, tensors: dict[str, Tensor], take: Take) -> Shard:
+    def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
         """The part of ``tensors`` that this rank is to write into ``folder``. To be called on all ranks.
 
         Args:

@@ -6,7 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,9 +19,6 @@ from .precision import Precision
 from .process_group import host_group, join, writers_group
 from .single import Single
 from .sync_batchnorm import SyncedBatchNorms
-
-if TYPE_CHECKING:
-    from .shards import Shard, Take
 
 _OBJECT = "an object"
 
@@ -157,7 +154,7 @@ class Distributed(Single):
 
     # -- state ---------------------------------------------------------------------------------
 
-    def shard(self, folder: str, tensors: dict[str, Tensor], take: Take) -> Shard:
+    def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
         from .shards import collect
 
         return collect(folder, tensors, take, self._group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,6 @@ from torch.optim import Optimizer
 from . import state
 from .base import Strategy, clear_gradients, parameters_of, refuse_sharded
 from .materialise import is_on_meta, materialise
-
-if TYPE_CHECKING:
-    from .shards import Shard, Take
 
 T = TypeVar("T")
 
@@ -106,10 +103,9 @@ class Single(Strategy):
     def broadcast(self, value: Any, source: int = 0) -> Any:
         return value
 
-    def shard(self, folder: str, tensors: dict[str, Tensor], take: Take) -> Shard:
-        from .shards import collect
-
-        return collect(folder, tensors, take)
+    def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
+        taken = {name: take(name, tensor.detach()) for name, tensor in tensors.items()}
+        return state.Shard(1, taken, {name: [0] * tensor.ndim for name, tensor in taken.items()})
 
     def exchange(self) -> Callable[[Any], list[Any]]:
         return lambda value: [value]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,6 +12,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import PacelineError
+
+Take = Callable[[str, Tensor], Tensor]
+
+
+@dataclass
+class Shard:
+    """What one rank writes.
+
+    Attributes:
+        number: The rank's, from 1.
+        tensors: Parts of tensors by the whole ones' names, on the CPU.
+        offsets: Where each part lies in the whole.
+    """
+
+    number: int = 1
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    offsets: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(t.nbytes for t in self.tensors.values())
 
 
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -90,12 +114,11 @@ def load_tensors(
     """Read safetensors files with torch.distributed.checkpoint; see ``Strategy.load_tensors``."""
     from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
-    from .shards import quietly
-
     reader = HuggingFaceStorageReader(folder)
     stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
     tensors = {name: _empty(stored[name], (like or {}).get(name)) for name in names}
-    with quietly():
+    with warnings.catch_warnings():  # there may be one process only
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
     return tensors
 

@@ -12,19 +12,19 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from ..errors import PacelineError
 from ..strategies.base import Strategy
 from . import checkpoint_files as files
+from .host_copy import HostCopy
 
 if TYPE_CHECKING:
     from ..strategies.shards import Shard
@@ -38,11 +38,13 @@ class Content:
         tensors: By name, ``model.*`` and others; the same ones on several ranks are written once.
         state: Gives the text of state.json; called on rank 0.
         manifest: Plain JSON data that becomes part of the manifest.
+        steady: Names of tensors that nothing changes until ``CheckpointWriter.finish_copy`` is called.
     """
 
     tensors: dict[str, Tensor]
     state: Callable[[], str]
     manifest: dict[str, Any]
+    steady: Collection[str] = ()
 
 
 class Save:
@@ -104,12 +106,16 @@ class CheckpointWriter:
 
     Args:
         on_rank_zero: Runs a function on rank 0 while all wait, and raises its error on all of them.
+
+    Attributes:
+        copying: Whether ``finish_copy`` is to be called before weights change.
     """
 
     def __init__(self, strategy: Strategy, on_rank_zero: Callable[[Callable[[], Any]], Any]) -> None:
         self._strategy, self._on_rank_zero = strategy, on_rank_zero
         self._under_way: Save | None = None
-        self._buffers: dict[str, Tensor] = {}
+        self._copy = HostCopy()
+        self.copying = False
 
     def find(self, target: Path) -> Save | None:
         """The save of ``target``, under way or done; None where there is none. On all ranks."""
@@ -118,7 +124,7 @@ class CheckpointWriter:
         if not self._on_rank_zero(lambda: (target / files.MANIFEST).exists()):
             return None
         found = Save(target)
-        found.run(bool, background=False)
+        found.run(lambda: None, background=False)
         return found
 
     def write(self, target: Path, content: Content, background: bool) -> Save:
@@ -151,27 +157,41 @@ class CheckpointWriter:
             return save
         gather = self._strategy.exchange() if background else self._strategy.gather
         try:
-            shard = self._collect(target, content.tensors, background)
+            shard = self._collect(target, content, background)
         except BaseException:
+            self._copy.end()
             shutil.rmtree(files.staging_of(target), ignore_errors=True)
             raise
 
+        def write() -> dict[str, Any]:
+            if background:
+                self._copy.run()
+            return _write_shard(target, shard)
+
         def work() -> None:
             try:
-                written = _together(gather, target, lambda: _write_shard(target, shard), shard.nbytes)
+                written = _together(gather, target, write, shard.nbytes)
                 entries = {name: entry for part in written for name, entry in part.items()}
                 seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
                 _together(gather, target, seal, len(text))
             except BaseException:
                 shutil.rmtree(files.staging_of(target), ignore_errors=True)
                 raise
+            finally:
+                self._copy.end()
 
         self._under_way = save
         save.run(work, background)
         return save
 
+    def finish_copy(self) -> None:
+        """Wait until tensors may change again; to be called before they do, where ``copying`` is set."""
+        self.copying = False
+        self._copy.finish()
+
     def wait(self) -> None:
         """Wait for the checkpoint under way. Its error stays with it."""
+        self.copying = False
         if self._under_way is not None:
             self._under_way.wait()
             self._under_way = None
@@ -179,27 +199,17 @@ class CheckpointWriter:
     def close(self) -> None:
         """End what is under way, and free the copies."""
         self.wait()
-        self._buffers.clear()
+        self._copy = HostCopy()
 
-    def _collect(self, target: Path, tensors: dict[str, Tensor], background: bool) -> Shard:
+    def _collect(self, target: Path, content: Content, background: bool) -> Shard:
         folder = str(files.staging_of(target))
         if not background:
-            return self._strategy.shard(folder, _unshared(tensors), _as_it_is)
-        shard = self._strategy.shard(folder, tensors, self._copy)
-        if any(not t.is_cpu for t in tensors.values()):
-            torch.accelerator.synchronize()
-        for name in self._buffers.keys() - shard.tensors.keys():
-            del self._buffers[name]
+            return self._strategy.shard(folder, _unshared(content.tensors), _as_it_is)
+        self._copy.begin(content.steady)
+        shard = self._strategy.shard(folder, content.tensors, self._copy.take)
+        self._copy.planned()
+        self.copying = bool(content.steady)
         return shard
-
-    def _copy(self, name: str, tensor: Tensor) -> Tensor:
-        """A copy on the host, into the memory of the last one: new memory costs more than the copy."""
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            pinned = tensor.is_cuda or tensor.is_xpu
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
-            self._buffers[name] = buffer
-        return buffer.copy_(tensor, non_blocking=True)
 
 
 def _as_it_is(name: str, tensor: Tensor) -> Tensor:

@@ -131,7 +131,9 @@ def _settle_folder(trainer: Trainer, source: Path | None) -> None:
         trainer.folder = trainer.on_rank_zero(lambda: _new_folder(trainer, parent))
     folder = trainer.folder
     if folder is not None:
-        trainer.on_rank_zero(lambda: (trainer.lock.take(folder), files.sweep(folder / "checkpoints")))
+        trainer.on_rank_zero(lambda: trainer.lock.take(folder))
+        if trainer.is_global_zero:
+            files.sweep(folder / "checkpoints")
     trainer.run_log.open(trainer.folder, trainer.rank)
 
 

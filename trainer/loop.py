@@ -39,7 +39,7 @@ class TrainLoop:
         module, settings = trainer.module, trainer.settings
         self.trainer, self.state, self.strategy = trainer, trainer.state, trainer.strategy
         self.feed, self.optimization = feed, optimization
-        self.store = trainer.train_store
+        self.store, self.writer = trainer.train_store, trainer.writer
         self.manual = not module.automatic_optimization
         self.training_step = self.strategy.step_function(module, "training_step")
         self.source = source_of(module.training_step)
@@ -81,6 +81,7 @@ class TrainLoop:
         self.agree()
         while not trainer.done:
             self.epoch()
+        self.writer.finish_copy()
         self.agree()  # a signal may have come behind the last word
         if self.manual and not any(o.has_stepped for o in trainer.manual_optimizers):
             trainer.say(
@@ -169,6 +170,8 @@ class TrainLoop:
             strategy.backward(loss)
         if self.touches_gradients or weights:
             self.finish_gradients(sum_of_weights)
+        if self.writer.copying:
+            self.writer.finish_copy()
         if strategy.step(self.optimizer):
             for schedule in self.step_schedules:
                 self.advance(schedule, state.global_step + 1)

@@ -16,7 +16,7 @@ from ..errors import PacelineError, nearest
 from ..strategies import Strategy
 from . import checkpoint_files as files
 from . import snapshot
-from .checkpoint_writer import CheckpointWriter, Save
+from .checkpoint_writer import CheckpointWriter, Content, Save
 from .evaluation import EvaluationLoop
 from .feed import Feed
 from .folder_lock import FolderLock
@@ -48,6 +48,8 @@ _ATTRIBUTE_PEERS = {
     "evaluate": "validate(module, dataloader)",
     "save_model": "save_checkpoint(path)",
 }
+# Between a step's end and the next update these hooks could change weights.
+_BETWEEN = ("on_train_epoch_start", "on_step_start", "on_before_optimizer_step")
 
 
 class Session(Ranks):
@@ -304,7 +306,18 @@ class Session(Ranks):
                 fix="write it in on_step_boundary, or set a flag there and write it then",
             )
         content = snapshot.capture(self, weights_only)
+        if (
+            background
+            and self.module.automatic_optimization
+            and not any(map(self.hooks.__getitem__, _BETWEEN))
+        ):
+            content.steady = self._steady(content)
         return self.writer.write(path, content, background)
+
+    def _steady(self, content: Content) -> set[str]:
+        """What nobody changes before the next update: trained weights, and moments."""
+        trained = {f"model.{n}" for n, p in self.module.named_parameters() if p.requires_grad}
+        return {name for name in content.tensors if name in trained or name.startswith("optim.")}
 
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:
         """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.

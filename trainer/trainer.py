@@ -309,6 +309,7 @@ class Trainer(Session):
             yield signals
         except BaseException as error:
             failed = error
+            self.writer.finish_copy()
             explain(error)
             self.run_log.say("".join(traceback.format_exception(error)), console=False)
             self._call_each("on_exception", failed, self, error)
