@@ -154,7 +154,7 @@ class Strategy(ABC):
         return state.module_tensors(module)
 
     def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
-        """Take what ``load_tensors`` read, and what else the state dict holds."""
+        """Take what ``load_tensors`` read, or whole tensors, and what else the state dict holds."""
         module.load_state_dict(values)
 
     def optimizer_state(
@@ -166,11 +166,7 @@ class Strategy(ABC):
     def load_optimizer(
         self, module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
     ) -> None:
-        """Take back what ``optimizer_state`` gave.
-
-        Raises:
-            PacelineError: when the optimizer's groups are not those of the checkpoint.
-        """
+        """Take back what ``optimizer_state`` gave of an optimizer with the same groups."""
         state.load_optimizer(module, optimizer, tensors, plain)
 
     def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:

@@ -264,7 +264,6 @@ class DeepSpeed(Distributed):
     def load_optimizer(
         self, module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
     ) -> None:
-        state.check_groups(self._groups, plain)
         zero_state.write_optimizer(self._engine, self._named(), state.by_parameter(tensors, plain))
         for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
             group.update({key: value for key, value in saved.items() if key != "params"})

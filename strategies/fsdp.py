@@ -165,6 +165,20 @@ class FSDP(Distributed):
             if isinstance(part, FSDPModule):
                 part.reshard()
 
+    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
+        from torch.distributed.tensor import distribute_tensor
+
+        mine = self.module_tensors(module)
+        for name, value in values.items():
+            if isinstance(value, Tensor) and _is_plain(value) and not _is_plain(mine[name]):
+                shards: Any = mine[name]
+                values = values | {
+                    name: distribute_tensor(
+                        value, shards.device_mesh, shards.placements, src_data_rank=None
+                    )
+                }
+        super().load_module(module, values)
+
     def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
         return {
             name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import PacelineError
-
 Take = Callable[[str, Tensor], Tensor]
 
 
@@ -72,16 +70,6 @@ def by_parameter(tensors: dict[str, Tensor], plain: dict[str, Any]) -> dict[str,
     return found
 
 
-def check_groups(mine: list[list[str]], plain: dict[str, Any]) -> None:
-    """Refuse an optimizer whose groups hold other parameters than the checkpoint's."""
-    if [sorted(g) for g in mine] != [sorted(g["params"]) for g in plain["groups"]]:
-        raise PacelineError(
-            "the optimizer's parameter groups are not those of the checkpoint",
-            got=f"{[len(g) for g in mine]} parameters a group",
-            allowed=f"{[len(g['params']) for g in plain['groups']]}, by the same names",
-        )
-
-
 def load_optimizer(
     module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
 ) -> None:
@@ -94,7 +82,6 @@ def load_optimizer(
         for position, parameter in zip(saved["params"], group["params"], strict=True)
     }
     by_position = {position: names[id(parameter)] for position, parameter in parameters.items()}
-    check_groups([[by_position[i] for i in saved["params"]] for saved in content["param_groups"]], plain)
     by_name = by_parameter(tensors, plain)
     content["state"] = {i: by_name[n] for i, n in by_position.items() if n in by_name}
     for saved, group in zip(content["param_groups"], plain["groups"], strict=True):

@@ -24,7 +24,7 @@ _EVALUATION_PEERS = {
     "test_dataloader": "dataloader",
     "model": "module, the first argument",
 }
-_FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume")
+_FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume", "allow")
 _EVALUATION_ARGUMENTS = ("dataloader", "datamodule", "weights")
 
 

@@ -116,7 +116,7 @@ def sweep(folder: Path) -> None:
     """Remove what an earlier process left half-written or half-deleted."""
     if folder.is_dir():
         for path in folder.iterdir():
-            half_deleted = _is_checkpoint(path, STEP, WEIGHTS) and not (path / MANIFEST).exists()
+            half_deleted = _is_named(path, STEP, WEIGHTS) and not is_checkpoint(path)
             if path.is_dir() and (path.name.startswith(_STAGING) or half_deleted):
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name.startswith(_STAGING):
@@ -260,6 +260,11 @@ def read_state(folder: Path) -> Any:
     return json.loads((folder / STATE).read_bytes())
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Whether this is a finished checkpoint; it may be damaged."""
+    return (folder / MANIFEST).is_file()
+
+
 def finished(folder: Path, kind: str = STEP) -> list[Path]:
     """The checkpoints under ``folder`` that have a manifest, oldest first.
 
@@ -268,11 +273,11 @@ def finished(folder: Path, kind: str = STEP) -> list[Path]:
     """
     if not folder.is_dir():
         return []
-    found = (p for p in folder.iterdir() if _is_checkpoint(p, kind) and (p / MANIFEST).is_file())
+    found = (p for p in folder.iterdir() if _is_named(p, kind) and is_checkpoint(p))
     return sorted(found, key=lambda p: int(p.name.removeprefix(kind)))
 
 
-def _is_checkpoint(path: Path, *kinds: str) -> bool:
+def _is_named(path: Path, *kinds: str) -> bool:
     return any(path.name.startswith(k) and path.name.removeprefix(k).isdigit() for k in kinds)
 
 
@@ -312,7 +317,7 @@ def read_pointer(path: Path) -> Path | None:
         target = path.parent / Path(path.read_text().strip()).name
     except (OSError, UnicodeDecodeError):
         return None
-    return target if (target / MANIFEST).is_file() else None
+    return target if is_checkpoint(target) else None
 
 
 def checksum(content: dict[str, Any]) -> str:

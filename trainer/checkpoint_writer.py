@@ -121,7 +121,7 @@ class CheckpointWriter:
         """The save of ``target``, under way or done; None where there is none. On all ranks."""
         if self._under_way is not None and self._under_way.target == target:
             return self._under_way
-        if not self._on_rank_zero(lambda: (target / files.MANIFEST).exists()):
+        if not self._on_rank_zero(lambda: files.is_checkpoint(target)):
             return None
         found = Save(target)
         found.run(lambda: None, background=False)
@@ -166,7 +166,7 @@ class CheckpointWriter:
         def write() -> dict[str, Any]:
             if background:
                 self._copy.run()
-            return _write_shard(target, shard)
+            return write_shard(target, shard)
 
         def work() -> None:
             try:
@@ -278,8 +278,8 @@ def _size(count: int) -> str:
     return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
-def _write_shard(target: Path, shard: Shard) -> dict[str, Any]:
-    """This rank's files, on the disk; their entries in the manifest."""
+def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
+    """This rank's files in the staging folder of ``target``, synced; their entries in the manifest."""
     from safetensors.torch import save_file
 
     folder, entries = files.staging_of(target), {}

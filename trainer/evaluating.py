@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError
-from . import snapshot
+from . import checkpoint_files as files
 from .evaluation import PHASES, EvaluationLoop
 from .predictions import GatheredPredictions, Predictions, PredictionWriter
-from .run import find_checkpoint
 from .sources import evaluation_feeds, find_data, require_step
+from .weights import find_weights, load_weights
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -32,12 +32,12 @@ def prepare(
         )
     trainer.strategy.setup(module, lambda: None)
     if weights is not None:
-        found = trainer.on_rank_zero(
-            lambda: trainer.best if weights == "best" else find_checkpoint(weights)
-        )
+        found = trainer.on_rank_zero(lambda: trainer.best if weights == "best" else find_weights(weights))
         if found is None:
             raise PacelineError("there is no best checkpoint", fix="Checkpoint(monitor=...)")
-        snapshot.load_weights(module, found, trainer.strategy)
+        if files.is_checkpoint(found):
+            files.verify_together(found, trainer.strategy)
+        load_weights(module, found, trainer.strategy)
     feeds = evaluation_feeds(trainer, stage, data)
     trainer.feeds = list(feeds.values())
     return EvaluationLoop(trainer, stage, feeds)

@@ -56,7 +56,7 @@ def check_module(trainer: Trainer) -> None:
         )
 
 
-def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> TrainLoop:
+def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: frozenset[str]) -> TrainLoop:
     """Data, folder, optimizers, checkpoint, first lines: a loop that is ready to run."""
     arguments, module, strategy = trainer.settings, trainer.module, trainer.strategy
     seed_everything(arguments.seed)
@@ -86,7 +86,7 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None) -> Train
     if trainer.rank:  # what is drawn in the model from here on is another rank's own
         seed_everything(derive(arguments.seed, trainer.rank))
     _check_monitored_phases(trainer, bool(validation))
-    inexact = snapshot.restore(trainer, source) if source is not None else []
+    inexact = snapshot.restore(trainer, source, allow) if source is not None else []
     _settle_folder(trainer, source)
     trainer.state.global_batch = feed.step_size or 0
     for line in first_lines(trainer, feed, source, inexact):

@@ -288,8 +288,8 @@ class TrainLoop:
             for schedule in self.optimization.of_interval("epoch"):
                 self.advance(schedule, state.epoch + 1)
         state.validated = False
-        state.epoch, state.epoch_start = state.epoch + 1, state.global_step
-        state.position = state.batch_idx = 0
+        state.epoch += 1
+        state.begin_epoch()
 
     def advance(self, schedule: Schedule, count: int) -> None:
         """Step a schedule if this is one of its turns."""

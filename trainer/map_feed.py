@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from ..errors import PacelineError
 from .batch import count_samples
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
+from .fingerprint import content_of
 from .order import Layout, Piece
 from .rng import (
     cpu_state,
@@ -234,7 +235,8 @@ class MapFeed(Feed):
         return [i for unit in items for i in unit] if self._units and self._collates else items
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"dataset": type(self.data.dataset).__name__, "samples": self._length()}
+        dataset = self.data.dataset
+        return {"dataset": type(dataset).__name__, "samples": self._length()} | content_of(dataset)
 
     def close(self) -> None:
         end_workers(self._loader)

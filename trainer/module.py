@@ -205,13 +205,15 @@ class TrainModule(Hooks, nn.Module):
         """Build the module from a checkpoint's ``hparams`` and load its weights, on the CPU.
 
         Args:
-            path: A checkpoint folder, or a run folder (its best checkpoint, else its latest).
+            path: A checkpoint folder, or a run folder (its best checkpoint, else its latest). Weights that
+                others wrote are read too: a Lightning ``.ckpt``, a folder of Accelerate's, a bare state
+                dict, pickled or as safetensors; nothing in a pickle is run.
             arguments: Constructor arguments that replace the recorded ones, or were not plain data.
 
         Raises:
             PacelineError: for a damaged checkpoint, missing arguments, and weights of another model.
         """
-        from .snapshot import build_from_checkpoint
+        from .weights import build_from_checkpoint
 
         return build_from_checkpoint(cls, path, arguments)
 

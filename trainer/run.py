@@ -13,6 +13,7 @@ import yaml
 from ..callbacks.jsonl import read_rows
 from ..errors import PacelineError, nearest
 from . import checkpoint_files as files
+from .foreign import is_readable
 from .run_folder import numbered
 
 if TYPE_CHECKING:
@@ -107,8 +108,11 @@ class Run:
         Raises:
             PacelineError: when there is no checkpoint, or the module's class cannot be imported.
         """
-        folder = (self.best if which == "best" else None) or self.latest
-        if folder is None:
+        if which == "best":
+            folder = find_checkpoint(self.folder, weights=True)
+        elif self.latest is not None:
+            folder = self.latest
+        else:
             raise PacelineError("the run has no checkpoint", where=str(self.folder))
         name = files.read_manifest(folder)["module"]["class"]
         where, _, qualified = name.partition(":")
@@ -134,18 +138,23 @@ class Metrics(dict[str, Series]):
         )
 
 
-def find_checkpoint(path: Any) -> Path:
+def find_checkpoint(path: Any, weights: bool = False) -> Path:
     """The checkpoint folder that ``path`` is, or the best, else latest, of the run folder it is.
+
+    Args:
+        weights: One of weights only will do.
 
     Raises:
         PacelineError: when it is neither.
     """
     folder = Path(path)
-    if (folder / files.MANIFEST).is_file():
+    if files.is_checkpoint(folder):
         return folder
     if (folder / "config.yaml").is_file():
         run = Run(folder)
         found = run.best or run.latest
+        if found is None and weights:
+            found = next(reversed(files.finished(folder / "checkpoints", files.WEIGHTS)), None)
         if found is not None:
             return found
     raise PacelineError(
@@ -165,6 +174,14 @@ def find_resume(trainer: Session, resume: str | Path) -> Path | None:
             for a run that another process has under way.
         CheckpointError: for one that is damaged; ``"latest"`` and ``"auto"`` take the one before.
     """
+    if not isinstance(resume, (str, Path)):
+        raise PacelineError(
+            "fit(resume=...) says where to go on from",
+            got=resume,
+            allowed="'auto', 'latest', 'best', or the path of a checkpoint or run",
+        )
+    if is_readable(Path(resume)):
+        raise _only_weights(Path(resume), trainer)
     parent = Path(trainer.settings.run_dir) / trainer.name
     runs = trainer.on_rank_zero(lambda: [folder for _, folder in reversed(numbered(parent))])
     found: Path | None = None
@@ -186,7 +203,18 @@ def find_resume(trainer: Session, resume: str | Path) -> Path | None:
             fix='resume="auto" starts fresh where there is none',
         )
     files.verify_together(found, trainer.strategy)
+    if files.read_manifest(found)["weights_only"]:
+        raise _only_weights(found, trainer)
     return found
+
+
+def _only_weights(path: Path, trainer: Session) -> PacelineError:
+    name = type(trainer.module).__name__
+    return PacelineError(
+        "a run cannot go on from weights alone",
+        where=str(path),
+        fix=f"module = {name}.load_from_checkpoint({str(path)!r}), and fit(module, ...) without resume",
+    )
 
 
 def _newest_of(trainer: Session, run: Path) -> Path | None:

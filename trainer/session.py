@@ -18,6 +18,7 @@ from . import checkpoint_files as files
 from . import snapshot
 from .checkpoint_writer import CheckpointWriter, Content, Save
 from .evaluation import EvaluationLoop
+from .export import export
 from .feed import Feed
 from .folder_lock import FolderLock
 from .manual import ManualOptimizer
@@ -329,7 +330,7 @@ class Session(Ranks):
         Raises:
             PacelineError: when there is no such submodule.
         """
-        return snapshot.export(self, Path(folder), submodule)
+        return export(self, Path(folder), submodule)
 
     def keep_checkpoints(self, pointers: dict[str, str], dropped: list[str]) -> None:
         """Bring ``checkpoints/`` up to date behind a new one. Rank 0 does.

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from ..errors import PacelineError, nearest
-from ..strategies import Single, Strategy
 from . import checkpoint_files as files
 from .batch import map_tensors
 from .checkpoint_writer import Content
+from .differences import callback_differences, data_differences, refuse_differences
 from .metrics import metric_parts
-from .optimization import Optimization
 from .plain import decode, encode, is_plain
 from .rng import full_state, set_full_state
+from .weights import load_verified, stored_shapes
 
 if TYPE_CHECKING:
-    from .module import TrainModule
     from .session import Session
-
-M = TypeVar("M", bound="TrainModule")
 
 
 def capture(trainer: Session, weights_only: bool) -> Content:
@@ -82,7 +78,10 @@ def _whole_state(
         "counters": counters,
         "ranks": strategy.gather(of_rank),
         "optimizers": numbers,
-        "schedulers": [s.scheduler.state_dict() for s in trainer.optimization.schedules],
+        "schedulers": [
+            {"class": type(s.scheduler).__name__, "state": s.scheduler.state_dict()}
+            for s in trainer.optimization.schedules
+        ],
         "precision": strategy.precision.state_dict(),
         "callbacks": {c.state_key: c.state_dict() for c in trainer.callbacks},
         "metrics": {"latest": trainer.metrics, "train": trainer.train_store.state_dict()},
@@ -93,32 +92,41 @@ def _whole_state(
     return tensors, state
 
 
-def restore(trainer: Session, folder: Path) -> list[str]:
-    """Put a run back where a verified checkpoint left it. Returns what cannot be exact."""
+def restore(trainer: Session, folder: Path, allow: Collection[str] = ()) -> list[str]:
+    """Put a run back where a verified checkpoint left it. To be called on all ranks.
+
+    Args:
+        allow: What may differ from the checkpoint: ``"data"``.
+
+    Returns:
+        What cannot be exact.
+
+    Raises:
+        PacelineError: one report of what differs otherwise, before anything is loaded.
+    """
     manifest = files.read_manifest(folder)
-    state: dict[str, Any] = decode(files.read_state(folder))
+    encoded = files.read_state(folder)
+    state: dict[str, Any] = decode(encoded)
     module, strategy = trainer.module, trainer.strategy
-    names = stored_names(folder, manifest)
-    load_weights(module, folder, strategy, names)
-    _load_gradients(trainer, folder, names, manifest["world"]["size"])
-    optimizers = trainer.optimization.optimizers
-    if len(optimizers) != len(state["optimizers"]):
-        raise PacelineError(
-            "the checkpoint has another number of optimizers",
-            got=f"{len(optimizers)} now, {len(state['optimizers'])} in {folder}",
-        )
+    shapes = stored_shapes(folder, manifest)
+    refuse_differences(trainer, folder, manifest, state, shapes, allow)
+    names = [name.removeprefix("model.") for name in shapes if name.startswith("model.")]
+    load_verified(module, folder, strategy, names, encoded["extra_state"])
+    _load_gradients(trainer, folder, list(shapes), manifest["world"]["size"])
     parameters = dict(module.named_parameters())
-    for index, optimizer in enumerate(optimizers):
+    for index, optimizer in enumerate(trainer.optimization.optimizers):
         prefix = f"optim.{index}."
-        wanted = [name for name in names if name.startswith(prefix)]
+        wanted = [name for name in shapes if name.startswith(prefix)]
         owners = {n: n.removeprefix(prefix).rpartition(".")[0] for n in wanted}
         like: dict[str, Tensor] = {n: parameters[o] for n, o in owners.items() if o in parameters}
         found = strategy.load_tensors(str(folder), wanted, like) if wanted else {}
         tensors = {name.removeprefix(prefix): value for name, value in found.items()}
         strategy.load_optimizer(module, optimizer, tensors, state["optimizers"][str(index)])
-    _load_schedulers(trainer.optimization, state["schedulers"])
+    for schedule, saved in zip(trainer.optimization.schedules, state["schedulers"], strict=True):
+        schedule.scheduler.load_state_dict(saved["state"])
     strategy.precision.load_state_dict(state["precision"])
     trainer.state.load_state_dict(state["counters"])
+    inexact = callback_differences(trainer, state["callbacks"])
     for callback in trainer.callbacks:
         if state["callbacks"].get(callback.state_key):
             callback.load_state_dict(state["callbacks"][callback.state_key])
@@ -126,7 +134,12 @@ def restore(trainer: Session, folder: Path) -> list[str]:
     if trainer.datamodule is not None and state["datamodule"]:
         trainer.datamodule.load_state_dict(state["datamodule"])
     trainer.hooks.call("on_load_checkpoint", trainer, state["hooks"])
-    return _load_rank(trainer, state["ranks"], state["metrics"]["train"])
+    inexact += _load_rank(trainer, state["ranks"], state["metrics"]["train"])
+    other_data = data_differences(trainer, manifest)
+    if other_data:
+        trainer.state.begin_epoch()
+        trainer.feeds[0].load_state_dict({})
+    return inexact + other_data
 
 
 def _owner(gradient: Tensor, rank: int) -> str:
@@ -183,135 +196,6 @@ def _load_rank(trainer: Session, ranks: list[dict[str, Any]], logged: dict[str, 
     else:
         trainer.load_feed_state(ranks[0]["data"])
     return [inexact]
-
-
-def stored_names(folder: Path, manifest: dict[str, Any]) -> list[str]:
-    """The names of all tensors in a checkpoint."""
-    from safetensors import safe_open
-
-    names: list[str] = []
-    for file in manifest["files"]:
-        if file.endswith(".safetensors"):
-            with safe_open(folder / file, framework="pt") as content:
-                names += content.keys()
-    return names
-
-
-def load_weights(
-    module: nn.Module, folder: Path, strategy: Strategy, names: list[str] | None = None
-) -> None:
-    """Load a checkpoint's weights into ``module``. To be called on all ranks.
-
-    Args:
-        names: All tensors of a checkpoint that is verified already; None verifies it.
-
-    Raises:
-        PacelineError: one report of everything missing, unexpected or of another shape.
-    """
-    if names is None:
-        files.verify_together(folder, strategy)
-        names = stored_names(folder, files.read_manifest(folder))
-    stored = {n.removeprefix("model."): n for n in names if n.startswith("model.")}
-    mine = strategy.module_tensors(module)
-    like = {full: mine[name] for name, full in stored.items() if name in mine}
-    loaded = strategy.load_tensors(str(folder), stored.values(), like)
-    values = {name: loaded[full] for name, full in stored.items()}
-    differences = [f"missing in the checkpoint: {n}" for n in mine if n not in values]
-    differences += [f"not in the model: {n}" for n in values if n not in mine]
-    differences += [
-        f"{n}: shape {list(values[n].shape)} in the checkpoint, {list(mine[n].shape)} in the model"
-        for n in mine
-        if n in values and values[n].shape != mine[n].shape
-    ]
-    if differences:
-        more = f"\n    and {len(differences) - 6} more" if len(differences) > 6 else ""
-        raise PacelineError(
-            f"the checkpoint is of another model: {len(differences)} differences",
-            where=str(folder),
-            got="\n    " + "\n    ".join(differences[:6]) + more,
-        )
-    extra = decode(files.read_state(folder)["extra_state"])
-    strategy.load_module(module, {**values, **extra})
-
-
-def export(trainer: Session, folder: Path, submodule: str | None) -> Path:
-    """``Trainer.export``. To be called on all ranks; rank 0 writes."""
-    module = trainer.module
-    parts = dict(module.named_modules())
-    if submodule is not None and submodule not in parts:
-        raise PacelineError(
-            f"{type(module).__name__} has no submodule {submodule!r}",
-            meant=nearest(submodule, parts),
-        )
-    part, prefix = (module, "") if submodule is None else (parts[submodule], f"{submodule}.")
-    everything = trainer.strategy.full_tensors(module)
-    tensors = {n.removeprefix(prefix): v for n, v in everything.items() if n.startswith(prefix)}
-    trainer.on_rank_zero(lambda: _write_export(module, part, tensors, folder))
-    return folder
-
-
-def _write_export(module: TrainModule, part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    # Tied weights are written once, under their first name, as safetensors has it.
-    once = {n for n, _ in [*part.named_parameters(), *part.named_buffers()]}
-    kept = {n: v.detach().to("cpu", copy=True).contiguous() for n, v in tensors.items() if n in once}
-    save_file(kept, str(folder / "model.safetensors"), metadata={"format": "pt"})
-    about = {
-        "class": f"{type(part).__module__}:{type(part).__qualname__}",
-        "hparams": {k: v for k, v in module.hparams.items() if is_plain(v)},
-    }
-    (folder / "config.json").write_text(json.dumps(encode(about), indent=1) + "\n")
-
-
-def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:
-    """``TrainModule.load_from_checkpoint``."""
-    from .run import find_checkpoint
-
-    folder = find_checkpoint(path)
-    manifest = files.verify(folder)
-    recorded = manifest["module"]
-    missing = [name for name in recorded["not_plain"] if name not in arguments]
-    if missing:
-        raise PacelineError(
-            f"{cls.__name__}.load_from_checkpoint needs what is no plain data: {', '.join(missing)}",
-            fix=f"{cls.__name__}.load_from_checkpoint(path, {missing[0]}=...)",
-        )
-    hparams = {name: decode(value) for name, value in recorded["hparams"].items()} | arguments
-    positional = _by_position(cls, hparams)
-    module = cls(*positional, **hparams)
-    if not vars(module).get("_configured"):
-        module.configure_model()
-        vars(module)["_configured"] = True
-    load_weights(module, folder, Single(), stored_names(folder, manifest))
-    return module
-
-
-def _by_position(cls: type, hparams: dict[str, Any]) -> list[Any]:
-    """Take out of ``hparams`` what must be passed by position: ``*args``, and all that stands before."""
-    parameters = list(inspect.signature(cls).parameters.values())
-    kinds = [p.kind for p in parameters]
-    last = -1
-    for kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
-        if kind in kinds:
-            last = max(last, len(kinds) - 1 - kinds[::-1].index(kind))
-    positional: list[Any] = []
-    for parameter in parameters[: last + 1]:
-        many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-        value = hparams.pop(parameter.name, () if many else parameter.default)
-        positional += value if many else [value]
-    return positional
-
-
-def _load_schedulers(optimization: Optimization, states: list[dict[str, Any]]) -> None:
-    if len(states) != len(optimization.schedules):
-        raise PacelineError(
-            "the checkpoint has another number of learning rate schedules",
-            got=f"{len(optimization.schedules)} now, {len(states)} in the checkpoint",
-        )
-    for schedule, state in zip(optimization.schedules, states, strict=True):
-        schedule.scheduler.load_state_dict(state)
 
 
 def _metric_objects(module: nn.Module, trainer: Session) -> dict[str, Any]:

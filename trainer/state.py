@@ -38,6 +38,11 @@ class TrainState:
     validated_step: int = -1
     global_batch: int = 0
 
+    def begin_epoch(self) -> None:
+        """Nothing of the epoch under way is done."""
+        self.epoch_start = self.global_step
+        self.position = self.batch_idx = 0
+
     def state_dict(self) -> dict[str, Any]:
         """All counters, as plain data."""
         return asdict(self)

@@ -35,6 +35,7 @@ from . import evaluating, fitting, invariance
 from .calls import refuse_unknown
 from .determinism import deterministic
 from .diagnosis import explain
+from .differences import check_allowed
 from .evaluation import EvaluationLoop
 from .invariance import Invariance
 from .manual import ManualOptimizer
@@ -149,6 +150,7 @@ class Trainer(Session):
         val_dataloader: Any = None,
         datamodule: Any = None,
         resume: str | Path | None = None,
+        allow: str | Sequence[str] = (),
         **unknown: Never,
     ) -> Run:
         """Train ``module`` until the first limit is reached or a stop is asked for.
@@ -157,6 +159,7 @@ class Trainer(Session):
             train_dataloader: A DataLoader, or any object with ``__iter__`` over batches.
             val_dataloader: One, or a list or dict of several.
             resume: ``"auto"``, ``"latest"``, ``"best"`` or the path of a checkpoint or run.
+            allow: What may differ from that checkpoint: ``"data"``.
 
         Raises:
             PacelineError: for mistakes, before anything is computed where that is possible.
@@ -168,7 +171,7 @@ class Trainer(Session):
             fitting.check_module(self)
             self.strategy.precision.attach(self.strategy.device)
             data = fitting.FitData(train_dataloader, val_dataloader, datamodule)
-            loop = fitting.prepare(self, data, resume)
+            loop = fitting.prepare(self, data, resume, check_allowed(allow))
             loop.agree()  # a callback may have asked for a stop when it got its state back
             self.manual_optimizers = [ManualOptimizer(o, self) for o in self.optimization.optimizers]
             if self.done:

@@ -15,7 +15,7 @@ import torch
 from paceline import Run
 from paceline.strategies import Single
 from paceline.trainer import checkpoint_files
-from paceline.trainer.snapshot import stored_names
+from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("manual_job.py")
 SECONDS = 240
@@ -98,7 +98,7 @@ def tensors(run: Run) -> dict[str, torch.Tensor]:
     """Weights and optimizer state. Gradients are kept too, but not all of them are anybody's any more."""
     assert run.latest is not None
     manifest = checkpoint_files.verify(run.latest)
-    found = Single().load_tensors(str(run.latest), stored_names(run.latest, manifest))
+    found = Single().load_tensors(str(run.latest), stored_shapes(run.latest, manifest))
     return {name: value for name, value in found.items() if not name.startswith("grad.")}
 
 

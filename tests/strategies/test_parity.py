@@ -14,7 +14,7 @@ import torch
 from paceline import Run
 from paceline.strategies import Single
 from paceline.trainer import checkpoint_files
-from paceline.trainer.snapshot import stored_names
+from paceline.trainer.weights import stored_shapes
 
 VALIDATION = 37
 JOB = Path(__file__).with_name("parity_job.py")
@@ -81,7 +81,7 @@ def trained(tmp_path_factory):
 def tensors(run: Run) -> dict[str, torch.Tensor]:
     assert run.latest is not None
     manifest = checkpoint_files.verify(run.latest)
-    return Single().load_tensors(str(run.latest), stored_names(run.latest, manifest))
+    return Single().load_tensors(str(run.latest), stored_shapes(run.latest, manifest))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from paceline import Run
 from paceline.strategies import Single
 from paceline.trainer import checkpoint_files
-from paceline.trainer.snapshot import stored_names
+from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("token_job.py")
 SECONDS = 150
@@ -69,7 +69,7 @@ def two_ranks(tmp_path_factory):
 def tensors(run: Run) -> dict[str, torch.Tensor]:
     assert run.latest is not None
     manifest = checkpoint_files.verify(run.latest)
-    return Single().load_tensors(str(run.latest), stored_names(run.latest, manifest))
+    return Single().load_tensors(str(run.latest), stored_shapes(run.latest, manifest))
 
 
 def same(one: Run, many: Run, tolerance: float) -> None:

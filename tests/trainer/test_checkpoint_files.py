@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.trainer import checkpoint_files as files
-from paceline.trainer import snapshot
+from paceline.trainer import weights
 from paceline.trainer.checkpoint_writer import CheckpointWriter, Content
 
 
@@ -61,7 +61,7 @@ def test_the_folder_is_the_documented_one(run):
     for name, entry in manifest["files"].items():
         assert entry["bytes"] == (run.latest / name).stat().st_size
     assert {"counters", "world", "config", "metrics", "data", "module"} <= set(manifest)
-    assert manifest["data"] == {"dataset": "TensorDataset", "samples": 12}
+    assert manifest["data"].items() >= {"dataset": "TensorDataset", "samples": 12}.items()
 
 
 def test_plain_safetensors_reads_the_weights_by_name(run):
@@ -218,7 +218,7 @@ def test_killed_while_saving_keeps_the_checkpoint_before(tmp_path):
 
 def test_another_model_is_one_report(run):
     with pytest.raises(PacelineError) as caught:
-        snapshot.load_weights(Net(width=5), run.latest, train_strategy())
+        weights.load_weights(Net(width=5), run.latest, train_strategy())
     text = str(caught.value)
     assert "net.weight: shape [4, 3] in the checkpoint, [5, 3] in the model" in text
     assert "3 differences" in text

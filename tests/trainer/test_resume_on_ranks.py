@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from paceline import Run
 from paceline.strategies import Single
 from paceline.trainer import checkpoint_files
-from paceline.trainer.snapshot import stored_names
+from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
 SECONDS = 240
@@ -63,7 +63,7 @@ def folder(tmp_path_factory) -> Path:
 def tensors(checkpoint: Path | None) -> dict[str, torch.Tensor]:
     assert checkpoint is not None
     manifest = checkpoint_files.verify(checkpoint)
-    return Single().load_tensors(str(checkpoint), stored_names(checkpoint, manifest))
+    return Single().load_tensors(str(checkpoint), stored_shapes(checkpoint, manifest))
 
 
 def final(folder: Path, name: str) -> dict[str, torch.Tensor]:
