@@ -22,6 +22,10 @@ app = typer.Typer(
 )
 
 
+checkpoint = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at checkpoints.")
+app.add_typer(checkpoint, name="checkpoint")
+
+
 @app.command()
 def fit(
     recipe: Annotated[str, typer.Argument(help="A name from `paceline recipes`.")],
@@ -66,6 +70,62 @@ def launch(
     from paceline.strategies import launch as start
 
     raise typer.Exit(start(script))
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest one.")],
+    folder: Annotated[Path, typer.Argument(help="Where model.safetensors and config.json go.")],
+    submodule: Annotated[str | None, typer.Option(help="Only this part, by its dotted name.")] = None,
+) -> None:
+    """Write a checkpoint's weights as one file that plain torch loads."""
+    from paceline.trainer import checkpoint_commands
+    from paceline.trainer.export import export_checkpoint
+
+    export_checkpoint(checkpoint_commands.one_checkpoint(source), folder, submodule)
+    typer.echo(f"{folder}/model.safetensors")
+
+
+@checkpoint.command()
+def ls(path: Annotated[Path, typer.Argument(help="A run, or any folder above.")] = Path("runs")) -> None:
+    """List checkpoints."""
+    from paceline.trainer import checkpoint_commands
+
+    for line in checkpoint_commands.list_checkpoints(path):
+        typer.echo(line)
+
+
+@checkpoint.command()
+def verify(path: Annotated[Path, typer.Argument(help="A checkpoint, a run, or any folder above.")]) -> None:
+    """Read every file and compare its checksums; exit code 1 when one is damaged."""
+    from paceline.trainer import checkpoint_commands
+
+    whole = True
+    for line, good in checkpoint_commands.verify_checkpoints(path):
+        typer.echo(line)
+        whole = whole and good
+    raise typer.Exit(0 if whole else 1)
+
+
+@checkpoint.command()
+def show(path: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its newest one.")]) -> None:
+    """Show what is in a checkpoint."""
+    from paceline.trainer import checkpoint_commands
+
+    for line in checkpoint_commands.show_checkpoint(path):
+        typer.echo(line)
+
+
+@checkpoint.command()
+def consolidate(
+    source: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest one.")],
+    target: Annotated[Path, typer.Argument(help="The new checkpoint's folder.")],
+) -> None:
+    """Write a checkpoint of many ranks again as one device would have."""
+    from paceline.trainer import checkpoint_commands
+    from paceline.trainer.export import consolidate as write
+
+    typer.echo(write(checkpoint_commands.one_checkpoint(source), target))
 
 
 @app.command()

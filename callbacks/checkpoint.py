@@ -144,6 +144,7 @@ class Checkpoint(Callback):
     def _judge(self, trainer: Trainer) -> None:
         """Before anything is saved, so that every checkpoint knows of every verdict."""
         assert self._monitor is not None
+        self._settle(trainer)  # a best that could not be written is none
         value = trainer.require_metric(self._monitor.name, "Checkpoint")
         if self._monitor.better(value, self.best_score):
             self.best_score, self._best, self._improved = value, self._name_at(trainer), True

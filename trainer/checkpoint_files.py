@@ -20,10 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError
-from ..strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from ..strategies.base import Strategy
 
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -143,6 +145,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise CheckpointError("the manifest is damaged: it is no whole JSON", where=str(path)) from None
+    if stated != checksum(content):  # every format keeps this rule
+        raise CheckpointError("the manifest is damaged: it does not match its checksum", where=str(path))
     if version > FORMAT:
         raise NewerFormatError(
             "the checkpoint is of a newer format than this version reads",
@@ -151,8 +155,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             allowed=f"format {FORMAT} and older",
             fix="update paceline",
         )
-    if stated != checksum(content):
-        raise CheckpointError("the manifest is damaged: it does not match its checksum", where=str(path))
     if not _lists_files(content):
         raise CheckpointError("the manifest is damaged: it does not list its files", where=str(path))
     return content
@@ -256,8 +258,15 @@ def _verify_blocks(folder: Path, manifest: dict[str, Any], blocks: list[tuple[st
 
 
 def read_state(folder: Path) -> Any:
-    """What is in state.json."""
-    return json.loads((folder / STATE).read_bytes())
+    """What is in state.json.
+
+    Raises:
+        CheckpointError: when it is no JSON.
+    """
+    try:
+        return json.loads((folder / STATE).read_bytes())
+    except (ValueError, RecursionError):
+        raise CheckpointError("this file of the checkpoint is no JSON", where=str(folder / STATE)) from None
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -323,6 +332,12 @@ def read_pointer(path: Path) -> Path | None:
 def checksum(content: dict[str, Any]) -> str:
     """The manifest's own: SHA-256 of the rest of it."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def shown_size(count: int) -> str:
+    """A number of bytes as people read it: ``1.5 GB``."""
+    power = max(p for p in range(4) if count >= 1000**p or p == 0)
+    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
 def _crc(path: Path, start: int, length: int) -> str:

@@ -259,7 +259,9 @@ def _together(
         if len(everyone) > 1:
             problem = f"on rank {rank}: {problem}"
         total, free = sum(n for _, _, n in everyone), shutil.disk_usage(target.parent).free
-        raise _not_written(target, f"{problem}; {_size(total)} needed, {_size(free)} free")
+        raise _not_written(
+            target, f"{problem}; {files.shown_size(total)} needed, {files.shown_size(free)} free"
+        )
     return [result for result, _, _ in everyone]
 
 
@@ -271,11 +273,6 @@ def _not_written(target: Path, problem: str) -> files.CheckpointError:
         got=problem,
         fix="make room, or keep fewer of them: Checkpoint(keep=...)" if full else None,
     )
-
-
-def _size(count: int) -> str:
-    power = max(p for p in range(4) if count >= 1000**p or p == 0)
-    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
 def write_shard(target: Path, shard: Shard) -> dict[str, Any]:

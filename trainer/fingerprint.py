@@ -33,7 +33,8 @@ def _add(item: Any, value: int) -> int:
         for key in item:
             value = _add(item[key], value)
     elif isinstance(item, Tensor):
-        value = zlib.crc32(item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(), value)
+        raw = item.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        value = zlib.crc32(raw.numpy().tobytes(), value)
     elif isinstance(item, np.ndarray) and item.dtype.kind in "biuf":
         value = zlib.crc32(np.ascontiguousarray(item).tobytes(), value)
     elif isinstance(item, (bool, int, float, str)):

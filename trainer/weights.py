@@ -25,21 +25,37 @@ _SHOWN = 6
 
 
 def stored_shapes(folder: Path, manifest: dict[str, Any]) -> dict[str, list[int]]:
-    """The shapes of all tensors in a checkpoint, by name; of one in parts, the whole one's."""
-    from safetensors import safe_open
+    """The shapes of all tensors in a checkpoint, by name; of one in parts, the whole one's.
+
+    Raises:
+        CheckpointError: for a file that is no safetensors file.
+    """
+    from safetensors import SafetensorError
 
     shapes: dict[str, list[int]] = {}
     for file in manifest["files"]:
-        if not file.endswith(".safetensors"):
-            continue
-        with safe_open(folder / file, framework="pt") as content:
-            offsets = json.loads((content.metadata() or {}).get("DCP_SHARDING_INFO", "{}"))
-            for name in content.keys():  # noqa: SIM118
-                part = content.get_slice(name).get_shape()
-                start = offsets.get(name, {}).get("saved_offsets", [0] * len(part))
-                ends = [a + b for a, b in zip(start, part, strict=True)]
-                shapes[name] = [max(pair) for pair in zip(shapes.get(name, ends), ends, strict=True)]
+        if file.endswith(".safetensors"):
+            try:
+                _add_shapes(folder / file, shapes)
+            except (SafetensorError, ValueError, TypeError, AttributeError) as error:
+                raise files.CheckpointError(
+                    "this file of the checkpoint is no safetensors file",
+                    where=str(folder / file),
+                    got=str(error),
+                ) from None
     return shapes
+
+
+def _add_shapes(path: Path, shapes: dict[str, list[int]]) -> None:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as content:
+        offsets = json.loads((content.metadata() or {}).get("DCP_SHARDING_INFO", "{}"))
+        for name in content.keys():  # noqa: SIM118
+            part = content.get_slice(name).get_shape()
+            start = offsets.get(name, {}).get("saved_offsets", [0] * len(part))
+            ends = [a + b for a, b in zip(start, part, strict=True)]
+            shapes[name] = [max(pair) for pair in zip(shapes.get(name, ends), ends, strict=True)]
 
 
 def weight_differences(mine: dict[str, Tensor], shapes: dict[str, list[int]]) -> list[str]:

@@ -1,0 +1,336 @@
+"""Checkpoints written while training goes on hold the state of their step, bit for bit, and fail aloud."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import safetensors.torch
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import PacelineError, Run, Trainer, TrainModule
+from paceline.callbacks import Callback, Checkpoint
+from paceline.trainer import checkpoint_files as files
+from paceline.trainer import host_copy
+
+
+class Net(TrainModule):
+    def __init__(self, tied=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 4))
+        self.head = nn.Linear(4, 4)
+        if tied:
+            self.head.weight = self.net[0].weight
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def training_step(self, batch):
+        return self.head(self.net(batch[0])).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=0.05)
+
+
+def data():
+    return DataLoader(TensorDataset(torch.randn(40, 4, generator=torch.Generator().manual_seed(1))), 8)
+
+
+def fit(folder, *callbacks, module=None, **settings):
+    usual = {"accelerator": "cpu", "progress": False, "loggers": False, "max_epochs": 2}
+    trainer = Trainer(run_dir=folder, name="n", callbacks=callbacks, **(usual | settings))
+    return trainer, trainer.fit(module or Net(), data())
+
+
+def tensors(checkpoint):
+    found = {}
+    for path in checkpoint.glob("*.safetensors"):
+        found |= load_file(path)
+    return found
+
+
+def same(first, second):
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+class SlowCopy:
+    """The thread's copy takes its time, so that forward and backward come in between."""
+
+    def __init__(self, monkeypatch, seconds=0.02):
+        run = host_copy.HostCopy.run
+
+        def slowly(copy):
+            time.sleep(seconds)
+            run(copy)
+
+        monkeypatch.setattr(host_copy.HostCopy, "run", slowly)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("hooks", [False, True])
+def test_they_equal_those_that_training_waited_for(tmp_path, monkeypatch, tied, hooks):
+    class Watches(Callback):
+        def on_step_start(self, trainer):
+            pass
+
+    more = [Watches()] if hooks else []
+    _, waited = fit(tmp_path / "a", Checkpoint(1, keep=None, background=False), *more, module=Net(tied))
+    SlowCopy(monkeypatch)
+    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), *more, module=Net(tied))
+    assert [p.name for p in run.checkpoints] == [f"step-{n:08d}" for n in range(1, 11)]
+    for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
+        same(tensors(one), tensors(other))
+        files.verify(other)
+
+
+def test_the_copy_waits_for_nothing_but_the_update(tmp_path, monkeypatch):
+    """While the copy is taken the next forward and backward run; weights change only behind it."""
+    order = []
+    run, step = host_copy.HostCopy.run, torch.optim.AdamW.step
+
+    def slowly(copy):
+        time.sleep(0.1)
+        run(copy)
+        order.append("copied")
+
+    monkeypatch.setattr(host_copy.HostCopy, "run", slowly)
+
+    class Optimizer(torch.optim.AdamW):
+        def step(self, closure=None):
+            order.append("update")
+            return step(self, closure)
+
+    class Ordered(Net):
+        def training_step(self, batch):
+            order.append("forward")
+            return super().training_step(batch)
+
+        def configure_optimizers(self):
+            return Optimizer([p for p in self.parameters() if p.requires_grad], lr=0.05)
+
+    fit(tmp_path, Checkpoint(2, keep=None), module=Ordered(), max_steps=4)
+    first = ["forward", "update"] * 2
+    assert order[:7] == [*first, "forward", "copied", "update"]
+
+
+@pytest.mark.parametrize("how", ["in place", "data"])
+def test_a_training_step_that_changes_weights_is_told_not_torn(tmp_path, monkeypatch, how):
+    SlowCopy(monkeypatch, 0.1)
+
+    class Changes(Net):
+        def training_step(self, batch):
+            with torch.no_grad():
+                weight = self.head.weight
+                (weight if how == "in place" else weight.data).mul_(0.5)
+            return super().training_step(batch)
+
+    with pytest.raises(files.CheckpointError, match=r"training_step changes weights(.|\n)*head.weight"):
+        fit(tmp_path, Checkpoint(2), module=Changes())
+    left = Run(tmp_path / "n/1").checkpoints
+    assert [files.verify(p)["counters"]["global_step"] for p in left]  # the end, written in place
+
+
+def test_a_frozen_teacher_may_change_at_any_time(tmp_path, monkeypatch):
+    class Teacher(Net):
+        def training_step(self, batch):
+            self.frozen.data.mul_(2)
+            return super().training_step(batch)
+
+    _, waited = fit(tmp_path / "a", Checkpoint(1, keep=None, background=False), module=Teacher())
+    SlowCopy(monkeypatch)
+    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), module=Teacher())
+    for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
+        same(tensors(one), tensors(other))
+
+
+def test_manual_optimization_is_copied_before_the_step_goes_on(tmp_path, monkeypatch):
+    class Manual(Net):
+        automatic_optimization = False
+
+        def training_step(self, batch):
+            self.manual_backward(super().training_step(batch))
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+
+    _, waited = fit(tmp_path / "a", Checkpoint(1, keep=None, background=False), module=Manual())
+    SlowCopy(monkeypatch)
+    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), module=Manual())
+    for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
+        same(tensors(one), tensors(other))
+
+
+def test_one_is_under_way_at_most_and_none_behind_fit(tmp_path, monkeypatch):
+    save_file, at_once, most = safetensors.torch.save_file, 0, 0
+
+    def slowly(*args, **kwargs):
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        time.sleep(0.02)
+        save_file(*args, **kwargs)
+        at_once -= 1
+
+    monkeypatch.setattr(safetensors.torch, "save_file", slowly)
+    often, rarely = Checkpoint(1, keep=2), Checkpoint("1ep", keep=None, name="rarely")
+    _, run = fit(tmp_path, often, rarely)
+    assert most == 1
+    assert [p.name[-2:] for p in run.checkpoints] == ["05", "09", "10"]
+    assert not [t for t in threading.enumerate() if t.name == "checkpoint"]
+
+
+def fails_at(monkeypatch, *steps):
+    """Writing fails for the checkpoints of these steps."""
+    save_file = safetensors.torch.save_file
+
+    def maybe(tensors, path, metadata=None):
+        if any(f"{step:08d}" in path for step in steps):
+            raise OSError(5, "Input/output error")
+        save_file(tensors, path, metadata=metadata)
+
+    monkeypatch.setattr(safetensors.torch, "save_file", maybe)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_failed_save_ends_the_run_and_is_told(tmp_path, monkeypatch, background):
+    fails_at(monkeypatch, 4)
+    trainer = None
+
+    class Waits(Net):
+        def training_step(self, batch):
+            time.sleep(0.05)
+            return super().training_step(batch)
+
+        def on_setup(self, of, stage):
+            nonlocal trainer
+            trainer = of
+
+    with pytest.raises(files.CheckpointError, match=r"could not be written(.|\n)*Input/output error"):
+        fit(tmp_path, Checkpoint(2, background=background), module=Waits(), max_epochs=9)
+    assert trainer.global_step <= 6  # told within a step or two
+    left = [p.name for p in Run(tmp_path / "n/1").checkpoints]
+    # In the background a step was made since: it is written before the error is raised.
+    assert left == (
+        ["step-00000002", f"step-{trainer.global_step:08d}"] if background else ["step-00000002"]
+    )
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_failed_save_may_be_a_warning(tmp_path, monkeypatch, capsys, background):
+    plain, _ = fit(tmp_path / "plain", Checkpoint(2))
+    fails_at(monkeypatch, 4, 6)
+    capsys.readouterr()
+    callback = Checkpoint(2, keep=2, background=background, on_save_error="warn")
+    trainer, run = fit(tmp_path, callback)
+    assert trainer.global_step == 10
+    said = capsys.readouterr().out
+    assert said.count("could not be written") == 2
+    assert [p.name[-2:] for p in run.checkpoints] == ["08", "10"]
+    same(dict(trainer.module.state_dict()), dict(plain.module.state_dict()))
+
+
+def test_a_best_that_could_not_be_written_is_none(tmp_path, monkeypatch):
+    """The best before stays the best: its checkpoint, its score and its pointer."""
+    fails_at(monkeypatch, 10)
+    scores = iter([3.0, 2.0, 2.5])
+
+    class Scored(Net):
+        def on_train_epoch_end(self, trainer):
+            trainer.log("score", next(scores))
+
+    best = Checkpoint("1h", monitor="train/score", mode="min", keep=1, on_save_error="warn")
+    _, run = fit(tmp_path, best, module=Scored(), max_epochs=3)
+    assert best.best_score == 2.5
+    assert run.best.name == "step-00000015"
+
+
+def test_an_exception_ends_the_save_under_way(tmp_path, monkeypatch):
+    save_file = safetensors.torch.save_file
+
+    def slowly(*args, **kwargs):
+        time.sleep(0.3)
+        save_file(*args, **kwargs)
+
+    monkeypatch.setattr(safetensors.torch, "save_file", slowly)
+
+    class Breaks(Net):
+        def training_step(self, batch):
+            if self.global_step == 2:
+                raise RuntimeError("broken")
+            return super().training_step(batch)
+
+    with pytest.raises(RuntimeError, match="broken"):
+        fit(tmp_path, Checkpoint(2), module=Breaks())
+    assert [p.name for p in Run(tmp_path / "n/1").checkpoints] == ["step-00000002"]
+    assert not [t for t in threading.enumerate() if t.name == "checkpoint"]
+
+
+def test_older_ones_go_only_when_the_new_one_is_there(tmp_path, monkeypatch):
+    seen = []
+    save_file = safetensors.torch.save_file
+
+    def watched(tensors, path, metadata=None):
+        folder = tmp_path / "n/1/checkpoints"
+        seen.append([p.name[-2:] for p in files.finished(folder)])
+        save_file(tensors, path, metadata=metadata)
+
+    monkeypatch.setattr(safetensors.torch, "save_file", watched)
+    fit(tmp_path, Checkpoint(5, keep=1))
+    assert seen == [[], [], ["05"], ["05"]]  # model and moments of each
+
+
+# -- policy --------------------------------------------------------------------------------------
+
+
+def test_weights_only(tmp_path, capsys):
+    _, run = fit(tmp_path, Checkpoint("1ep", weights_only=True), max_epochs=2)
+    folder = run.folder / "checkpoints"
+    assert sorted(p.name for p in folder.iterdir()) == ["weights-00000005", "weights-00000010"]
+    newest = folder / "weights-00000010"
+    assert sorted(p.name for p in newest.iterdir()) == [
+        "manifest.json",
+        "model-00001.safetensors",
+        "state.json",
+    ]
+    assert run.checkpoints == []
+    loaded = Net.load_from_checkpoint(run.folder)
+    same({f"model.{n}": t for n, t in loaded.state_dict().items()}, tensors(newest))
+    with pytest.raises(PacelineError, match=r"cannot go on from weights alone(.|\n)*load_from_checkpoint"):
+        Trainer(accelerator="cpu", run_dir=tmp_path, name="n").fit(Net(), data(), resume=newest)
+    with pytest.raises(PacelineError, match="no checkpoint to resume from"):
+        Trainer(accelerator="cpu", run_dir=tmp_path, name="n").fit(Net(), data(), resume="latest")
+
+
+def test_permanent_and_ephemeral_ones(tmp_path):
+    ephemeral, permanent = Checkpoint(1, keep=1), Checkpoint("1ep", keep=None, name="milestones")
+    _, run = fit(tmp_path, ephemeral, permanent, max_epochs=2, max_steps=9)
+    assert [p.name[-2:] for p in run.checkpoints] == ["05", "09"]
+
+
+def test_two_that_monitor_have_pointers_of_their_own(tmp_path):
+    class Scored(Net):
+        def on_train_epoch_end(self, trainer):
+            trainer.log("up", float(trainer.epoch))
+            trainer.log("down", float(-trainer.epoch))
+
+    first = Checkpoint("1ep", monitor="train/up", mode="max", keep=1)
+    second = Checkpoint("1ep", monitor="train/down", mode="max", keep=1, name="down")
+    _, run = fit(tmp_path, first, second, module=Scored(), max_epochs=3)
+    folder = run.folder / "checkpoints"
+    assert (folder / "best").read_text().strip() == "step-00000015"
+    assert (folder / "best-down").read_text().strip() == "step-00000005"
+    assert [p.name[-2:] for p in run.checkpoints] == ["05", "15"]
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [("save_weights_only", "weights_only"), ("save_top_k", "keep"), ("async_save", "background")],
+)
+def test_other_trainers_names_are_answered(given, ours):
+    with pytest.raises(PacelineError, match=ours):
+        Checkpoint(**{given: True})
+    with pytest.raises(PacelineError, match="'raise' or 'warn'"):
+        Checkpoint(on_save_error="ignore")

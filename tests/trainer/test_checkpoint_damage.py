@@ -1,0 +1,215 @@
+"""A damaged or hostile checkpoint: always detected, always named, nothing in it is ever run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import PacelineError, Trainer, TrainModule
+from paceline.trainer import checkpoint_files as files
+
+
+class Net(TrainModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Linear(3, 1)
+
+    def training_step(self, batch):
+        return self.net(batch[0]).square().mean()
+
+    def validation_step(self, batch):
+        return self.net(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def data():
+    return DataLoader(TensorDataset(torch.arange(36.0).reshape(12, 3)), 4)
+
+
+def fit(folder, max_epochs=2, **options):
+    settings = {"accelerator": "cpu", "progress": False, "loggers": False}
+    trainer = Trainer(run_dir=folder, name="n", max_epochs=max_epochs, **settings)
+    return trainer, trainer.fit(Net(), data(), **options)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return fit(tmp_path_factory.mktemp("made"))[1].folder
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A run of two checkpoints, to be damaged."""
+    shutil.copytree(made, tmp_path / "runs/n/1")
+    return tmp_path / "runs/n/1/checkpoints"
+
+
+def newest(run):
+    return files.finished(run)[-1]
+
+
+NAMES = ["manifest.json", "state.json", "model-00001.safetensors", "optim-00001.safetensors"]
+
+
+def header_length(content: bytes) -> int:
+    return 8 + int.from_bytes(content[:8], "little")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_byte_flipped_is_found_and_named(name, run, request):
+    path = newest(run) / name
+    whole = path.read_bytes()
+    positions = range(len(whole))
+    if not request.config.getoption("--soak"):
+        # Every byte of headers, one in 101 elsewhere: prime, so that no pattern of the file is followed.
+        dense = header_length(whole) if name.endswith(".safetensors") else 200
+        positions = [*range(dense), *range(dense, len(whole), 101), len(whole) - 1]
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        for position in positions:
+            for bit in (1, 0x80):
+                os.pwrite(descriptor, bytes([whole[position] ^ bit]), position)
+                with pytest.raises(PacelineError) as caught:
+                    files.verify(path.parent)
+                assert name in str(caught.value), position
+                if name != "manifest.json":
+                    assert "checksum" in str(caught.value)
+            os.pwrite(descriptor, whole[position : position + 1], position)
+    finally:
+        os.close(descriptor)
+    files.verify(path.parent)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "missing", "zeros"])
+def test_auto_falls_back_and_says_so_and_a_path_raises(name, damage, run, tmp_path, capsys):
+    bad, good = newest(run), files.finished(run)[0]
+    path = bad / name
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        middle = len(content) // 2
+        path.write_bytes(
+            {
+                "flip": content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :],
+                "cut": content[:-3],
+                "empty": b"",
+                "zeros": content[:8] + bytes(len(content) - 8),
+            }[damage]
+        )
+    gone = (name, damage) == ("manifest.json", "missing")  # then it is no checkpoint at all
+    with pytest.raises(PacelineError, match="no checkpoint at this path" if gone else name):
+        fit(tmp_path / "runs", resume=bad)
+    capsys.readouterr()
+    trainer, resumed = fit(tmp_path / "runs", resume="auto")
+    said = capsys.readouterr().out
+    assert f"resumes from {good}" in said
+    assert ("skipped a damaged checkpoint" in said and name in said) or gone
+    assert trainer.global_step == 6
+    assert resumed.folder == run.parent
+
+
+def test_validating_with_damaged_weights_is_refused(run, tmp_path):
+    path = newest(run) / "model-00001.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x77")
+    with pytest.raises(files.CheckpointError, match="model-00001"):
+        Trainer(accelerator="cpu").validate(Net(), data(), weights=newest(run))
+    with pytest.raises(files.CheckpointError, match="model-00001"):
+        Net.load_from_checkpoint(newest(run))
+
+
+def test_blocks_of_a_large_file_are_told_apart(tmp_path, monkeypatch):
+    """Each block has a checksum of its own: swapped blocks, and damage behind the first, are found."""
+    monkeypatch.setattr(files, "_BLOCK", 1000)
+    content = torch.arange(1250, dtype=torch.int16).numpy().tobytes()
+    files.begin(tmp_path / "c")
+    (files.staging_of(tmp_path / "c") / "x").write_bytes(content)
+    files.commit(tmp_path / "c", {})
+    manifest = files.verify(tmp_path / "c")
+    assert len(manifest["files"]["x"]["crc32"]) == 3
+    (tmp_path / "c/x").write_bytes(content[1000:2000] + content[:1000] + content[2000:])
+    with pytest.raises(files.CheckpointError, match="bytes 0 to 1000"):
+        files.verify(tmp_path / "c")
+    (tmp_path / "c/x").write_bytes(content[:-1] + b"!")
+    with pytest.raises(files.CheckpointError, match="bytes 2000 to 2500"):
+        files.verify(tmp_path / "c")
+    assert files.verify(tmp_path / "c", rank=0, world=3)  # another rank's part
+    with pytest.raises(files.CheckpointError, match="bytes 2000 to 2500"):
+        files.verify(tmp_path / "c", rank=2, world=3)
+
+
+class Canary:
+    """Unpickled, it leaves a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+def reseal(folder, change=lambda manifest: None):
+    """What somebody does who wants the checksums to match."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["checksum"]
+    for name in manifest["files"]:
+        if (folder / name).exists():
+            manifest["files"][name] = files.entry_of(folder / name)
+    change(manifest)
+    manifest["checksum"] = files.checksum(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("protocol", [0, 5])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pickle_in_any_slot_runs_nothing_and_is_named(name, protocol, sealed, run, tmp_path):
+    canary = tmp_path / "canary"
+    (newest(run) / name).write_bytes(pickle.dumps(Canary(canary), protocol))
+    if sealed and name != "manifest.json":
+        reseal(newest(run))
+    with pytest.raises(PacelineError, match=name):
+        fit(tmp_path / "runs", resume=newest(run))
+    if not name.startswith(("state", "optim")):
+        with pytest.raises(PacelineError, match=name):
+            Net.load_from_checkpoint(newest(run))
+    assert not canary.exists()
+    pickle.loads(pickle.dumps(Canary(canary)))
+    assert canary.exists()  # it would have shown
+
+
+def test_pickles_beside_the_checkpoint_are_never_opened(run, tmp_path):
+    canary = tmp_path / "canary"
+    for path in (newest(run) / ".metadata", run / "latest", run / "best", newest(run) / "optimizer.bin"):
+        path.write_bytes(pickle.dumps(Canary(canary)))
+    trainer, _ = fit(tmp_path / "runs", max_epochs=3, resume="latest")
+    assert trainer.global_step == 9
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("target", ["../../x", "/etc/hostname", "..", ""])
+def test_a_pointer_does_not_lead_elsewhere(target, run):
+    (run / "best").write_text(target)
+    found = files.read_pointer(run / "best")
+    assert found is None
+
+
+@pytest.mark.parametrize(
+    "files_entry",
+    [None, [], {"x": 3}, {"x": {"bytes": "3", "crc32": []}}, {"x": {"bytes": 3, "crc32": "ab"}}],
+)
+def test_a_manifest_of_another_form_is_damaged(files_entry, run):
+    reseal(newest(run), lambda manifest: manifest.update(files=files_entry))
+    with pytest.raises(files.CheckpointError, match="manifest"):
+        files.verify(newest(run))
