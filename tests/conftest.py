@@ -1,9 +1,22 @@
-"""Shared fixtures: every test runs in a folder of its own, on one thread."""
+"""Shared fixtures: every test runs in a folder of its own, on one thread; the long ones where asked for."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--soak", action="store_true", help="the long versions: full matrices, hundreds of kills"
+    )
+
+
+@pytest.fixture(scope="session")
+def soak(request):
+    """What takes this runs under ``--soak`` only."""
+    if not request.config.getoption("--soak"):
+        pytest.skip("long; --soak runs it")
 
 
 @pytest.fixture(autouse=True)
