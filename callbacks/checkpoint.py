@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..durations import Cadence, Duration
@@ -100,15 +101,17 @@ class Checkpoint(Callback):
             self.best_score, self._best, self._saved = None, None, []
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        if trainer.folder is not None:
-            folder = trainer.folder / "checkpoints"
-            self._forget_missing(trainer.on_rank_zero(lambda: [p.name for p in folder.glob("*-*")]))
+        self._forget_missing(trainer)
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
         self._cadence.last_seconds = trainer.agreed_clock()
         self._improved, self._under_way, self._before = False, None, self.state_dict()
 
-    def _forget_missing(self, present: list[str]) -> None:
+    def _forget_missing(self, trainer: Trainer) -> None:
         """A run that began from another run's checkpoint keeps a best of its own."""
+        if trainer.folder is None:
+            return
+        folder = trainer.folder / "checkpoints"
+        present = trainer.on_rank_zero(lambda: [p.name for p in folder.glob("*-*")])
         self._saved = [name for name in self._saved if name in present]
         if self._best is not None and self._best not in present:
             self.best_score, self._best = None, None
@@ -165,15 +168,27 @@ class Checkpoint(Callback):
         save = trainer.writer.find(folder) or trainer.start_checkpoint(
             folder, weights_only=self.weights_only, background=self.background
         )
-        dropped = self._superfluous(trainer)
+        save.then(self._upkeep(trainer, name))
+        self._under_way = save
+
+    def _upkeep(self, trainer: Trainer, name: str) -> Callable[[], None]:
+        """What is to be done when this one is there: pointers, and the deletion of superfluous ones."""
+        old = [] if self.keep is None else self._saved[: -self.keep]
+        dropped = [saved for saved in old if saved != self._best]
         self._saved = [saved for saved in self._saved if saved not in dropped]
         others = self._others(trainer)
         dropped = [gone for gone in dropped if gone not in others]
         pointers = {} if self.weights_only else {"latest": name}
         if self._best is not None:
             pointers[self._best_pointer(trainer)] = self._best
-        save.then(lambda: trainer.keep_checkpoints(pointers, dropped))
-        self._under_way = save
+        return lambda: trainer.keep_checkpoints(pointers, dropped)
+
+    def catch_up(self, trainer: Trainer) -> None:
+        """Behind a resume, do what a crash behind the save came before."""
+        self._forget_missing(trainer)
+        name = self._name_at(trainer)
+        if name in self._saved:
+            self._upkeep(trainer, name)()
 
     def _outcome(self) -> Exception | None:
         """Wait for the save under way. One that failed never was: neither saved nor the best."""
@@ -208,10 +223,6 @@ class Checkpoint(Callback):
             trainer.stop("a checkpoint could not be written")
         elif self._under_way.error is not None:
             self._tell(trainer, self._under_way.error)
-
-    def _superfluous(self, trainer: Trainer) -> list[str]:
-        old = [] if self.keep is None else self._saved[: -self.keep]
-        return [name for name in old if name != self._best]
 
     def _best_pointer(self, trainer: Trainer) -> str:
         monitoring = [c for c in trainer.callbacks if isinstance(c, Checkpoint) and c.monitor]

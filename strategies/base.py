@@ -169,6 +169,13 @@ class Strategy(ABC):
         """Take back what ``optimizer_state`` gave of an optimizer with the same groups."""
         state.load_optimizer(module, optimizer, tensors, plain)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What it must remember to go on exactly as it would have, as plain data."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave, of the same strategy on as many ranks. On all ranks."""
+
     def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
         """The whole state dict, unsharded: what an export writes. To be called on all ranks."""
         return self.module_tensors(module)

@@ -29,6 +29,11 @@ class DDP(Distributed):
     Else the unused ones are named and every step goes on as the first. Under manual optimization there is
     no reducer: each ``optimizer.step()`` averages the gradients of its own parameters.
 
+    In which order sums over three ranks or more are taken depends on how gradients lie in the reducer's
+    buckets. torch lays them out anew behind the reducer's first backward, in the order in which gradients
+    came. Here step 1 shows that order too, and checkpoints keep it: a resumed run adds up as it did before.
+    ``static_graph`` leaves it to torch.
+
     Args:
         find_unused_parameters: Let torch search in every step (True) or never (False); None: step 1 shows.
         static_graph: Promise torch that every step uses the same parameters in the same way. torch does
@@ -72,6 +77,7 @@ class DDP(Distributed):
         self._first = False
         self._last_micro_batch = True
         self._manual = False
+        self._order: list[str] = []
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self.place(module)
@@ -87,8 +93,13 @@ class DDP(Distributed):
             # The argument is deprecated in torch 2.13, and its successor is not in 2.10.
             self._wrapped.broadcast_buffers = self._broadcast_buffers
             self._first, self._reducer_works = self._looks, not self._looks
+            self._order = []
             self.synchronise_gradients(True)
         return built
+
+    def _trained(self) -> dict[str, Tensor]:
+        assert self._wrapped is not None
+        return {n: p for n, p in self._wrapped.module.module.named_parameters() if p.requires_grad}
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         if name != "training_step" or self._wrapped is None:
@@ -108,24 +119,59 @@ class DDP(Distributed):
         self._wrapped.require_backward_grad_sync = enabled and self._reducer_works
 
     def backward(self, loss: Tensor) -> None:
+        if self._wrapped is None or not self._last_micro_batch or self._reducer_works:
+            super().backward(loss)
+            return
+        came: list[str] = []
+        trained = self._trained()
+        hooks = [
+            p.register_post_accumulate_grad_hook(lambda _, n=n: came.append(n))  # type: ignore[misc]
+            for n, p in (trained.items() if self._first else ())
+        ]
         super().backward(loss)
-        if self._wrapped is not None and self._last_micro_batch and not self._reducer_works:
-            named = [(n, p) for n, p in self._wrapped.module.module.named_parameters() if p.requires_grad]
-            used = self.average_gradients([p for _, p in named], _CHUNK)
-            if self._first:
-                self._look([name for (name, _), found in zip(named, used, strict=True) if not found])
+        for hook in hooks:
+            hook.remove()
+        used = self.average_gradients(list(trained.values()), _CHUNK)
+        if self._first:
+            self._look([name for name, found in zip(trained, used, strict=True) if not found], came)
 
-    def _look(self, unused: list[str]) -> None:
-        """Step 1 has shown which parameters are used; all ranks see the same."""
+    def _look(self, unused: list[str], came: list[str]) -> None:
+        """Step 1 has shown which parameters are used, all ranks see the same; and when gradients came."""
         self._first = False
         if not unused:
-            self._reducer_works = True
-            self.synchronise_gradients(True)
+            # On this rank some may have had none.
+            self._use_reducer([*dict.fromkeys([*came, *self._trained()])])
             return
         self.say(
             f"{_counted(unused)} no gradient in step 1, so gradients are averaged behind the backward, "
             f"which is slower: {_listed(unused)}; freeze them with requires_grad_(False)"
         )
+
+    def _use_reducer(self, order: list[str]) -> None:
+        """Let the reducer work from here on, with buckets as for gradients that come in this order."""
+        assert self._wrapped is not None
+        self._reducer_works, self._order = True, order
+        self.synchronise_gradients(True)
+        trained = self._trained()
+        kept = {name: p.grad for name, p in trained.items()}
+        for parameter in trained.values():
+            parameter.grad = None
+        self._wrapped.reducer.prepare_for_backward([])
+        # autograd takes what was computed last first.
+        total = sum((trained[name] * 0).sum() for name in reversed(order))
+        assert isinstance(total, Tensor)
+        total.backward()
+        self._wrapped.reducer._rebuild_buckets()
+        for name, parameter in trained.items():
+            parameter.grad = kept[name]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": self._order}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._looks and self._wrapped is not None and set(state["order"]) == set(self._trained()):
+            self._first = False
+            self._use_reducer(state["order"])
 
     def unscale(self, optimizer: Optimizer) -> None:
         if self._manual:

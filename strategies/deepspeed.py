@@ -259,7 +259,7 @@ class DeepSpeed(Distributed):
             {key: value for key, value in group.items() if key != "params"} | {"params": names}
             for group, names in zip(optimizer.param_groups, self._groups, strict=True)
         ]
-        return tensors, {"groups": groups, "values": {}}
+        return tensors, {"groups": groups, "values": {}, "own_dtype": []}
 
     def load_optimizer(
         self, module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]

@@ -49,16 +49,19 @@ def optimizer_state(module: nn.Module, optimizer: Optimizer) -> tuple[dict[str, 
     names = parameter_names(module)
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
+    own_dtype: list[str] = []
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             name = f"{names[id(parameter)]}.{key}"
             (tensors if isinstance(value, Tensor) else values)[name] = value
+            if isinstance(value, Tensor) and value.dtype != parameter.dtype and key != "step":
+                own_dtype.append(name)  # torch itself knows what a step is kept in
     groups = [
         {key: value for key, value in group.items() if key != "params"}
         | {"params": [names[id(p)] for p in group["params"]]}
         for group in optimizer.param_groups
     ]
-    return tensors, {"groups": groups, "values": values}
+    return tensors, {"groups": groups, "values": values, "own_dtype": own_dtype}
 
 
 def by_parameter(tensors: dict[str, Tensor], plain: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -87,11 +90,12 @@ def load_optimizer(
     for saved, group in zip(content["param_groups"], plain["groups"], strict=True):
         saved.update({key: value for key, value in group.items() if key != "params"})
     optimizer.load_state_dict(content)
-    # torch casts state to its parameter's dtype; what was kept in another one stays in it.
+    # torch casts state to its parameter's dtype; what was kept in one of its own stays in it.
+    own = set(plain["own_dtype"])
     for position, kept in content["state"].items():
         state = optimizer.state[parameters[position]]
         for key, value in kept.items():
-            if isinstance(value, Tensor) and state[key].dtype != value.dtype:
+            if f"{by_position[position]}.{key}" in own:
                 state[key] = value.to(state[key].device)
 
 

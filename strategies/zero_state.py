@@ -57,7 +57,8 @@ def read_optimizer(engine: Any, names: dict[Tensor, str], mine: Any) -> dict[str
                 if value is None:
                     continue
                 if _is_moment(value, flat):
-                    value = safe_get_full_optimizer_state(parameter, key)
+                    # It is gathered in fp32, whatever it is kept in.
+                    value = safe_get_full_optimizer_state(parameter, key).to(value.dtype)
                 if mine(names[parameter]):
                     kept = torch.as_tensor(value).detach().to("cpu", copy=True)
                     found.setdefault(names[parameter], {})[key] = kept
@@ -126,6 +127,13 @@ def _flat_state(
     flat: Tensor, parameters: list[Tensor], names: dict[Tensor, str], values: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """Empty moments for a flat group, and its counters."""
+    without = [names[p] for p in parameters if not values.get(names[p])]
+    if 0 < len(without) < len(parameters):
+        raise PacelineError(
+            "ZeRO keeps one state for a parameter group, and the checkpoint has it for a part of one",
+            got=f"no state of {', '.join(without[:4])}: never used before it was written",
+            fix="resume it with strategy='fsdp' or 'ddp', or load the weights alone",
+        )
     first = values.get(names[parameters[0]], {})
     state: dict[str, Any] = {}
     for key, value in first.items():

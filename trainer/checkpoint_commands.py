@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import PacelineError
 from . import checkpoint_files as files
+from .verification import verify
 
 
 def list_checkpoints(path: Path) -> Iterator[str]:
@@ -46,7 +47,7 @@ def verify_checkpoints(path: Path) -> Iterator[tuple[str, bool]]:
     """
     for folder in _checkpoints(path):
         try:
-            files.verify(folder)
+            verify(folder)
         except PacelineError as error:
             yield f"{folder}: DAMAGED: {' '.join(str(error).split())}", False
         else:

@@ -15,24 +15,18 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import PacelineError
-
-if TYPE_CHECKING:
-    from ..strategies.base import Strategy
 
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
 STEP, WEIGHTS = "step-", "weights-"
 _STAGING = ".staging-"
-_BLOCK = 64 << 20
-_CHUNK = 1 << 20
+_BLOCK = 4 << 20
+_CHUNK = 256 << 10
 _THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -84,10 +78,10 @@ def seal(folder: Path, manifest: Any, entries: dict[str, Any]) -> None:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """A file's entry in the manifest: its size, and the CRC-32 of each 64 MiB of it."""
+    """A file's entry in the manifest: its size, and the CRC-32 of each 4 MiB of it."""
     size = path.stat().st_size
     with ThreadPoolExecutor(_THREADS) as pool:
-        sums = list(pool.map(lambda start: _crc(path, start, _BLOCK), range(0, size, _BLOCK)))
+        sums = list(pool.map(lambda start: crc_of(path, start, _BLOCK), range(0, size, _BLOCK)))
     return {"bytes": size, "crc32": sums}
 
 
@@ -116,13 +110,24 @@ def delete(folder: Path) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove what an earlier process left half-written or half-deleted."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            half_deleted = _is_named(path, STEP, WEIGHTS) and not is_checkpoint(path)
-            if path.is_dir() and (path.name.startswith(_STAGING) or half_deleted):
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name.startswith(_STAGING):
-                path.unlink(missing_ok=True)
+    for path in _junk(folder):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def has_junk(folder: Path) -> bool:
+    """Whether there is anything for ``sweep``."""
+    return bool(_junk(folder))
+
+
+def _junk(folder: Path) -> list[Path]:
+    def is_junk(path: Path) -> bool:
+        half_deleted = _is_named(path, STEP, WEIGHTS) and not is_checkpoint(path)
+        return path.name.startswith(_STAGING) or half_deleted
+
+    return list(filter(is_junk, folder.iterdir())) if folder.is_dir() else []
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -176,87 +181,6 @@ def _lists_files(content: dict[str, Any]) -> bool:
     )
 
 
-def verify(folder: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
-    """The manifest of a checkpoint whose every file is as it was written.
-
-    Args:
-        rank, world: Ranks share the reading: this one takes its part of it.
-
-    Raises:
-        CheckpointError: naming the first file that is missing, of another size, or changed.
-    """
-    manifest = read_manifest(folder)
-    for name, expected in manifest["files"].items():
-        _verify_size(folder, name, expected, "the checkpoint")
-    blocks = [
-        (name, index)
-        for name, expected in manifest["files"].items()
-        for index in range(len(expected["crc32"]))
-    ]
-    _verify_blocks(folder, manifest, blocks[rank::world], "the checkpoint")
-    return manifest
-
-
-def verify_together(folder: Path, strategy: Strategy) -> None:
-    """``verify``, by all ranks, each a part of it. To be called on all of them.
-
-    Raises:
-        CheckpointError: on all ranks alike.
-    """
-    problem = None
-    try:
-        verify(folder, strategy.environment.rank, strategy.environment.world)
-    except CheckpointError as error:
-        problem = str(error)
-    problem = next((p for p in strategy.gather(problem) if p is not None), None)
-    if problem is not None:
-        raise CheckpointError(problem)
-
-
-def verify_file(folder: Path, name: str, manifest: dict[str, Any], of: str = "the checkpoint") -> None:
-    """See that a file is as the manifest says.
-
-    Raises:
-        CheckpointError: when it is missing, of another size, or changed.
-    """
-    expected = manifest["files"][name]
-    _verify_size(folder, name, expected, of)
-    _verify_blocks(folder, manifest, [(name, i) for i in range(len(expected["crc32"]))], of)
-
-
-def _verify_size(folder: Path, name: str, expected: dict[str, Any], of: str) -> None:
-    path = folder / name
-    if Path(name).name != name or path.is_symlink():
-        raise CheckpointError("the manifest names a file outside its folder", got=name)
-    if not path.is_file():
-        raise CheckpointError(f"a file of {of} is missing", where=str(path))
-    size = path.stat().st_size
-    if size != expected["bytes"]:
-        raise CheckpointError(
-            f"a file of {of} has another size than it was written with",
-            where=str(path),
-            got=f"{size} bytes",
-            allowed=f"{expected['bytes']} bytes",
-        )
-
-
-def _verify_blocks(folder: Path, manifest: dict[str, Any], blocks: list[tuple[str, int]], of: str) -> None:
-    size = manifest["block"]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        sums = pool.map(lambda block: _crc(folder / block[0], block[1] * size, size), blocks)
-        for (name, index), found in zip(blocks, sums, strict=True):
-            expected = manifest["files"][name]["crc32"][index]
-            if found != expected:
-                pool.shutdown(cancel_futures=True)
-                raise CheckpointError(
-                    f"a file of {of} is damaged",
-                    where=f"{folder / name}, bytes {index * size} to "
-                    f"{min((index + 1) * size, manifest['files'][name]['bytes'])}",
-                    got=f"checksum {found}",
-                    allowed=f"checksum {expected}",
-                )
-
-
 def read_state(folder: Path) -> Any:
     """What is in state.json.
 
@@ -290,26 +214,6 @@ def _is_named(path: Path, *kinds: str) -> bool:
     return any(path.name.startswith(k) and path.name.removeprefix(k).isdigit() for k in kinds)
 
 
-def newest_valid(folders: Iterable[Path], strategy: Strategy, say: Any) -> Path | None:
-    """The first of ``folders`` that verifies; damaged ones are named and set aside. On all ranks."""
-    for folder in folders:
-        try:
-            verify_together(folder, strategy)
-        except CheckpointError as error:
-            say(f"skipped a damaged checkpoint: {' '.join(str(error).split())}")
-            if strategy.environment.is_global_zero:
-                with suppress(OSError):  # it is passed over in any case
-                    folder.rename(_free_name(folder))
-        else:
-            return folder
-    return None
-
-
-def _free_name(folder: Path) -> Path:
-    names = (f"{folder.name}.damaged{f'-{n}' if n else ''}" for n in count())
-    return next(p for p in map(folder.with_name, names) if not p.exists())
-
-
 # -- pointers ----------------------------------------------------------------------------------
 
 
@@ -340,7 +244,8 @@ def shown_size(count: int) -> str:
     return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
-def _crc(path: Path, start: int, length: int) -> str:
+def crc_of(path: Path, start: int, length: int) -> str:
+    """The CRC-32 of a part of a file."""
     value, buffer = 0, bytearray(_CHUNK)
     view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:

@@ -89,7 +89,8 @@ class Save:
             self._follow()
 
     def _follow(self) -> None:
-        followers, self._followers = self._followers, []
+        with self._lock:
+            followers, self._followers = self._followers, []
         if self.error is None:
             for call in followers:
                 call()
@@ -173,7 +174,7 @@ class CheckpointWriter:
                 written = _together(gather, target, write, shard.nbytes)
                 entries = {name: entry for part in written for name, entry in part.items()}
                 seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
-                _together(gather, target, seal, len(text))
+                _together(gather, target, seal, len(text), shard.nbytes)
             except BaseException:
                 shutil.rmtree(files.staging_of(target), ignore_errors=True)
                 raise
@@ -233,12 +234,17 @@ def _memory_of(tensor: Tensor) -> int:
 
 
 def _together(
-    gather: Callable[[Any], list[Any]], target: Path, work: Callable[[], Any], needed: int
+    gather: Callable[[Any], list[Any]],
+    target: Path,
+    work: Callable[[], Any],
+    needed: int,
+    written: int = 0,
 ) -> list[Any]:
     """What ``work`` returned on each rank.
 
     Args:
         needed: The bytes it writes.
+        written: The bytes this rank has written before.
 
     Raises:
         CheckpointError: on all ranks alike, when it failed on one.
@@ -251,7 +257,7 @@ def _together(
         result = work()
     except Exception as error:
         problem = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
-    everyone = gather((result, problem, needed))
+    everyone = gather((result, problem, needed + written))
     failed = [(rank, p) for rank, (_, p, _) in enumerate(everyone) if p is not None]
     if failed:
         rank, problem = failed[0]

@@ -6,6 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from ..errors import PacelineError
 from .weights import refuse, weight_differences
 
@@ -38,12 +40,15 @@ def refuse_differences(
     state: dict[str, Any],
     shapes: dict[str, list[int]],
     allow: Collection[str],
-) -> None:
+) -> dict[str, Tensor]:
     """See that the run can go on from the checkpoint. To be called on all ranks.
 
     Args:
         shapes: Of all tensors of the checkpoint.
         allow: What may differ: ``"data"``.
+
+    Returns:
+        The module's tensors.
 
     Raises:
         PacelineError: one report of every difference in model, optimizers, schedules and data.
@@ -57,6 +62,7 @@ def refuse_differences(
         found += data
         fix = 'fit(..., allow="data") goes on with other data; the epoch under way begins anew'
     refuse("the run cannot go on from this checkpoint", folder, found, fix)
+    return mine
 
 
 def data_differences(trainer: Session, manifest: dict[str, Any]) -> list[str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError
-from . import checkpoint_files as files
 from .evaluation import PHASES, EvaluationLoop
 from .predictions import GatheredPredictions, Predictions, PredictionWriter
 from .sources import evaluation_feeds, find_data, require_step
@@ -35,8 +34,6 @@ def prepare(
         found = trainer.on_rank_zero(lambda: trainer.best if weights == "best" else find_weights(weights))
         if found is None:
             raise PacelineError("there is no best checkpoint", fix="Checkpoint(monitor=...)")
-        if files.is_checkpoint(found):
-            files.verify_together(found, trainer.strategy)
         load_weights(module, found, trainer.strategy)
     feeds = evaluation_feeds(trainer, stage, data)
     trainer.feeds = list(feeds.values())

@@ -14,6 +14,7 @@ from ..strategies import Single
 from . import checkpoint_files as files
 from .checkpoint_writer import write_shard
 from .plain import encode, is_plain
+from .verification import verify
 from .weights import stored_shapes
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
         CheckpointError: for a damaged checkpoint.
         PacelineError: when there is no such submodule.
     """
-    manifest = files.verify(source)
+    manifest = verify(source)
     prefix = "model." if submodule is None else f"model.{submodule}."
     names = [name for name in stored_shapes(source, manifest) if name.startswith(prefix)]
     if not names:
@@ -95,7 +96,7 @@ def consolidate(source: Path, target: Path) -> Path:
     Raises:
         CheckpointError: for a damaged checkpoint, and where ``target`` exists.
     """
-    manifest = files.verify(source)
+    manifest = verify(source)
     if target.exists():
         raise files.CheckpointError("a checkpoint is never written over", where=str(target))
     tensors = Single().load_tensors(str(source), stored_shapes(source, manifest))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..callbacks import Checkpoint
 from ..callbacks.monitor import monitor_name
 from ..errors import PacelineError, nearest
 from ..strategies import StepPlan
@@ -19,7 +20,7 @@ from .loop import TrainLoop
 from .module import is_overridden
 from .optimization import Optimization, read_configuration
 from .rng import derive, seed_everything
-from .run import find_resume
+from .run import find_resume, pass_over
 from .run_folder import make_run_folder, write_config, write_environment
 from .sources import evaluation_feeds, find_data, training_feed
 
@@ -86,7 +87,7 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     if trainer.rank:  # what is drawn in the model from here on is another rank's own
         seed_everything(derive(arguments.seed, trainer.rank))
     _check_monitored_phases(trainer, bool(validation))
-    inexact = snapshot.restore(trainer, source, allow) if source is not None else []
+    source, inexact = _restore(trainer, source, resume, allow)
     _settle_folder(trainer, source)
     trainer.state.global_batch = feed.step_size or 0
     for line in first_lines(trainer, feed, source, inexact):
@@ -94,6 +95,21 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     loop = EvaluationLoop(trainer, "validate", validation) if validation else None
     trainer.validation = loop
     return TrainLoop(trainer, feed, trainer.optimization, loop)
+
+
+def _restore(
+    trainer: Trainer, source: Path | None, resume: Any, allow: frozenset[str]
+) -> tuple[Path | None, list[str]]:
+    """Load the checkpoint, or where ``resume`` leaves the choice, the newest that is whole."""
+    while source is not None:
+        try:
+            return source, snapshot.restore(trainer, source, allow)
+        except files.CheckpointError as damage:
+            if resume not in ("auto", "latest"):
+                raise
+            pass_over(trainer, source, damage)
+        source = find_resume(trainer, resume)
+    return None, []
 
 
 def _validation_feeds(trainer: Trainer, data: FitData, train: Any) -> dict[str, Feed]:
@@ -134,6 +150,9 @@ def _settle_folder(trainer: Trainer, source: Path | None) -> None:
         trainer.on_rank_zero(lambda: trainer.lock.take(folder))
         if trainer.is_global_zero:
             files.sweep(folder / "checkpoints")
+        for callback in trainer.callbacks:
+            if isinstance(callback, Checkpoint):
+                callback.catch_up(trainer)
     trainer.run_log.open(trainer.folder, trainer.rank)
 
 

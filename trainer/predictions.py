@@ -23,6 +23,7 @@ from ..errors import PacelineError
 from . import checkpoint_files as files
 from .batch import map_tensors
 from .plain import NotPlainError, decode, encode
+from .verification import verify_part
 
 if TYPE_CHECKING:
     from .session import Session
@@ -203,7 +204,7 @@ class Predictions:
         from safetensors import safe_open
 
         for part in parts:
-            files.verify_file(self._at, part, self._manifest, "predictions")
+            verify_part(self._at, part, self._manifest)
             with safe_open(self._at / part, framework="pt") as content:
                 for turn, structure in json.loads(content.get_tensor(_OUTPUTS).numpy().tobytes()):
                     tensors = _Stored(content, turn)

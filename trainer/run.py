@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,8 +14,10 @@ import yaml
 from ..callbacks.jsonl import read_rows
 from ..errors import PacelineError, nearest
 from . import checkpoint_files as files
+from .folder_lock import FolderLock
 from .foreign import is_readable
 from .run_folder import numbered
+from .verification import begin, set_aside
 
 if TYPE_CHECKING:
     from .session import Session
@@ -165,14 +168,15 @@ def find_checkpoint(path: Any, weights: bool = False) -> Path:
 
 
 def find_resume(trainer: Session, resume: str | Path) -> Path | None:
-    """The checkpoint that ``fit(resume=...)`` means, verified; None for ``"auto"`` where there is none.
+    """The checkpoint that ``fit(resume=...)`` means; None for ``"auto"`` where there is none.
 
-    The folder of a run that ``"latest"`` and ``"auto"`` look into is locked. To be called on all ranks.
+    The folder of a run that ``"latest"`` and ``"auto"`` look into is locked. What shows without reading
+    the tensors is compared there; reading it compares the rest. To be called on all ranks.
 
     Raises:
         PacelineError: for ``"latest"`` and ``"best"`` without a checkpoint, for a path that is none, and
             for a run that another process has under way.
-        CheckpointError: for one that is damaged; ``"latest"`` and ``"auto"`` take the one before.
+        CheckpointError: for one whose manifest is damaged; ``"latest"`` and ``"auto"`` take the one before.
     """
     if not isinstance(resume, (str, Path)):
         raise PacelineError(
@@ -202,7 +206,6 @@ def find_resume(trainer: Session, resume: str | Path) -> Path | None:
             where=str(parent),
             fix='resume="auto" starts fresh where there is none',
         )
-    files.verify_together(found, trainer.strategy)
     if files.read_manifest(found)["weights_only"]:
         raise _only_weights(found, trainer)
     return found
@@ -220,10 +223,32 @@ def _only_weights(path: Path, trainer: Session) -> PacelineError:
 def _newest_of(trainer: Session, run: Path) -> Path | None:
     """The newest checkpoint of a run that is as it was written; none is looked for where there is none."""
     if not trainer.on_rank_zero(lambda: files.finished(run / "checkpoints")):
+        if trainer.is_global_zero and files.has_junk(run / "checkpoints"):
+            _sweep(run)
         return None
     trainer.on_rank_zero(lambda: trainer.lock.take(run))
-    newest_first = trainer.on_rank_zero(lambda: files.finished(run / "checkpoints")[::-1])
-    return files.newest_valid(newest_first, trainer.strategy, trainer.say)
+    for folder in trainer.on_rank_zero(lambda: files.finished(run / "checkpoints")[::-1]):
+        try:
+            with begin(folder, trainer.strategy):
+                return folder
+        except files.CheckpointError as damage:
+            pass_over(trainer, folder, damage)
+    return None
+
+
+def _sweep(run: Path) -> None:
+    """Remove what a run left that ended inside its first checkpoint; one that is under way is let be."""
+    lock = FolderLock()
+    with suppress(PacelineError, OSError):
+        lock.take(run)
+        files.sweep(run / "checkpoints")
+    lock.release()
+
+
+def pass_over(trainer: Session, folder: Path, damage: files.CheckpointError) -> None:
+    """Say that a checkpoint is damaged, and set it aside."""
+    trainer.say(f"skipped a damaged checkpoint: {' '.join(str(damage).split())}")
+    trainer.on_rank_zero(lambda: set_aside(folder))
 
 
 def _newest_best(runs: list[Path]) -> Path | None:

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,5 +115,6 @@ class RunLog:
             self._kept.append(text)
             return
         stamp = time.strftime("%H:%M:%S")
-        with self._path.open("a", encoding="utf-8") as file:
+        # A full disk is no reason to end: what matters more says so itself.
+        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write("".join(f"{stamp} {line}\n" for line in text.splitlines()))

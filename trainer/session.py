@@ -347,7 +347,10 @@ class Session(Ranks):
             for pointer, name in pointers.items():
                 files.write_pointer(folder / pointer, name)
         for name in dropped:
-            files.delete(folder / name)
+            try:
+                files.delete(folder / name)
+            except OSError as error:
+                self.say(f"warning: an older checkpoint could not be deleted: {error}")
 
     def config(self) -> dict[str, Any]:
         """The resolved configuration, as plain data for config.yaml."""

@@ -16,9 +16,11 @@ from .differences import callback_differences, data_differences, refuse_differen
 from .metrics import metric_parts
 from .plain import decode, encode, is_plain
 from .rng import full_state, set_full_state
-from .weights import load_verified, stored_shapes
+from .verification import begin, together
+from .weights import stored_shapes
 
 if TYPE_CHECKING:
+    from ..strategies import Strategy
     from .session import Session
 
 
@@ -35,7 +37,7 @@ def capture(trainer: Session, weights_only: bool) -> Content:
     manifest = {
         "weights_only": weights_only,
         "counters": counters,
-        "world": {"size": strategy.environment.world, "strategy": strategy.name},
+        "world": _world(strategy),
         "precision": strategy.precision.name,
         "module": {
             "class": f"{type(module).__module__}:{type(module).__qualname__}",
@@ -47,6 +49,10 @@ def capture(trainer: Session, weights_only: bool) -> Content:
         "data": trainer.data_fingerprint(),
     }
     return Content(tensors, lambda: json.dumps(encode(state)), manifest)
+
+
+def _world(strategy: Strategy) -> dict[str, Any]:
+    return {"size": strategy.environment.world, "strategy": strategy.name}
 
 
 def _extra_state(module: nn.Module) -> dict[str, Any]:
@@ -83,6 +89,7 @@ def _whole_state(
             for s in trainer.optimization.schedules
         ],
         "precision": strategy.precision.state_dict(),
+        "strategy": strategy.state_dict(),
         "callbacks": {c.state_key: c.state_dict() for c in trainer.callbacks},
         "metrics": {"latest": trainer.metrics, "train": trainer.train_store.state_dict()},
         "datamodule": trainer.datamodule.state_dict() if trainer.datamodule is not None else {},
@@ -93,7 +100,7 @@ def _whole_state(
 
 
 def restore(trainer: Session, folder: Path, allow: Collection[str] = ()) -> list[str]:
-    """Put a run back where a verified checkpoint left it. To be called on all ranks.
+    """Put a run back where a checkpoint left it. To be called on all ranks.
 
     Args:
         allow: What may differ from the checkpoint: ``"data"``.
@@ -102,29 +109,23 @@ def restore(trainer: Session, folder: Path, allow: Collection[str] = ()) -> list
         What cannot be exact.
 
     Raises:
+        CheckpointError: for one that is damaged, before anything is loaded.
         PacelineError: one report of what differs otherwise, before anything is loaded.
     """
-    manifest = files.read_manifest(folder)
-    encoded = files.read_state(folder)
-    state: dict[str, Any] = decode(encoded)
-    module, strategy = trainer.module, trainer.strategy
-    shapes = stored_shapes(folder, manifest)
-    refuse_differences(trainer, folder, manifest, state, shapes, allow)
-    names = [name.removeprefix("model.") for name in shapes if name.startswith("model.")]
-    load_verified(module, folder, strategy, names, encoded["extra_state"])
-    _load_gradients(trainer, folder, list(shapes), manifest["world"]["size"])
-    parameters = dict(module.named_parameters())
-    for index, optimizer in enumerate(trainer.optimization.optimizers):
-        prefix = f"optim.{index}."
-        wanted = [name for name in shapes if name.startswith(prefix)]
-        owners = {n: n.removeprefix(prefix).rpartition(".")[0] for n in wanted}
-        like: dict[str, Tensor] = {n: parameters[o] for n, o in owners.items() if o in parameters}
-        found = strategy.load_tensors(str(folder), wanted, like) if wanted else {}
-        tensors = {name.removeprefix(prefix): value for name, value in found.items()}
-        strategy.load_optimizer(module, optimizer, tensors, state["optimizers"][str(index)])
+    strategy = trainer.strategy
+    with begin(folder, strategy) as check:
+        manifest, state = check.manifest, decode(files.read_state(folder))
+        shapes = stored_shapes(folder, manifest)
+        mine = refuse_differences(trainer, folder, manifest, state, shapes, allow)
+        like = _wanted(trainer, shapes, manifest["world"]["size"], mine)
+        tensors = strategy.load_tensors(str(folder), like, {n: t for n, t in like.items() if t is not None})
+        together(strategy, check.finish)
+    _load_tensors(trainer, tensors, state, manifest["world"]["size"])
     for schedule, saved in zip(trainer.optimization.schedules, state["schedulers"], strict=True):
         schedule.scheduler.load_state_dict(saved["state"])
     strategy.precision.load_state_dict(state["precision"])
+    if manifest["world"] == _world(strategy):
+        strategy.load_state_dict(state["strategy"])
     trainer.state.load_state_dict(state["counters"])
     inexact = callback_differences(trainer, state["callbacks"])
     for callback in trainer.callbacks:
@@ -134,12 +135,50 @@ def restore(trainer: Session, folder: Path, allow: Collection[str] = ()) -> list
     if trainer.datamodule is not None and state["datamodule"]:
         trainer.datamodule.load_state_dict(state["datamodule"])
     trainer.hooks.call("on_load_checkpoint", trainer, state["hooks"])
-    inexact += _load_rank(trainer, state["ranks"], state["metrics"]["train"])
     other_data = data_differences(trainer, manifest)
     if other_data:
         trainer.state.begin_epoch()
-        trainer.feeds[0].load_state_dict({})
+    inexact += _load_rank(trainer, state["ranks"], state["metrics"]["train"], not other_data)
     return inexact + other_data
+
+
+def _wanted(
+    trainer: Session, shapes: Collection[str], saved_world: int, mine: dict[str, Tensor]
+) -> dict[str, Tensor | None]:
+    """The names this rank is to read, each with a tensor that lies over the ranks as it shall."""
+    parameters = dict(trainer.module.named_parameters())
+    owners = {str(trainer.rank), "all"} if saved_world == trainer.world else None
+    wanted: dict[str, Tensor | None] = {}
+    for full in shapes:
+        kind, _, name = full.partition(".")
+        if kind == "model":
+            wanted[full] = mine[name]
+        elif kind == "optim":
+            wanted[full] = parameters.get(name.partition(".")[2].rpartition(".")[0])
+        elif owners is None or name.partition(".")[0] in owners:
+            wanted[full] = parameters[name.partition(".")[2]]
+    return wanted
+
+
+def _load_tensors(
+    trainer: Session, tensors: dict[str, Tensor], state: dict[str, Any], saved_world: int
+) -> None:
+    def those_of(prefix: str) -> dict[str, Tensor]:
+        return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+    module, strategy = trainer.module, trainer.strategy
+    strategy.load_module(module, {**those_of("model."), **state["extra_state"]})
+    for index, optimizer in enumerate(trainer.optimization.optimizers):
+        moments = those_of(f"optim.{index}.")
+        strategy.load_optimizer(module, optimizer, moments, state["optimizers"][str(index)])
+    parameters = dict(module.named_parameters())
+    for full, value in those_of("grad.").items():
+        owner, _, name = full.partition(".")
+        parameter = parameters[name]
+        value = value.to(parameter.device)
+        if saved_world != trainer.world and owner != "all":
+            value = value / saved_world  # what all would have come to, on every rank
+        parameter.grad = value if parameter.grad is None else parameter.grad + value
 
 
 def _owner(gradient: Tensor, rank: int) -> str:
@@ -147,31 +186,14 @@ def _owner(gradient: Tensor, rank: int) -> str:
     return "all" if hasattr(gradient, "full_tensor") else str(rank)
 
 
-def _load_gradients(trainer: Session, folder: Path, names: list[str], saved_world: int) -> None:
-    """Each rank's own gradients; in another world what all would have come to, on every rank."""
-    parameters = dict(trainer.module.named_parameters())
-    mine = {str(trainer.rank), "all"} if saved_world == trainer.world else None
-    wanted: dict[str, Tensor] = {}
-    for full in names:
-        kind, owner, name = (*full.split(".", 2), "", "")[:3]
-        if kind == "grad" and (mine is None or owner in mine):
-            wanted[full] = parameters[name]
-    if not any(name.startswith("grad.") for name in names):
-        return
-    for full, value in trainer.strategy.load_tensors(str(folder), wanted, wanted).items():
-        _, owner, name = full.split(".", 2)
-        parameter = parameters[name]
-        value = value.to(parameter.device)
-        if mine is None and owner != "all":
-            value = value / saved_world
-        parameter.grad = value if parameter.grad is None else parameter.grad + value
-
-
-def _load_rank(trainer: Session, ranks: list[dict[str, Any]], logged: dict[str, Any]) -> list[str]:
+def _load_rank(
+    trainer: Session, ranks: list[dict[str, Any]], logged: dict[str, Any], same_data: bool
+) -> list[str]:
     """This rank's own state: generators, and values and metric objects that are half counted.
 
     Args:
         logged: The sums of all ranks, for rank 0 to go on from where there were others.
+        same_data: Whether the place in the data means anything still.
     """
     device = trainer.strategy.device
     if len(ranks) == trainer.world:
@@ -180,7 +202,8 @@ def _load_rank(trainer: Session, ranks: list[dict[str, Any]], logged: dict[str, 
         _load_metric_objects(trainer.module, trainer, objects)
         set_full_state(mine["rng"], device)
         trainer.train_store.load_state_dict(mine["logged"])
-        trainer.load_feed_state(mine["data"])
+        if same_data:
+            trainer.load_feed_state(mine["data"])
         return []
     if trainer.is_global_zero:
         trainer.train_store.load_state_dict(logged)
@@ -193,7 +216,7 @@ def _load_rank(trainer: Session, ranks: list[dict[str, Any]], logged: dict[str, 
         inexact += ", and metric objects begin their epoch anew"
     if any(r["data"].get("own_part") for r in ranks):
         inexact += ", and each rank's own part of the data is another one"
-    else:
+    elif same_data:
         trainer.load_feed_state(ranks[0]["data"])
     return [inexact]
 

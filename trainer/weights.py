@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import PacelineError
-from ..strategies import Single, Strategy
+from ..strategies import Environment, Single, Strategy, make_precision
 from . import checkpoint_files as files
 from . import foreign
 from .plain import decode
 from .run import find_checkpoint
+from .verification import begin, together
 
 if TYPE_CHECKING:
     from .module import TrainModule
@@ -87,34 +88,25 @@ def refuse(what: str, folder: Path, differences: list[str], fix: str | None = No
 
 
 def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
-    """Load what ``find_weights`` found into ``module``; a checkpoint is verified already. On all ranks.
+    """Load what ``find_weights`` found into ``module``. To be called on all ranks.
 
     Raises:
+        CheckpointError: for a damaged checkpoint.
         PacelineError: one report of everything missing, unexpected or of another shape.
     """
     if not files.is_checkpoint(path):
         _load_foreign(module, path, strategy)
         return
-    shapes = stored_shapes(path, files.read_manifest(path))
-    mine = strategy.module_tensors(module)
-    of_model = {n.removeprefix("model."): s for n, s in shapes.items() if n.startswith("model.")}
-    refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
-    load_verified(module, path, strategy, of_model, files.read_state(path)["extra_state"])
-
-
-def load_verified(
-    module: nn.Module, folder: Path, strategy: Strategy, names: Iterable[str], extra: Any
-) -> None:
-    """Load the weights of a checkpoint that is whole, and of this model.
-
-    Args:
-        extra: What else the module's state dict holds, as ``encode`` gave it.
-    """
-    mine = strategy.module_tensors(module)
-    like = {f"model.{name}": mine[name] for name in names}
-    loaded = strategy.load_tensors(str(folder), like, like)
+    with begin(path, strategy) as check:
+        shapes = stored_shapes(path, check.manifest)
+        mine = strategy.module_tensors(module)
+        of_model = {n.removeprefix("model."): s for n, s in shapes.items() if n.startswith("model.")}
+        refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
+        like = {f"model.{name}": mine[name] for name in of_model}
+        loaded = strategy.load_tensors(str(path), like, like)
+        together(strategy, check.finish)
     values = {full.removeprefix("model."): value for full, value in loaded.items()}
-    strategy.load_module(module, {**values, **decode(extra)})
+    strategy.load_module(module, {**values, **decode(files.read_state(path)["extra_state"])})
 
 
 def _load_foreign(module: nn.Module, path: Path, strategy: Strategy) -> None:
@@ -138,7 +130,7 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
     """``TrainModule.load_from_checkpoint``."""
     folder = find_weights(path)
     if files.is_checkpoint(folder):
-        recorded = files.verify(folder)["module"]
+        recorded = files.read_manifest(folder)["module"]
         missing = [name for name in recorded["not_plain"] if name not in arguments]
         if missing:
             raise PacelineError(
@@ -155,7 +147,9 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
     if not vars(module).get("_configured"):
         module.configure_model()
         vars(module)["_configured"] = True
-    load_weights(module, folder, Single())
+    strategy = Single()
+    strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
+    load_weights(module, folder, strategy)
     return module
 
 

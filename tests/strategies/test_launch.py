@@ -25,7 +25,7 @@ import torch
 
 from paceline import PacelineError, Run, Trainer
 from paceline.strategies import environment
-from paceline.trainer import checkpoint_files
+from paceline.trainer.verification import verify
 
 JOB = Path(__file__).with_name("launch_job.py")
 SECONDS = 90  # what any job may take on a machine that is busy
@@ -303,7 +303,7 @@ def stopped_in_order(jobs: list[Job], number: int) -> None:
     assert all(reason.startswith(said) for reason in of_both(job.notes("end"), "reason"))
     run = Run(job.folder / "runs/line/1")
     assert [p.name for p in run.checkpoints] == [f"step-{steps[0]:08d}"]
-    checkpoint_files.verify(run.latest)
+    verify(run.latest)
     assert not job.notes("behind fit")
     assert not [job for job in jobs if "Traceback" in job.told()]
 

@@ -14,7 +14,7 @@ import torch
 
 from paceline import Run
 from paceline.strategies import Single
-from paceline.trainer import checkpoint_files
+from paceline.trainer.verification import verify
 from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("manual_job.py")
@@ -97,7 +97,7 @@ def trained(tmp_path_factory):
 def tensors(run: Run) -> dict[str, torch.Tensor]:
     """Weights and optimizer state. Gradients are kept too, but not all of them are anybody's any more."""
     assert run.latest is not None
-    manifest = checkpoint_files.verify(run.latest)
+    manifest = verify(run.latest)
     found = Single().load_tensors(str(run.latest), stored_shapes(run.latest, manifest))
     return {name: value for name, value in found.items() if not name.startswith("grad.")}
 

@@ -14,7 +14,7 @@ import torch
 
 from paceline import Run
 from paceline.strategies import Single
-from paceline.trainer import checkpoint_files
+from paceline.trainer.verification import verify
 from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("token_job.py")
@@ -68,7 +68,7 @@ def two_ranks(tmp_path_factory):
 
 def tensors(run: Run) -> dict[str, torch.Tensor]:
     assert run.latest is not None
-    manifest = checkpoint_files.verify(run.latest)
+    manifest = verify(run.latest)
     return Single().load_tensors(str(run.latest), stored_shapes(run.latest, manifest))
 
 

@@ -16,6 +16,7 @@ from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 from paceline.trainer import checkpoint_files as files
 from paceline.trainer import host_copy
+from paceline.trainer.verification import verify
 
 
 class Net(TrainModule):
@@ -84,7 +85,7 @@ def test_they_equal_those_that_training_waited_for(tmp_path, monkeypatch, tied, 
     assert [p.name for p in run.checkpoints] == [f"step-{n:08d}" for n in range(1, 11)]
     for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
         same(tensors(one), tensors(other))
-        files.verify(other)
+        verify(other)
 
 
 def test_the_copy_waits_for_nothing_but_the_update(tmp_path, monkeypatch):
@@ -131,7 +132,7 @@ def test_a_training_step_that_changes_weights_is_told_not_torn(tmp_path, monkeyp
     with pytest.raises(files.CheckpointError, match=r"training_step changes weights(.|\n)*head.weight"):
         fit(tmp_path, Checkpoint(2), module=Changes())
     left = Run(tmp_path / "n/1").checkpoints
-    assert [files.verify(p)["counters"]["global_step"] for p in left]  # the end, written in place
+    assert [verify(p)["counters"]["global_step"] for p in left]  # the end, written in place
 
 
 def test_a_frozen_teacher_may_change_at_any_time(tmp_path, monkeypatch):

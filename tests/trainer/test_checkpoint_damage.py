@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.trainer import checkpoint_files as files
+from paceline.trainer.verification import Verification, verify
 
 
 class Net(TrainModule):
@@ -80,14 +81,14 @@ def test_every_byte_flipped_is_found_and_named(name, run, request):
             for bit in (1, 0x80):
                 os.pwrite(descriptor, bytes([whole[position] ^ bit]), position)
                 with pytest.raises(PacelineError) as caught:
-                    files.verify(path.parent)
+                    verify(path.parent)
                 assert name in str(caught.value), position
                 if name != "manifest.json":
                     assert "checksum" in str(caught.value)
             os.pwrite(descriptor, whole[position : position + 1], position)
     finally:
         os.close(descriptor)
-    files.verify(path.parent)
+    verify(path.parent)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,17 +137,29 @@ def test_blocks_of_a_large_file_are_told_apart(tmp_path, monkeypatch):
     files.begin(tmp_path / "c")
     (files.staging_of(tmp_path / "c") / "x").write_bytes(content)
     files.commit(tmp_path / "c", {})
-    manifest = files.verify(tmp_path / "c")
+    manifest = verify(tmp_path / "c")
     assert len(manifest["files"]["x"]["crc32"]) == 3
     (tmp_path / "c/x").write_bytes(content[1000:2000] + content[:1000] + content[2000:])
     with pytest.raises(files.CheckpointError, match="bytes 0 to 1000"):
-        files.verify(tmp_path / "c")
+        verify(tmp_path / "c")
     (tmp_path / "c/x").write_bytes(content[:-1] + b"!")
     with pytest.raises(files.CheckpointError, match="bytes 2000 to 2500"):
-        files.verify(tmp_path / "c")
-    assert files.verify(tmp_path / "c", rank=0, world=3)  # another rank's part
-    with pytest.raises(files.CheckpointError, match="bytes 2000 to 2500"):
-        files.verify(tmp_path / "c", rank=2, world=3)
+        verify(tmp_path / "c")
+    # Ranks share what is behind the headers.
+    (tmp_path / "c/x.safetensors").write_bytes((100).to_bytes(8, "little") + bytes(4992))
+    (tmp_path / "c/x").unlink()
+    files.seal(tmp_path / "c", {}, {})
+    with (tmp_path / "c/x.safetensors").open("r+b") as file:
+        file.seek(4999)
+        file.write(b"!")
+    found = []
+    for rank in range(4):
+        with Verification(tmp_path / "c", rank, 4) as check:
+            try:
+                check.finish()
+            except files.CheckpointError as error:
+                found.append((rank, "bytes 4000 to 5000" in str(error)))
+    assert found == [(3, True)]
 
 
 class Canary:
@@ -212,4 +225,4 @@ def test_a_pointer_does_not_lead_elsewhere(target, run):
 def test_a_manifest_of_another_form_is_damaged(files_entry, run):
     reseal(newest(run), lambda manifest: manifest.update(files=files_entry))
     with pytest.raises(files.CheckpointError, match="manifest"):
-        files.verify(newest(run))
+        verify(newest(run))

@@ -19,6 +19,7 @@ from paceline import PacelineError, Trainer, TrainModule
 from paceline.trainer import checkpoint_files as files
 from paceline.trainer import weights
 from paceline.trainer.checkpoint_writer import CheckpointWriter, Content
+from paceline.trainer.verification import verify
 
 
 class Net(TrainModule):
@@ -96,9 +97,9 @@ def test_a_flipped_byte_is_found_and_named(name, run):
         changed[position] ^= 1
         path.write_bytes(changed)
         with pytest.raises(files.CheckpointError, match="manifest" if name == "manifest.json" else name):
-            files.verify(run.latest)
+            verify(run.latest)
     path.write_bytes(whole)
-    files.verify(run.latest)
+    verify(run.latest)
 
 
 def test_truncated_and_missing_files_are_named_with_expected_and_found(run):
@@ -108,14 +109,14 @@ def test_truncated_and_missing_files_are_named_with_expected_and_found(run):
     with pytest.raises(
         files.CheckpointError, match=rf"model-00001(.|\n)*{len(whole) - 5} bytes(.|\n)*{len(whole)}"
     ):
-        files.verify(run.latest)
+        verify(run.latest)
     path.unlink()
     with pytest.raises(files.CheckpointError, match=r"missing(.|\n)*model-00001"):
-        files.verify(run.latest)
+        verify(run.latest)
     for content in (b"", b'{"format": 1, "fil'):
         (run.latest / "manifest.json").write_bytes(content)
         with pytest.raises(files.CheckpointError, match="manifest"):
-            files.verify(run.latest)
+            verify(run.latest)
 
 
 def reseal(folder, change):
@@ -130,7 +131,7 @@ def reseal(folder, change):
 def test_a_manifest_may_not_name_files_elsewhere(name, run):
     reseal(run.latest, lambda m: m["files"].update({name: {"bytes": 1, "crc32": ["0"]}}))
     with pytest.raises(files.CheckpointError, match="outside its folder"):
-        files.verify(run.latest)
+        verify(run.latest)
 
 
 def test_a_symlink_is_refused(run):
@@ -139,13 +140,13 @@ def test_a_symlink_is_refused(run):
     path.rename(moved)
     path.symlink_to(moved)
     with pytest.raises(files.CheckpointError, match="outside its folder"):
-        files.verify(run.latest)
+        verify(run.latest)
 
 
 def test_a_newer_format_is_refused_with_both_versions(run):
     reseal(run.latest, lambda m: m.update(format=99))
     with pytest.raises(files.NewerFormatError, match=r"format 99(.|\n)*format 1"):
-        files.verify(run.latest)
+        verify(run.latest)
 
 
 def test_auto_and_latest_fall_back_and_a_path_raises(tmp_path, run, capsys):

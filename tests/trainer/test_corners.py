@@ -18,6 +18,7 @@ from paceline.callbacks import Callback, Checkpoint, EarlyStopping
 from paceline.strategies import AutocastFP16
 from paceline.trainer import checkpoint_files as files
 from paceline.trainer.plain import decode, encode
+from paceline.trainer.verification import verify
 
 
 class Net(TrainModule):
@@ -248,7 +249,7 @@ def test_a_streams_last_checkpoint_knows_that_the_epoch_ended():
         max_epochs=1,
         callbacks=[Checkpoint(5, monitor="val/loss")],
     )
-    manifest = files.verify(run.latest)
+    manifest = verify(run.latest)
     assert manifest["counters"]["epoch"] == trainer.epoch == 1
     assert manifest["metrics"]["val/loss"] == trainer.metrics["val/loss"]
     assert run.best == run.latest

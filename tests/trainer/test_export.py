@@ -18,6 +18,7 @@ from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.trainer import checkpoint_files as files
 from paceline.trainer.export import consolidate, export_checkpoint
+from paceline.trainer.verification import verify
 
 GOLDEN = Path(__file__).parents[1] / "golden/format-1"
 
@@ -119,7 +120,7 @@ def test_many_ranks_files_become_one_of_each_kind(writer, tmp_path):
     assert sorted(p.name for p in target.iterdir()) == [
         "manifest.json", "model-00001.safetensors", "optim-00001.safetensors", "state.json"
     ]  # fmt: skip
-    files.verify(target)
+    verify(target)
     whole = load_file(target / "model-00001.safetensors") | load_file(target / "optim-00001.safetensors")
     found = {name: torch.zeros_like(value) for name, value in whole.items()}
     load(found, storage_reader=HuggingFaceStorageReader(str(source)), no_dist=True)
@@ -179,7 +180,7 @@ def test_the_commands(trained, tmp_path):
     assert paceline("export", run.folder, "out", "--submodule", "net", cwd=tmp_path).returncode == 0
     assert set(load_file(tmp_path / "out/model.safetensors")) == {"weight", "bias"}
     assert paceline("checkpoint", "consolidate", run.latest, "one", cwd=tmp_path).returncode == 0
-    files.verify(tmp_path / "one")
+    verify(tmp_path / "one")
 
     whole = paceline("checkpoint", "verify", run.folder)
     assert whole.returncode == 0

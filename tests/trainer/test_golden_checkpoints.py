@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from paceline.trainer import checkpoint_files as files
+from paceline.trainer.verification import verify
 
 JOB = Path(__file__).with_name("golden_job.py")
 FORMATS = sorted((Path(__file__).parents[1] / "golden").glob("format-*"))
@@ -42,7 +43,7 @@ def test_there_are_some_of_the_newest_format():
 
 @pytest.mark.parametrize("golden", WRITTEN, ids=ids)
 def test_they_are_whole_and_of_their_format(golden):
-    manifest = files.verify(golden)
+    manifest = verify(golden)
     assert f"format-{manifest['format']}" == golden.parent.name
     assert manifest["world"] == {
         "size": job.WRITERS[golden.name],

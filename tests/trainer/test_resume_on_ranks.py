@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from paceline import Run
 from paceline.strategies import Single
-from paceline.trainer import checkpoint_files
+from paceline.trainer.verification import verify
 from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
@@ -62,7 +62,7 @@ def folder(tmp_path_factory) -> Path:
 
 def tensors(checkpoint: Path | None) -> dict[str, torch.Tensor]:
     assert checkpoint is not None
-    manifest = checkpoint_files.verify(checkpoint)
+    manifest = verify(checkpoint)
     return Single().load_tensors(str(checkpoint), stored_shapes(checkpoint, manifest))
 
 

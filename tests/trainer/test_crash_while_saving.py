@@ -1,0 +1,382 @@
+"""Whatever happens while a checkpoint is written: what was there stays, and a resumed run ends to the bit.
+
+The crashes are SIGKILL at each operation on the files, one run for each; ``--soak`` takes all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from paceline.trainer import checkpoint_files as files
+from paceline.trainer.verification import verify
+
+JOB = Path(__file__).with_name("crash_job.py")
+SECONDS = 60  # for one run
+MANY = 240  # for all crashes of one setting
+SOAK = 1800
+# Devices, background, and which operations: in the default run and under --soak.
+SETTINGS = {
+    "one": (1, False, "kind", "every"),
+    "one-background": (1, True, "before", "every"),
+    "two": (2, False, "", "every"),
+    "two-background": (2, True, "kind", "every"),
+}
+
+
+@contextmanager
+def job(case, folder, **settings):
+    """The running job; none of its processes outlives the block."""
+    mark = f"CRASH_JOB={uuid.uuid4()}"
+    command = [sys.executable, str(JOB), case, str(folder), json.dumps(settings)]
+    foreign = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "PACELINE", "TORCHELASTIC")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    environment |= dict([mark.split("=")], OMP_NUM_THREADS="1")
+    with (folder / "out.txt").open("ab") as out, (folder / "err.txt").open("ab") as err:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True
+        )
+    try:
+        yield process, mark
+    finally:
+        for one in alive(mark):
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        process.wait(20)
+
+
+def alive(mark):
+    """The processes of a job: ranks have a session of their own, and all have its environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and mark.encode() in (path / "environ").read_bytes().split(b"\0"):
+                found.append(int(path.name))
+    return found
+
+
+def ended(case, folder, deadline=SECONDS, **settings):
+    """The exit code of a job, what it printed, what it wrote to stderr."""
+    folder.mkdir(exist_ok=True)
+    with job(case, folder, **settings) as (process, mark):
+        code = process.wait(deadline)
+        assert not alive(mark), "a process has outlived the job"
+    return code, (folder / "out.txt").read_text(), (folder / "err.txt").read_text()
+
+
+def ends_of(folder, devices, name="end"):
+    return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(devices)]
+
+
+def checkpoints(folder):
+    """Names of the checkpoints, each verified; nothing else lies there but pointers."""
+    found = files.finished(folder / "n/1/checkpoints")
+    for checkpoint in found:
+        verify(checkpoint)
+    return [checkpoint.name for checkpoint in found]
+
+
+def staged(folder):
+    return sorted(path.name for path in folder.glob("n/*/checkpoints/.staging-*"))
+
+
+def skip_unless_soaking(request, *usual):
+    """A test's other parameters are for --soak."""
+    here = tuple(request.node.callspec.params.values())
+    if here not in usual and not request.config.getoption("--soak", default=False):
+        pytest.skip("takes --soak")
+
+
+# -- a crash at every operation ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def crashed(request, tmp_path_factory):
+    """What came of the crashes of one setting."""
+    devices, background, usual, soak = SETTINGS[request.param]
+    soaking = request.config.getoption("--soak", default=False)
+    sorts = soak if soaking else usual
+    if not sorts:
+        pytest.skip("takes --soak")
+    memory = Path("/dev/shm")  # SIGKILL loses nothing that was written, and a disk waits for each sync
+    if os.access(memory, os.W_OK):
+        place = Path(tempfile.mkdtemp(prefix="crashes-", dir=memory))
+    else:
+        place = tmp_path_factory.mktemp("crashes")
+    try:
+        seconds = SOAK if soaking else MANY
+        code, out, err = ended(
+            "crashes", place, seconds, devices=devices, background=background, sorts=sorts
+        )
+        assert code == 0, (out + err)[-4000:]
+        yield json.loads((place / "crashes.json").read_text()) | {"sorts": sorts}
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def told(case):
+    return (
+        f"rank {case['rank']} killed {case['when']} {case['number']}: {case['operation']}\n{case['output']}"
+    )
+
+
+def test_the_crashes_are_at_all_operations_of_a_save_and_of_deletions(crashed):
+    whole, journals = crashed["whole"], crashed["journals"]
+    assert set(whole["codes"]) == {0}, whole["output"]
+    assert whole["end"]["pointers"] == {"latest": "step-00000006", "best": "step-00000006"}
+    seen = {operation.split()[0] for operation in journals[0]}
+    assert seen == {"mkdir", "save_file", "fsync", "open", "write", "rename", "replace", "unlink", "rmdir"}
+    assert all({"save_file", "fsync"} <= {o.split()[0] for o in journal} for journal in journals)
+    if crashed["sorts"] in ("every", "before"):
+        done = [(c["rank"], c["number"]) for c in crashed["cases"] if c["when"] == "before"]
+        assert done == [(r, n) for r, journal in enumerate(journals) for n in range(1, len(journal) + 1)]
+    for codes in crashed["beyond"]:  # killed at the operation behind the last: there is none
+        assert set(codes) == {0}
+
+
+def test_each_was_killed_where_it_was_meant_to_be_and_no_rank_outlived_it(crashed):
+    for case in crashed["cases"]:
+        assert case["codes"][case["rank"]] == -signal.SIGKILL, told(case)
+        assert case["same"], told(case)
+        others = [code for rank, code in enumerate(case["codes"]) if rank != case["rank"]]
+        assert None not in others, told(case)
+
+
+def test_a_crash_leaves_no_checkpoint_that_is_not_whole(crashed):
+    for case in crashed["cases"]:
+        assert case["before"]["damaged"] == [], told(case)
+
+
+def test_after_a_crash_a_run_resumes_and_ends_bit_identical(crashed):
+    whole = crashed["whole"]["end"]
+    assert any(name.startswith("optim.") for name in whole["tensors"])
+    for case in crashed["cases"]:
+        assert set(case["resumed"]) == {0}, told(case)
+        assert case["end"]["run"] == ("1" if case["before"]["finished"] else "2"), told(case)
+        assert case["end"]["tensors"] == whole["tensors"], told(case)
+        assert case["end"]["state"] == whole["state"], told(case)
+        assert case["end"]["damaged"] == [], told(case)
+
+
+def test_half_written_folders_are_swept_when_the_run_goes_on(crashed):
+    for case in crashed["cases"]:
+        if case["before"]["finished"]:
+            assert case["junk"] == [], told(case)
+
+
+def test_a_half_written_first_checkpoint_is_swept_at_the_next_start_too(crashed):
+    left = [case["name"] for case in crashed["cases"] if case["junk"] and not case["before"]["finished"]]
+    assert left == []
+
+
+def test_pointers_and_deletions_catch_up_after_a_crash(crashed):
+    whole = crashed["whole"]["end"]
+    behind = [
+        f"{case['name']}: {case['end']['names']}, {case['end']['pointers']}"
+        for case in crashed["cases"]
+        if any(case["end"].get(part) != whole[part] for part in ("finished", "pointers"))
+    ]
+    assert behind == []
+
+
+# -- one rank of two -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rank", "kind", "part", "background"),
+    [
+        (0, "rename", "staging-step-00000006", False),
+        (1, "save_file", "staging-step-00000006", True),
+        (0, "save_file", "staging-step-00000006", True),
+        (1, "fsync", "staging-step-00000006", False),
+    ],
+)
+def test_a_rank_killed_in_a_save_ends_all_in_10_seconds_and_is_named(
+    rank, kind, part, background, tmp_path, request
+):
+    skip_unless_soaking(
+        request,
+        (0, "rename", "staging-step-00000006", False),
+        (1, "save_file", "staging-step-00000006", True),
+    )
+    checkpoint = {"every": 3, "keep": None, "background": background}
+    code, _, err = ended("train", tmp_path, devices=2, checkpoint=checkpoint, kill=[rank, kind, part])
+    seconds = time.time() - float((tmp_path / "killed").read_text())
+    assert seconds < 10
+    assert code == 128 + signal.SIGKILL
+    assert f"rank {rank} ended with signal SIGKILL" in err
+    assert checkpoints(tmp_path) == ["step-00000003"]
+
+
+# -- the disk is full ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 1 MB, and the arguments that make do without one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "paceline-test", str(place)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, timeout=20).returncode == 0
+    except OSError:
+        mounted = False
+    try:
+        yield place, {} if mounted else {"limit": 60_000}
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(place)], capture_output=True, timeout=20)
+
+
+def bytes_of(text):
+    number, unit = text.split()
+    return float(number) * (1000 if unit == "kB" else 1)
+
+
+WIDE = {"width": 5000, "epochs": 2}  # 25,001 parameters: a checkpoint of 300 kB, two or three fit
+
+
+@pytest.mark.parametrize(("devices", "background"), [(1, True), (1, False), (2, True), (2, False)])
+def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
+    devices, background, small_disk, tmp_path, request
+):
+    skip_unless_soaking(request, (1, True), (2, False))
+    disk, limit = small_disk
+    checkpoint = {"every": 1, "keep": None, "background": background}
+    settings = {"devices": devices, "checkpoint": checkpoint, **WIDE, **limit}
+    code, _, err = ended("train", tmp_path, disk=str(disk), **settings)
+    assert code == 1, err[-3000:]
+    assert "a checkpoint could not be written; nothing of it is left" in err
+    told = re.search(r"No space left on device; ([0-9.]+ k?B) needed, ([0-9.]+ k?B) free", err)
+    assert limit or told, err[-3000:]
+    assert limit or bytes_of(told[1]) > bytes_of(told[2]), told[0]
+    assert staged(disk) == []
+    if not limit:
+        kept = checkpoints(disk)
+        assert len(kept) >= 2
+        assert kept == [f"step-{step:08d}" for step in range(1, len(kept) + 1)]
+        assert "make room" in err
+
+
+@pytest.mark.parametrize(("devices", "background"), [(1, True), (1, False), (2, True), (2, False)])
+def test_a_full_disk_is_warned_of_once_for_each_save_and_training_goes_on(
+    devices, background, small_disk, tmp_path, request
+):
+    skip_unless_soaking(request, (2, True))
+    disk, limit = small_disk
+    checkpoint = {"every": 1, "keep": None, "background": background, "on_save_error": "warn"}
+    settings = {"devices": devices, "checkpoint": checkpoint, **WIDE, **limit}
+    code, out, err = ended("train", tmp_path, disk=str(disk), whole=not limit, **settings)
+    assert code == 0, err[-3000:]
+    warned = re.findall(r"warning: a checkpoint could not be written.*?(step-\d+)", out)
+    kept = checkpoints(disk)
+    assert warned == [f"step-{step:08d}" for step in range(len(kept) + 1, 9)]
+    assert staged(disk) == []
+    if not limit:
+        assert len(kept) >= 2
+        assert len(checkpoints(tmp_path / "whole")) == 8
+        assert ends_of(tmp_path, devices) == ends_of(tmp_path, devices, "whole")
+
+
+def test_a_disk_without_one_free_byte_is_warned_of_too(small_disk, tmp_path):
+    disk, limit = small_disk
+    if limit:
+        pytest.skip("takes a disk of its own")
+    checkpoint = {"every": 1, "keep": None, "on_save_error": "warn"}
+    settings = {"fill": True, "epochs": 30, "checkpoint": checkpoint, "pause": 0.002}
+    code, out, err = ended("train", tmp_path, disk=str(disk), **settings)
+    assert code == 0, err[-3000:]
+    assert ends_of(tmp_path, 1)[0]["steps"] == 120
+    assert len(set(re.findall(r"warning: a checkpoint could not be written.*?(step-\d+)", out))) > 100
+    assert len(checkpoints(disk)) >= 2
+
+
+# -- the writer fails ------------------------------------------------------------------------------
+
+
+def test_a_writer_that_fails_ends_the_run_at_the_next_step_boundary(tmp_path):
+    checkpoint = {"every": 3, "keep": None}
+    settings = {"checkpoint": checkpoint, "settle": True}
+    code, _, err = ended("train", tmp_path, fail=[0, 3], **settings)
+    assert code == 1
+    assert "OSError: [Errno 5] Input/output error" in err
+    assert "CheckpointError" in err
+    assert (tmp_path / "steps-0").read_text() == "7"  # it was step 6 that was not saved
+    assert checkpoints(tmp_path) == ["step-00000003"]
+    assert staged(tmp_path) == []
+
+
+def test_a_writer_that_fails_on_one_rank_ends_all_and_is_named(tmp_path, soak):
+    checkpoint = {"every": 3, "keep": None}
+    settings = {"checkpoint": checkpoint, "devices": 2, "settle": True, "epochs": 100}
+    code, _, err = ended("train", tmp_path, fail=[1, 3], **settings)
+    assert code == 1
+    assert re.search(r"on rank 1: OSError: .*Input/output error", err)
+    assert int((tmp_path / "steps-0").read_text()) < 400
+    assert checkpoints(tmp_path) == ["step-00000003"]
+    assert staged(tmp_path) == []
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_an_older_checkpoint_that_cannot_be_deleted_is_told_and_ends_no_run(background, tmp_path, request):
+    """As on an immutable file, or a network disk that hangs on to it."""
+    skip_unless_soaking(request, (False,))
+    checkpoint = {"every": 4, "keep": 1, "background": background, "on_save_error": "warn"}
+    code, out, err = ended("train", tmp_path, checkpoint=checkpoint, keeps="step-00000004/")
+    assert code == 0, err[-3000:]
+    assert "Traceback" not in err
+    assert re.search("warning.*step-00000004", out)
+    assert checkpoints(tmp_path)[-1] == "step-00000012"
+
+
+# -- two runs, one folder --------------------------------------------------------------------------
+
+
+def test_a_second_run_in_a_folder_is_refused_and_a_killed_one_leaves_it_free(tmp_path):
+    """With loader workers, which outlive a killed run for some seconds."""
+    second, third = tmp_path / "second", tmp_path / "third"
+    settings = {"disk": str(tmp_path), "workers": 2, "checkpoint": {"every": 2, "keep": None}}
+
+    def step():
+        return int((tmp_path / "steps-0").read_text())
+
+    with job("train", tmp_path, epochs=1000, pause=0.05, **settings) as (first, mark):
+        deadline = time.monotonic() + SECONDS
+        while not files.finished(tmp_path / "n/1/checkpoints"):
+            assert first.poll() is None, (tmp_path / "err.txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        code, _, err = ended("train", second, resume="latest", **settings)
+        assert code == 1
+        assert "another run is under way in this folder" in err
+        assert f"process {first.pid} on {socket.gethostname()}" in err
+        reached = step()
+        while step() < reached + 4:
+            assert first.poll() is None, (tmp_path / "err.txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        while len(alive(mark)) < 3:  # between two epochs there are no workers
+            assert time.monotonic() < deadline
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait(20)
+        epochs = -(-step() // 4) + 1
+        code, out, err = ended("train", third, resume="latest", epochs=epochs, whole=True, **settings)
+        assert code == 0, err[-3000:]
+    assert f"resumes from {tmp_path}/n/1/checkpoints" in out
+    assert ends_of(third, 1) == ends_of(third, 1, "whole")
+    assert checkpoints(tmp_path) == [f"step-{step:08d}" for step in range(2, 4 * epochs + 1, 2)]
+    assert staged(tmp_path) == []
