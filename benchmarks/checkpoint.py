@@ -10,8 +10,8 @@ At its step boundaries, in turn:
 "background"  one that a thread writes; the stall is the time until training goes on, and what the next
               update waits for its copy
 
-Then the newest is loaded into the run again and again, verified and not, from the page cache and from the
-disk. Medians; the first round is left out, where memory and files are new, and told apart as "first".
+Then new processes resume from the last one, verified (as always) and not, its files in the page cache or
+not. Medians; the first round of all is left out, where memory and files are new, and told as "first".
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +38,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.trainer import checkpoint_files as files
 from paceline.trainer import snapshot
+from paceline.trainer.checkpoint_files import read_manifest
 from paceline.trainer.checkpoint_writer import CheckpointWriter
+from paceline.trainer.verification import Verification
+from paceline.trainer.weights import stored_shapes
 
 WIDTH, SAMPLES = 1024, 16
 LAYER = 4 * (WIDTH + 1) * WIDTH * 3  # bytes of weights and two moments in fp32
@@ -59,20 +65,15 @@ def status(field: str) -> int:
     return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
 
 
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 class Measures(Callback):
     """Does one thing at each boundary, and notes how long it took."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self.folder, self.rounds = folder, rounds
         self.seconds: dict[str, list[float]] = {}
-        self.peaks: dict[str, list[int]] = {}
+        self.peak = self.peak_without = 0  # of resident memory, bytes
         self.waited = 0.0
         self.state_bytes = 0
-        self.steps_beside: list[float] = []
 
     def note(self, what: str, seconds: float) -> None:
         self.seconds.setdefault(what, []).append(seconds)
@@ -80,39 +81,31 @@ class Measures(Callback):
     def on_fit_start(self, trainer: Trainer) -> None:
         finish, measures = CheckpointWriter.finish_copy, self
 
-        def timed(writer: CheckpointWriter) -> None:
+        def finish_timed(writer: CheckpointWriter) -> None:
             start = time.perf_counter()
             finish(writer)
             measures.waited += time.perf_counter() - start
 
-        trainer.writer.finish_copy = timed.__get__(trainer.writer)  # type: ignore[method-assign]
+        trainer.writer.finish_copy = finish_timed.__get__(trainer.writer)  # type: ignore[method-assign]
 
     def on_step_boundary(self, trainer: Trainer) -> None:
-        turn, number = (
-            ("plain", "bare", "waited", "background", "behind")[trainer.global_step % 5],
-            trainer.global_step // 5,
-        )
-        peak = status("VmHWM")
-        if turn == "plain":
-            self.peaks.setdefault("behind" if number else "none", []).append(peak)
-            forget_peak()
-        elif turn == "bare":
-            self.peaks.setdefault("plain", []).append(peak)
-            self.bare(trainer)
-        elif turn == "waited":
-            self.save(trainer, number, background=False)
-            forget_peak()
-        elif turn == "background":
+        number, turn = divmod(trainer.global_step, 5)
+        if turn in (1, 2):  # whichever comes first finds the disk in a better mood: they take turns
+            self.peak_without = self.peak_without or (status("VmHWM") if turn == 2 else 0)
+            os.sync()
+            self.bare(trainer) if (turn == 1) == (number % 2 == 0) else self.save(trainer, number, False)
+        elif turn == 3:
+            os.sync()
             self.begun = time.perf_counter()
             self.save(trainer, number, background=True)
             self.waited = 0.0
-        elif number or self.seconds:
+        elif turn == 4:
             self.note("background", self.stall + self.waited)
             trainer.writer.wait()
             self.note("background, to its end", time.perf_counter() - self.begun)
-            self.peaks.setdefault("background", []).append(status("VmHWM"))
-            forget_peak()
-            self.remove(number)
+            self.peak = status("VmHWM")
+            if number < self.rounds:
+                shutil.rmtree(self.folder / f"background-{number}")
 
     def bare(self, trainer: Trainer) -> None:
         module, optimizer = trainer.module, trainer.optimization.optimizers[0]
@@ -141,33 +134,41 @@ class Measures(Callback):
             self.note("waited", self.stall)
             shutil.rmtree(target)
 
-    def remove(self, number: int) -> None:
-        if number < self.rounds:
-            shutil.rmtree(self.folder / f"background-{number}")
 
-    def on_fit_end(self, trainer: Trainer) -> None:
-        """Loads the last one again and again."""
-        folder = self.folder / f"background-{self.rounds}"
-        for _ in range(self.rounds + 1):
-            for cold in (False, True):
-                kind = "from the disk" if cold else "from memory"
-                drop(folder, cold)
-                self.note(f"load, {kind}", timed(lambda: snapshot.restore(trainer, folder)))
-                drop(folder, cold)
-                self.note(f"verify and load, {kind}", timed(lambda: verify_and_load(trainer, folder)))
-                drop(folder, cold)
-                self.note(f"verify, {kind}", timed(lambda: files.verify(folder)))
+@contextmanager
+def unverified() -> Iterator[None]:
+    """No block is read for its checksum."""
+    compare = Verification._compare
+    Verification._compare = lambda *args: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Verification._compare = compare  # type: ignore[method-assign]
 
 
-def verify_and_load(trainer: Trainer, folder: Path) -> None:
-    files.verify(folder)
-    snapshot.restore(trainer, folder)
+def resume(folder: Path, verified: bool) -> float:
+    """Seconds in which a new process loads the checkpoint."""
+    seconds = 0.0
+
+    def timed(*given: Any) -> list[str]:
+        nonlocal seconds
+        start = time.perf_counter()
+        inexact = restore(*given)
+        seconds = time.perf_counter() - start
+        return inexact
+
+    restore, snapshot.restore = snapshot.restore, timed  # type: ignore[assignment]
+    layers = len(stored_shapes(folder, read_manifest(folder))) // 8
+    with nullcontext() if verified else unverified(), tempfile.TemporaryDirectory() as place:
+        trainer = make_trainer(Path(place), max_steps=1)
+        trainer.fit(Stack(layers), make_data(), resume=folder)
+    return seconds
 
 
-def timed(call: Any) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def in_a_new_process(folder: Path, verified: bool) -> float:
+    command = [sys.executable, __file__, "--resume", str(folder), *([] if verified else ["--unverified"])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout.splitlines()[-1])
 
 
 def drop(folder: Path, cold: bool) -> None:
@@ -181,47 +182,57 @@ def drop(folder: Path, cold: bool) -> None:
                     pass
 
 
+def make_trainer(folder: Path, max_steps: int, **more: Any) -> Trainer:
+    off = dict.fromkeys(("progress", "loggers", "checkpoint"), False)
+    return Trainer(accelerator="cpu", max_steps=max_steps, run_dir=folder, **off, **more)
+
+
+def make_data() -> DataLoader:
+    return DataLoader(TensorDataset(torch.randn(SAMPLES * 64, WIDTH, generator=torch.Generator())), SAMPLES)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--folder", type=Path, default=None, help="where to write; else the temporary folder"
-    )
+    parser.add_argument("--folder", type=Path, default=None, help="else the temporary one")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--resume", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--unverified", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.resume:
+        print(resume(given.resume, not given.unverified))
+        return
     layers = max(1, round(given.gigabytes * 1e9 / LAYER))
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         measures = Measures(Path(place), given.rounds)
-        settings: dict[str, Any] = {
-            "accelerator": "cpu",
-            "progress": False,
-            "loggers": False,
-            "checkpoint": False,
-        }
-        trainer = Trainer(
-            max_steps=5 * (given.rounds + 1) - 1, callbacks=measures, run_dir=Path(place), **settings
-        )
-        data = TensorDataset(torch.randn(SAMPLES * 64, WIDTH))
-        trainer.fit(Stack(layers), DataLoader(data, SAMPLES))
+        trainer = make_trainer(Path(place), 5 * (given.rounds + 1) - 1, callbacks=measures)
+        trainer.fit(Stack(layers), make_data())
+        folder = Path(place) / f"background-{given.rounds}"
+        for _ in range(given.rounds + 1):
+            for cold in (False, True):
+                for verified in (True, False):
+                    drop(folder, cold)
+                    kind = "from the disk" if cold else "from memory"
+                    what = f"load, {kind}" if verified else f"load unverified, {kind}"
+                    measures.note(what, in_a_new_process(folder, verified))
     report(measures, given)
 
 
 def report(measures: Measures, given: argparse.Namespace) -> None:
     median = {what: statistics.median(times[1:]) for what, times in measures.seconds.items()}
-    peak = {what: statistics.median(values) for what, values in measures.peaks.items()}
     state = measures.state_bytes
     ratios = {
         "stall of a background save / a waited one": median["background"] / median["waited"],
         "waited save / bare safetensors": median["waited"] / median["bare"],
-        "verify and load / load, from memory": median["verify and load, from memory"]
-        / median["load, from memory"],
-        "verify and load / load, from the disk": median["verify and load, from the disk"]
-        / median["load, from the disk"],
-        "memory of background saves / the state": (peak["background"] - peak["plain"]) / state,
+        "load / load unverified, from memory": median["load, from memory"]
+        / median["load unverified, from memory"],
+        "load / load unverified, from the disk": median["load, from the disk"]
+        / median["load unverified, from the disk"],
+        "memory of background saves / the state": (measures.peak - measures.peak_without) / state,
     }
     result = {
         "gigabytes": round(state / 1e9, 3),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
+from paceline.callbacks import Checkpoint
 from paceline.trainer.metrics import MetricStore
 
 gpu = [
@@ -110,3 +112,40 @@ def test_trains_evaluates_and_resumes_on_the_accelerator(precision, marker, tmp_
     trainer(max_epochs=4).fit(module := Classifier(), batches(), batches())
     for mine, theirs in zip(again.parameters(), module.parameters(), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-3, atol=1e-5)
+
+
+class Small(TrainModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 4))
+
+    def training_step(self, batch):
+        return F.cross_entropy(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="there is no accelerator")
+def test_a_background_checkpoint_holds_the_state_of_its_step(tmp_path):
+    """The copies are queued before the next update; the thread waits for them."""
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(
+        torch.randn(64, 8, generator=generator), torch.randint(0, 4, (64,), generator=generator)
+    )
+    runs = []
+    for background in (False, True):
+        trainer = Trainer(
+            progress=False,
+            max_steps=12,
+            run_dir=tmp_path / str(background),
+            callbacks=Checkpoint(1, keep=None, background=background),
+        )
+        runs.append(trainer.fit(Small(), DataLoader(data, 8)))
+    for waited, found in zip(runs[0].checkpoints, runs[1].checkpoints, strict=True):
+        for part in ("model-00001.safetensors", "optim-00001.safetensors"):
+            expected, tensors = load_file(waited / part), load_file(found / part)
+            assert expected.keys() == tensors.keys()
+            assert all(torch.equal(tensors[name], value) for name, value in expected.items())

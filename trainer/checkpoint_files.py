@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,7 +50,10 @@ def staging_of(target: Path) -> Path:
 def begin(target: Path) -> None:
     """Make an empty staging folder for ``target``."""
     staging = staging_of(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.parent.is_dir():
+        target.parent.mkdir(parents=True)
+        for folder in target.absolute().parents[1:4]:  # the run's, its name's, and where runs are
+            sync_folder(folder)
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
 
@@ -244,10 +248,20 @@ def shown_size(count: int) -> str:
     return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
+_of_thread = threading.local()
+
+
+def _buffer() -> memoryview:
+    """This thread's own, kept: memory that is new for each block would hold other threads up."""
+    if not hasattr(_of_thread, "buffer"):
+        _of_thread.buffer = memoryview(bytearray(_CHUNK))
+    found: memoryview = _of_thread.buffer
+    return found
+
+
 def crc_of(path: Path, start: int, length: int) -> str:
     """The CRC-32 of a part of a file."""
-    value, buffer = 0, bytearray(_CHUNK)
-    view = memoryview(buffer)
+    value, view = 0, _buffer()
     with path.open("rb", buffering=0) as file:
         file.seek(start)
         while length > 0 and (found := file.readinto(view[: min(length, _CHUNK)])):

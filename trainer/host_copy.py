@@ -44,16 +44,15 @@ class HostCopy:
 
     def take(self, name: str, tensor: Tensor) -> Tensor:
         """The memory that will hold a copy of ``tensor`` when ``run`` has ended."""
-        buffer = self._buffers.get(name)
+        buffer, pinned = self._buffers.get(name), tensor.is_cuda or tensor.is_xpu
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            pinned = tensor.is_cuda or tensor.is_xpu
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
             self._buffers[name] = buffer
         self._taken.add(name)
-        if not tensor.is_cpu:
+        if pinned:
             buffer.copy_(tensor, non_blocking=True)
             self._arrived = self._arrived or torch.Event(tensor.device)
-        elif name in self._steady:
+        elif tensor.is_cpu and name in self._steady:
             self._later.append((name, tensor, _mark(tensor)))
         else:
             buffer.copy_(tensor)

@@ -88,7 +88,7 @@ class Run:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """The finished checkpoints, oldest first."""
+        """The finished checkpoints a run can go on from, oldest first."""
         return files.finished(self.folder / "checkpoints")
 
     @property
