@@ -316,6 +316,7 @@ class TrainLoop:
         samples = self.feed.samples_of(micro_batch)
         shown = ", ".join(map(str, samples[:8])) + (", ..." if len(samples) > 8 else "")
         if self.trainer.settings.nonfinite == "skip":
+            self.writer.finish_copy()  # there is no update to do it
             self.trainer.say(f"{self.trainer.place}: the loss is {value}; the update is skipped")
             self.optimizer.zero_grad(set_to_none=True)
             self.state.skipped_steps += 1

@@ -164,6 +164,27 @@ def test_manual_optimization_is_copied_before_the_step_goes_on(tmp_path, monkeyp
         same(tensors(one), tensors(other))
 
 
+def test_a_skipped_step_waits_for_the_copy_too(tmp_path, monkeypatch):
+    """Without an update nothing else would, before a hook changes weights."""
+
+    class Skips(Net):
+        def training_step(self, batch):
+            loss = super().training_step(batch)
+            return loss * float("nan") if self.global_step % 3 == 2 else loss
+
+        def on_step_end(self):
+            self.head.weight.data.mul_(1.01)
+
+    _, waited = fit(
+        tmp_path / "a", Checkpoint(1, keep=None, background=False), module=Skips(), nonfinite="skip"
+    )
+    SlowCopy(monkeypatch)
+    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), module=Skips(), nonfinite="skip")
+    assert len(run.checkpoints) == 10
+    for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
+        same(tensors(one), tensors(other))
+
+
 def test_one_is_under_way_at_most_and_none_behind_fit(tmp_path, monkeypatch):
     save_file, at_once, most = safetensors.torch.save_file, 0, 0
 
