@@ -76,8 +76,7 @@ def seal(folder: Path, manifest: Any, entries: dict[str, Any]) -> None:
     names = sorted(p.name for p in folder.iterdir() if p.name != MANIFEST)
     files = {name: entries.get(name) or entry_of(folder / name) for name in names}
     content = {"format": FORMAT, **manifest, "block": _BLOCK, "files": files}
-    content["checksum"] = checksum(content)
-    write_synced(folder / MANIFEST, json.dumps(content, indent=1).encode())
+    write_synced(folder / MANIFEST, sealed(content))
     sync_folder(folder)
 
 
@@ -146,15 +145,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        stated, version = content.pop("checksum"), int(content["format"])
+        text = path.read_bytes()
+        content: dict[str, Any] = json.loads(text)
+        del content["checksum"]
+        version = int(content["format"])
     except FileNotFoundError:
         raise CheckpointError(
             "this is no finished checkpoint: it has no manifest.json", where=str(folder)
         ) from None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise CheckpointError("the manifest is damaged: it is no whole JSON", where=str(path)) from None
-    if stated != checksum(content):  # every format keeps this rule
+    before, _, _ = text.rpartition(_TAIL[0])
+    if text != _with_checksum(before):  # every format keeps this rule
         raise CheckpointError("the manifest is damaged: it does not match its checksum", where=str(path))
     if version > FORMAT:
         raise NewerFormatError(
@@ -237,9 +239,16 @@ def read_pointer(path: Path) -> Path | None:
     return target if is_checkpoint(target) else None
 
 
-def checksum(content: dict[str, Any]) -> str:
-    """The manifest's own: SHA-256 of the rest of it."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+_TAIL = (b',\n "checksum": "', b'"\n}')
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """The text of a manifest: JSON whose last entry is the SHA-256 of all the text before it."""
+    return _with_checksum(json.dumps(content, indent=1).encode().removesuffix(b"\n}"))
+
+
+def _with_checksum(text: bytes) -> bytes:
+    return text + hashlib.sha256(text).hexdigest().encode().join(_TAIL)
 
 
 def shown_size(count: int) -> str:

@@ -123,8 +123,7 @@ def reseal(folder, change):
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["checksum"]
     change(manifest)
-    manifest["checksum"] = files.checksum(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_bytes(files.sealed(manifest))
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/hostname", "sub/x"])

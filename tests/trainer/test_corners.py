@@ -355,8 +355,7 @@ def test_a_newer_format_is_not_set_aside_as_damage(tmp_path):
     manifest = json.loads(path.read_text())
     del manifest["checksum"]
     manifest["format"] = 2
-    manifest["checksum"] = files.checksum(manifest)
-    path.write_text(json.dumps(manifest))
+    path.write_bytes(files.sealed(manifest))
     with pytest.raises(files.NewerFormatError, match="format 2"):
         fit(Net(), resume="auto")
     assert path.exists()
