@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..durations import Cadence, Duration
-from ..errors import PacelineError
+from ..errors import PacelineError, TornCopyError
 from .base import Callback
 from .monitor import Monitor, refuse_unknown
 
@@ -67,6 +67,13 @@ class Checkpoint(Callback):
         refuse_unknown("Checkpoint", unknown, _ALLOWED, _PEERS)
         self.every = Duration.parse(every, where="Checkpoint(every=...)")
         self._monitor = Monitor(monitor, mode, "Checkpoint") if monitor is not None else None
+        for option, value in (("weights_only", weights_only), ("background", background)):
+            if not isinstance(value, bool):
+                raise PacelineError(f"Checkpoint: {option} is True or False", got=value)
+        if name is not None and not (isinstance(name, str) and 0 < len(name) <= 100 and "/" not in name):
+            raise PacelineError(
+                "Checkpoint: name is a short word, which a pointer's file is called by", got=name
+            )
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
             raise PacelineError(
                 "Checkpoint: keep counts checkpoints",
@@ -137,12 +144,12 @@ class Checkpoint(Callback):
                 self._settle(trainer)
 
     def on_fit_end(self, trainer: Trainer) -> None:
-        failed = self._outcome()
+        failed = [self._outcome()]
         if trainer.global_step:
             self._save(trainer)
-        failed = failed or self._outcome()
-        if failed is not None:
-            self._tell(trainer, failed)
+        for error in (*failed, self._outcome()):
+            if error is not None:
+                self._tell(trainer, error)
 
     def _judge(self, trainer: Trainer) -> None:
         """Before anything is saved, so that every checkpoint knows of every verdict."""
@@ -210,7 +217,7 @@ class Checkpoint(Callback):
             self._tell(trainer, failed)
 
     def _tell(self, trainer: Trainer, error: Exception) -> None:
-        if self.on_save_error == "raise":
+        if self.on_save_error == "raise" and not isinstance(error, TornCopyError):
             raise error
         if self._told is not error:
             trainer.say(f"warning: {' '.join(str(error).split())}")
@@ -219,10 +226,11 @@ class Checkpoint(Callback):
     def _tell_early(self, trainer: Trainer) -> None:
         """A save failed in the background: ranks may see it at different steps, so they agree to stop."""
         assert self._under_way is not None
-        if self.on_save_error == "raise":
+        error = self._under_way.error
+        if self.on_save_error == "raise" and not isinstance(error, TornCopyError):
             trainer.stop("a checkpoint could not be written")
-        elif self._under_way.error is not None:
-            self._tell(trainer, self._under_way.error)
+        elif error is not None:
+            self._tell(trainer, error)
 
     def _best_pointer(self, trainer: Trainer) -> str:
         monitoring = [c for c in trainer.callbacks if isinstance(c, Checkpoint) and c.monitor]
@@ -238,8 +246,11 @@ class Checkpoint(Callback):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score, "best": self._best, "saved": list(self._saved)}
+        watched = [self._monitor.name, self._monitor.mode] if self._monitor else None
+        best = {"best_score": self.best_score, "best": self._best}
+        return best | {"saved": list(self._saved), "watched": watched}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best_score, self._best = state["best_score"], state["best"]
         self._saved = list(state["saved"])
+        if state["watched"] == self.state_dict()["watched"]:  # a best of another value is none
+            self.best_score, self._best = state["best_score"], state["best"]

@@ -95,7 +95,8 @@ class EarlyStopping(Callback):
             trainer.stop(f"early stopping: {self.monitor} {best}, {self.wait} validations ago")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "wait": self.wait}
+        return {"best": self.best, "wait": self.wait, "watched": [self._monitor.name, self._monitor.mode]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best, self.wait = state["best"], state["wait"]
+        if state["watched"] == self.state_dict()["watched"]:  # what was counted of another value is none
+            self.best, self.wait = state["best"], state["wait"]

@@ -51,6 +51,8 @@ class Monitor:
     """
 
     def __init__(self, name: str, mode: str | None, owner: str) -> None:
+        if not isinstance(name, str):
+            raise PacelineError(f"{owner}: monitor is the name of a logged value", got=name)
         self.name = monitor_name(name)
         self.mode = mode or self._mode_of(self.name, owner)
         if self.mode not in ("min", "max"):

@@ -17,6 +17,7 @@ import shutil
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def begin(target: Path) -> None:
     if not target.parent.is_dir():
         target.parent.mkdir(parents=True)
         for folder in target.absolute().parents[1:4]:  # the run's, its name's, and where runs are
-            sync_folder(folder)
+            with suppress(PermissionError):
+                sync_folder(folder)
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
 
@@ -153,6 +155,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             "this is no finished checkpoint: it has no manifest.json", where=str(folder)
         ) from None
+    except OSError as error:
+        raise CheckpointError("the manifest cannot be read", where=str(path), got=str(error)) from None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise CheckpointError("the manifest is damaged: it is no whole JSON", where=str(path)) from None
     before, _, _ = text.rpartition(_TAIL[0])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..errors import PacelineError
+from ..errors import PacelineError, TornCopyError
 from ..strategies.base import Strategy
 from . import checkpoint_files as files
 from .host_copy import HostCopy
@@ -50,13 +50,18 @@ class Content:
 class Save:
     """A checkpoint that is being written, or was.
 
+    Args:
+        target: The folder to be.
+        finish_copy: Called before it is waited for: it is not committed before its copy is complete.
+
     Attributes:
         target: The folder to be.
         error: Why it could not be written; the same on all ranks.
     """
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, finish_copy: Callable[[], None] = lambda: None) -> None:
         self.target = target
+        self._finish_copy = finish_copy
         self.error: Exception | None = None
         self._thread: threading.Thread | None = None
         self._lock, self._done = threading.Lock(), False
@@ -97,6 +102,7 @@ class Save:
 
     def wait(self) -> None:
         """Wait until it is written, with what follows it, or has failed."""
+        self._finish_copy()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -138,7 +144,7 @@ class CheckpointWriter:
             PacelineError: for content that cannot be written. Failures of writing are ``Save.error``.
         """
         self.wait()
-        save, zero = Save(target), self._strategy.environment.is_global_zero
+        save, zero = Save(target, self.finish_copy), self._strategy.environment.is_global_zero
         text = ""
 
         def prepare() -> str | None:
@@ -173,6 +179,9 @@ class CheckpointWriter:
             try:
                 written = _together(gather, target, write, shard.nbytes)
                 entries = {name: entry for part in written for name, entry in part.items()}
+                torn = _torn(gather, self._copy) if background else None
+                if torn is not None:
+                    raise torn
                 seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
                 _together(gather, target, seal, len(text), shard.nbytes)
             except BaseException:
@@ -190,17 +199,19 @@ class CheckpointWriter:
         self.copying = False
         self._copy.finish()
 
-    def wait(self) -> None:
-        """Wait for the checkpoint under way. Its error stays with it."""
-        self.copying = False
-        if self._under_way is not None:
-            self._under_way.wait()
-            self._under_way = None
+    def wait(self) -> Exception | None:
+        """Wait for the checkpoint under way. Its error, which stays with it."""
+        save, self._under_way = self._under_way, None
+        if save is None:
+            return None
+        save.wait()
+        return save.error
 
-    def close(self) -> None:
-        """End what is under way, and free the copies."""
-        self.wait()
+    def close(self) -> Exception | None:
+        """``wait``, and free the copies."""
+        error = self.wait()
         self._copy = HostCopy()
+        return error
 
     def _collect(self, target: Path, content: Content, background: bool) -> Shard:
         folder = str(files.staging_of(target))
@@ -271,8 +282,19 @@ def _together(
     return [result for result, _, _ in everyone]
 
 
+def _torn(gather: Callable[[Any], list[Any]], copy: HostCopy) -> TornCopyError | None:
+    """Why the copies of some rank are of no use, on all ranks."""
+    problem = None
+    try:
+        copy.check()
+    except TornCopyError as error:
+        problem = str(error)
+    told = next((p for p in gather(problem) if p is not None), None)
+    return None if told is None else TornCopyError(told)
+
+
 def _not_written(target: Path, problem: str) -> files.CheckpointError:
-    full = "space" in problem
+    full = any(word in problem for word in ("space", "quota", "too large"))
     return files.CheckpointError(
         "a checkpoint could not be written; nothing of it is left, older ones are untouched",
         where=str(target),

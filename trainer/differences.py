@@ -23,7 +23,8 @@ def check_allowed(allow: str | Collection[str]) -> frozenset[str]:
     Raises:
         PacelineError: for anything but ``"data"``.
     """
-    names = frozenset([allow] if isinstance(allow, str) else allow)
+    given: Any = allow
+    names = frozenset(given if isinstance(given, (list, tuple, set, frozenset)) else [given])
     if not names <= set(ALLOWED):
         raise PacelineError(
             "fit(allow=...) names what may differ from the checkpoint",

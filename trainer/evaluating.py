@@ -31,9 +31,11 @@ def prepare(
         )
     trainer.strategy.setup(module, lambda: None)
     if weights is not None:
-        found = trainer.on_rank_zero(lambda: trainer.best if weights == "best" else find_weights(weights))
+        named = {"best": lambda: trainer.best, "latest": lambda: trainer.latest}
+        found = trainer.on_rank_zero(named.get(str(weights), lambda: find_weights(weights)))
         if found is None:
-            raise PacelineError("there is no best checkpoint", fix="Checkpoint(monitor=...)")
+            fix = "Checkpoint(monitor=...)" if weights == "best" else "fit first, or give a path"
+            raise PacelineError(f"there is no {weights} checkpoint", fix=fix)
         load_weights(module, found, trainer.strategy)
     feeds = evaluation_feeds(trainer, stage, data)
     trainer.feeds = list(feeds.values())

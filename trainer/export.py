@@ -79,7 +79,10 @@ def _write(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> N
     """``model.safetensors`` and ``config.json``, each appearing whole."""
     from safetensors.torch import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PacelineError("weights cannot be written here", where=str(folder), got=str(error)) from None
     kept = {n: v.detach().to("cpu", copy=True).contiguous() for n, v in tensors.items()}
     weights, config = folder / ".model.safetensors", folder / ".config.json"
     save_file(kept, str(weights), metadata={"format": "pt"})
@@ -101,7 +104,12 @@ def consolidate(source: Path, target: Path) -> Path:
         raise files.CheckpointError("a checkpoint is never written over", where=str(target))
     tensors = Single().load_tensors(str(source), stored_shapes(source, manifest))
     shard = Single().shard(str(target), tensors, lambda name, tensor: tensor)
-    files.begin(target)
+    try:
+        files.begin(target)
+    except OSError as error:
+        raise files.CheckpointError(
+            "a checkpoint cannot be written here", where=str(target), got=str(error)
+        ) from None
     entries = write_shard(target, shard)
     state = (source / files.STATE).read_bytes()
     files.write_synced(files.staging_of(target) / files.STATE, state)

@@ -25,6 +25,12 @@ def content_of(dataset: Any) -> dict[str, str]:
     return {"content": f"{value:08x}"}
 
 
+def checksum_of(tensor: Tensor, value: int = 0) -> int:
+    """The CRC-32 of a tensor's bytes; ``value`` is that of what came before."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    return zlib.crc32(plain.view(torch.uint8).numpy().tobytes(), value)
+
+
 def _add(item: Any, value: int) -> int:
     if isinstance(item, (list, tuple)):
         for part in item:
@@ -33,8 +39,8 @@ def _add(item: Any, value: int) -> int:
         for key in item:
             value = _add(item[key], value)
     elif isinstance(item, Tensor):
-        raw = item.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        value = zlib.crc32(raw.numpy().tobytes(), value)
+        if item.layout is torch.strided and not item.is_quantized:
+            value = checksum_of(item, value)
     elif isinstance(item, np.ndarray) and item.dtype.kind in "biuf":
         value = zlib.crc32(np.ascontiguousarray(item).tobytes(), value)
     elif isinstance(item, (bool, int, float, str)):

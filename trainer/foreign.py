@@ -20,6 +20,7 @@ from ..errors import PacelineError
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin")
 _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_USUAL = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
 
 
@@ -48,13 +49,25 @@ def read(path: Path) -> Foreign:
         index = next((path / name for name in _INDEX if (path / name).is_file()), None)
         if index is None:
             return read(next(path / name for name in _IN_FOLDERS if (path / name).is_file()))
-        parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        if any(Path(part).name != part for part in parts):
-            raise PacelineError("the index names a file outside its folder", where=str(index))
+        parts = _parts_of(index)
         return Foreign({n: t for part in parts for n, t in read(path / part).tensors.items()})
     if path.suffix == ".safetensors":
         return Foreign(_read_safetensors(path))
     return _split(path, _read_pickle(path))
+
+
+def _parts_of(index: Path) -> list[str]:
+    try:
+        parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        outside = any(Path(part).name != part for part in parts)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise PacelineError("this is no index of weights: it has no weight_map", where=str(index)) from None
+    if outside:
+        raise PacelineError("the index names a file outside its folder", where=str(index))
+    missing = [part for part in parts if not (index.parent / part).is_file()]
+    if missing:
+        raise PacelineError("a file that the index names is missing", where=str(index.parent / missing[0]))
+    return parts
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -89,12 +102,13 @@ def _read_pickle(path: Path) -> Any:
 
 
 def _split(path: Path, content: Any) -> Foreign:
-    """A state dict, bare or under ``state_dict`` (Lightning, which keeps constructor arguments too)."""
+    """A state dict, bare or under a usual name (Lightning's has constructor arguments beside it)."""
     hparams: dict[str, Any] = {}
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+    under = [k for k in _USUAL if isinstance(content, dict) and isinstance(content.get(k), dict)]
+    if under:
         found = content.get("hyper_parameters")
         hparams = {str(k): v for k, v in found.items()} if isinstance(found, dict) else {}
-        content = content["state_dict"]
+        content = content[under[0]]
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
         raise PacelineError(
             "there is no state dict in this file",
@@ -102,7 +116,7 @@ def _split(path: Path, content: Any) -> Foreign:
             got=f"keys {', '.join(map(str, list(content)[:6]))}"
             if isinstance(content, dict)
             else type(content).__name__,
-            allowed="a dict of tensors by name, or one with such a dict under 'state_dict'",
+            allowed=f"a dict of tensors by name, or one under {' or '.join(map(repr, _USUAL))}",
         )
     return Foreign({str(k): v for k, v in content.items() if isinstance(v, Tensor)}, hparams)
 

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checkpoint_files import CheckpointError
+from ..errors import TornCopyError
+
+_SAMPLES = 64
 
 
 class HostCopy:
@@ -28,9 +30,11 @@ class HostCopy:
         self._taken: set[str] = set()
         self._steady: Collection[str] = ()
         self._later: list[tuple[str, Tensor, Any]] = []
+        self._unsteady: set[str] = set()
+        self._changed: list[str] = []
         self._arrived: torch.Event | None = None
-        self._done = threading.Event()
-        self._done.set()
+        self._copied, self._released = threading.Event(), threading.Event()
+        self.end()
 
     def begin(self, steady: Collection[str]) -> None:
         """Begin a new copy.
@@ -40,7 +44,8 @@ class HostCopy:
         """
         self._steady, self._later, self._arrived = steady, [], None
         self._taken.clear()
-        self._done.clear()
+        self._copied.clear()
+        self._released.clear()
 
     def take(self, name: str, tensor: Tensor) -> Tensor:
         """The memory that will hold a copy of ``tensor`` when ``run`` has ended."""
@@ -52,7 +57,7 @@ class HostCopy:
         if pinned:
             buffer.copy_(tensor, non_blocking=True)
             self._arrived = self._arrived or torch.Event(tensor.device)
-        elif tensor.is_cpu and name in self._steady:
+        elif tensor.is_cpu and name in self._steady and name not in self._unsteady:
             self._later.append((name, tensor, _mark(tensor)))
         else:
             buffer.copy_(tensor)
@@ -65,44 +70,56 @@ class HostCopy:
         if self._arrived is not None:
             self._arrived.record()
         if not self._later:
-            self._done.set()
+            self.end()
 
     def run(self) -> None:
-        """What the thread has to do. ``end`` follows in any case.
-
-        Raises:
-            CheckpointError: when a tensor was changed meanwhile.
-        """
+        """What the thread has to do: copy. ``end`` follows in any case."""
         if self._arrived is not None:
             self._arrived.synchronize()
         for name, tensor, _ in self._later:
             self._buffers[name].copy_(tensor)
-        for name, tensor, mark in self._later:
-            if _mark(tensor) != mark:
-                raise CheckpointError(
-                    "training_step changes weights in place while a checkpoint copies them",
-                    got=name,
-                    fix="Checkpoint(background=False), or change them in on_step_end",
-                )
-        self.end()
+        self._copied.set()
+
+    def check(self) -> None:
+        """Wait for ``finish``: it tells whether the copies are of one moment.
+
+        Raises:
+            TornCopyError: when tensors were changed before it was called.
+        """
+        self._released.wait()
+        changed, self._changed = self._changed, []
+        if changed:
+            raise TornCopyError(
+                "training_step changed weights in place while a checkpoint copied them, so it is left out; "
+                "from now on these are copied before training goes on",
+                got=", ".join(changed[:4]) + (f" and {len(changed) - 4} more" if len(changed) > 4 else ""),
+            )
 
     def end(self) -> None:
-        """Tensors may change again."""
-        self._later = []
-        self._done.set()
+        """Nothing is waited for any more."""
+        self._later, self._changed = [], []
+        self._copied.set()
+        self._released.set()
 
     def finish(self) -> None:
-        """Wait until tensors may change again."""
-        self._done.wait()
+        """Wait until tensors may change again, and look whether one did before."""
+        self._copied.wait()
+        if self._released.is_set():
+            return
+        self._changed = [name for name, tensor, mark in self._later if _mark(tensor) != mark]
+        self._unsteady.update(self._changed)
+        self._later = []
+        self._released.set()
 
 
-def _mark(tensor: Tensor) -> tuple[int, int, int]:
-    """Changes when a tensor on the host is written to: its version, its place, a word out of its middle.
+def _mark(tensor: Tensor) -> tuple[Any, ...]:
+    """Changes when a tensor on the host is written to: its version, its place, words out of all its parts.
 
     Writing to ``tensor.data`` leaves the version as it is.
     """
-    place = tensor.data_ptr()
-    words = tensor.untyped_storage().nbytes() // 4 if tensor.is_contiguous() else 0
-    middle = place + tensor.nbytes // 8 * 4
-    word = ctypes.c_uint32.from_address(middle).value if words and tensor.nbytes >= 8 else 0
-    return tensor._version, place, word
+    place, words = tensor.data_ptr(), tensor.nbytes // 4
+    room = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
+    if not 0 < words * 4 <= room:
+        return tensor._version, place
+    memory = (ctypes.c_uint32 * words).from_address(place)
+    return tensor._version, place, *memory[:: -(-words // _SAMPLES)], memory[words - 1]

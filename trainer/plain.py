@@ -64,7 +64,8 @@ def encode(value: Any, where: str = "state", apart: dict[str, Tensor] | None = N
         apart[str(len(apart))] = value
         return {_KIND: "apart", "name": str(len(apart) - 1)}
     if isinstance(value, Tensor):
-        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        raw = plain.view(torch.uint8).numpy().tobytes()
         dtype = str(value.dtype).removeprefix("torch.")
         data = base64.b64encode(raw).decode()
         return {_KIND: "tensor", "dtype": dtype, "shape": list(value.shape), "data": data}

@@ -155,13 +155,17 @@ def find_checkpoint(path: Any, weights: bool = False) -> Path:
         return folder
     if (folder / "config.yaml").is_file():
         run = Run(folder)
-        found = run.best or run.latest
+        best = run.best
+        if best is not None and not weights and best.name.startswith(files.WEIGHTS):
+            best = None
+        found = best or run.latest
         if found is None and weights:
             found = next(reversed(files.finished(folder / "checkpoints", files.WEIGHTS)), None)
         if found is not None:
             return found
     raise PacelineError(
-        "there is no checkpoint at this path",
+        "there is no checkpoint at this path"
+        + ("" if folder.exists() else ", and nothing else: it does not exist"),
         where=str(folder),
         allowed="a folder with manifest.json, or a run folder with checkpoints",
     )
@@ -184,7 +188,8 @@ def find_resume(trainer: Session, resume: str | Path) -> Path | None:
             got=resume,
             allowed="'auto', 'latest', 'best', or the path of a checkpoint or run",
         )
-    if is_readable(Path(resume)):
+    chosen = resume in ("auto", "latest", "best") or files.is_checkpoint(Path(resume))
+    if not chosen and is_readable(Path(resume)):
         raise _only_weights(Path(resume), trainer)
     parent = Path(trainer.settings.run_dir) / trainer.name
     runs = trainer.on_rank_zero(lambda: [folder for _, folder in reversed(numbered(parent))])

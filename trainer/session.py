@@ -243,7 +243,10 @@ class Session(Ranks):
                 "samples": state.samples,
             }
             for write in self._writers:
-                write(row | values)
+                try:
+                    write(row | values)
+                except OSError as error:  # a full disk is no reason to lose the run
+                    self.say(f"warning: values could not be logged: {error}")
 
     def call_and_flush(self, hook_name: str) -> None:
         """Call a hook; what each function of it logs is published behind it."""
@@ -318,6 +321,9 @@ class Session(Ranks):
     def _steady(self, content: Content) -> set[str]:
         """What nobody changes before the next update: trained weights, and moments."""
         trained = {f"model.{n}" for n, p in self.module.named_parameters() if p.requires_grad}
+        for name, part in self.module.named_modules():
+            if getattr(part, "max_norm", None) is not None:  # an embedding's forward rescales its weight
+                trained.discard(f"model.{name}.weight".replace("..", "."))
         return {name for name in content.tensors if name in trained or name.startswith("optim.")}
 
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:

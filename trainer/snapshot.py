@@ -13,6 +13,7 @@ from . import checkpoint_files as files
 from .batch import map_tensors
 from .checkpoint_writer import Content
 from .differences import callback_differences, data_differences, refuse_differences
+from .fingerprint import checksum_of
 from .metrics import metric_parts
 from .plain import decode, encode, is_plain
 from .rng import full_state, set_full_state
@@ -29,11 +30,16 @@ def capture(trainer: Session, weights_only: bool) -> Content:
     module, strategy = trainer.module, trainer.strategy
     whole = strategy.module_tensors(module)  # what another rank writes is on meta here
     tensors = {f"model.{name}": value for name, value in whole.items() if not value.is_meta}
+    if (
+        trainer.rank
+    ):  # what is the same on all ranks is shared out; buffers are each rank's own, rank 0's the run's
+        for name in _own_buffers(module, whole):
+            del tensors[f"model.{name}"]
     counters = trainer.state.state_dict() | {"elapsed": trainer.clock()}
     if weights_only:
         state = {"extra_state": _extra_state(module)}
     else:
-        tensors, state = _whole_state(trainer, tensors, counters)
+        tensors, state = _whole_state(trainer, tensors | _others_buffers(trainer, whole), counters)
     manifest = {
         "weights_only": weights_only,
         "counters": counters,
@@ -57,6 +63,22 @@ def _world(strategy: Strategy) -> dict[str, Any]:
 
 def _extra_state(module: nn.Module) -> dict[str, Any]:
     return {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)}
+
+
+def _own_buffers(module: nn.Module, tensors: dict[str, Tensor]) -> list[str]:
+    """Names of buffers in the state dict that each rank has by itself, and may have changed by itself."""
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    return [n for n, t in tensors.items() if n not in parameters and not hasattr(t, "to_local")]
+
+
+def _others_buffers(trainer: Session, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """This rank's buffers that differ from rank 0's: running statistics, say, that nobody has averaged."""
+    if trainer.world == 1:
+        return {}
+    own = {name: tensors[name] for name in _own_buffers(trainer.module, tensors)}
+    sums = {name: checksum_of(buffer) for name, buffer in own.items()}
+    first = trainer.strategy.gather(sums)[0]
+    return {f"own.{trainer.rank}.{n}": own[n] for n, value in sums.items() if first.get(n) != value}
 
 
 def _whole_state(
@@ -153,6 +175,9 @@ def _wanted(
         kind, _, name = full.partition(".")
         if kind == "model":
             wanted[full] = mine[name]
+        elif kind == "own":
+            if owners is not None and name.partition(".")[0] in owners:
+                wanted[full] = None
         elif kind == "optim":
             wanted[full] = parameters.get(name.partition(".")[2].rpartition(".")[0])
         elif owners is None or name.partition(".")[0] in owners:
@@ -167,7 +192,8 @@ def _load_tensors(
         return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
     module, strategy = trainer.module, trainer.strategy
-    strategy.load_module(module, {**those_of("model."), **state["extra_state"]})
+    own = those_of(f"own.{trainer.rank}.")  # of a checkpoint of as many ranks
+    strategy.load_module(module, {**those_of("model."), **own, **state["extra_state"]})
     for index, optimizer in enumerate(trainer.optimization.optimizers):
         moments = those_of(f"optim.{index}.")
         strategy.load_optimizer(module, optimizer, moments, state["optimizers"][str(index)])

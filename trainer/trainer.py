@@ -193,7 +193,7 @@ class Trainer(Session):
 
         Args:
             dataloader: One, or a list or dict of several; else the DataModule's or module's own.
-            weights: ``"best"`` of the last fit, or the path of a checkpoint or run; None: as they are.
+            weights: ``"best"``, ``"latest"`` of the last fit, a checkpoint's or run's path; None: as it is.
         """
         run = evaluating.collect
         values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more, run)
@@ -324,7 +324,9 @@ class Trainer(Session):
             finally:
                 for feed in self.feeds:
                     feed.close()
-                self.writer.close()
+                unsaved = self.writer.close()
+                if unsaved is not None and failed is not None and unsaved is not failed:
+                    failed.add_note(f"a checkpoint failed too: {unsaved}")
                 self.lock.release()
                 self.strategy.close()
                 signals.close()

@@ -93,7 +93,13 @@ class Verification:
 
     def _compare(self, name: str, index: int) -> None:
         size, entry = self.manifest["block"], self.manifest["files"][name]
-        found, expected = crc_of(self._folder / name, index * size, size), entry["crc32"][index]
+        expected = entry["crc32"][index]
+        try:
+            found = crc_of(self._folder / name, index * size, size)
+        except OSError as error:
+            raise CheckpointError(
+                f"a file of {self._of} cannot be read", where=str(self._folder / name), got=str(error)
+            ) from None
         if found != expected:
             raise CheckpointError(
                 f"a file of {self._of} is damaged",

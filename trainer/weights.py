@@ -114,7 +114,8 @@ def _load_foreign(module: nn.Module, path: Path, strategy: Strategy) -> None:
     values = foreign.fit_names(foreign.read(path).tensors, mine)
     shapes = {name: list(value.shape) for name, value in values.items()}
     refuse("the weights are of another model", path, weight_differences(mine, shapes))
-    strategy.load_module(module, values)
+    extra = {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)}
+    strategy.load_module(module, {**values, **extra})
 
 
 def find_weights(path: Any) -> Path:
@@ -123,7 +124,13 @@ def find_weights(path: Any) -> Path:
     Raises:
         PacelineError: when it is none of them.
     """
-    return Path(path) if foreign.is_readable(Path(path)) else find_checkpoint(path, weights=True)
+    if (
+        isinstance(path, (str, Path))
+        and foreign.is_readable(Path(path))
+        and not files.is_checkpoint(Path(path))
+    ):
+        return Path(path)
+    return find_checkpoint(path, weights=True)
 
 
 def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:

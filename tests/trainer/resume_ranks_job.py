@@ -32,11 +32,24 @@ class Block(nn.Module):
         return x + self.drop(torch.tanh(self.inner(x)))
 
 
+class Centred(nn.Module):
+    """Takes off a running mean of what this rank has seen: what batch norm does, of one sample too."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(6))
+
+    def forward(self, x):
+        if self.training:
+            self.running_mean.lerp_(x.detach().mean(0), 0.1)
+        return x - self.running_mean
+
+
 class Noisy(TrainModule):
-    def __init__(self, dropout: float = 0.3, batch_norm: bool = False):
+    def __init__(self, dropout: float = 0.3, batch_norm: bool = False, centred: bool = False):
         super().__init__()
         self.first = nn.Linear(4, 6)
-        self.norm = nn.BatchNorm1d(6) if batch_norm else nn.Identity()
+        self.norm = Centred() if centred else nn.BatchNorm1d(6) if batch_norm else nn.Identity()
         self.blocks = nn.ModuleList(Block(dropout) for _ in range(2))
         self.last = nn.Linear(6, 3)
         self.accuracy = MulticlassAccuracy(3)

@@ -118,21 +118,61 @@ def test_the_copy_waits_for_nothing_but_the_update(tmp_path, monkeypatch):
     assert order[:7] == [*first, "forward", "copied", "update"]
 
 
-@pytest.mark.parametrize("how", ["in place", "data"])
-def test_a_training_step_that_changes_weights_is_told_not_torn(tmp_path, monkeypatch, how):
-    SlowCopy(monkeypatch, 0.1)
+class Changes(Net):
+    """Halves a weight before each forward."""
 
-    class Changes(Net):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def training_step(self, batch):
+        with torch.no_grad():
+            weight = self.head.weight
+            if self.how == "in place":
+                weight.mul_(0.5)
+            elif self.how == "data":
+                weight.data.mul_(0.5)
+            elif self.how == "assigned":
+                weight.data = weight.data * 0.5
+            else:
+                weight.data[-1, -1] *= 0.5
+        return super().training_step(batch)
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("how", ["in place", "data", "assigned", "the last word"])
+def test_weights_changed_while_they_are_copied_leave_one_checkpoint_out(
+    tmp_path, monkeypatch, capsys, how, early
+):
+    """Whether the copy comes before the change or behind it: from the second on all are right."""
+    _, waited = fit(tmp_path / "a", Checkpoint(2, keep=None, background=False), module=Changes(how))
+    capsys.readouterr()
+    if not early:
+        SlowCopy(monkeypatch, 0.05)
+    _, run = fit(tmp_path / "b", Checkpoint(2, keep=None), module=Changes(how))
+    torn = int(how != "assigned")  # then the weight of before is still there to be copied
+    assert capsys.readouterr().out.count("training_step changed weights in place") == torn
+    assert [p.name[-2:] for p in run.checkpoints] == ["02", "04", "06", "08", "10"][torn:]
+    for one, other in zip(waited.checkpoints[torn:], run.checkpoints, strict=True):
+        same(tensors(one), tensors(other))
+
+
+def test_an_embedding_that_rescales_itself_is_copied_at_once(tmp_path, monkeypatch, capsys):
+    class Embeds(Net):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(6, 4, max_norm=0.1)
+
         def training_step(self, batch):
-            with torch.no_grad():
-                weight = self.head.weight
-                (weight if how == "in place" else weight.data).mul_(0.5)
-            return super().training_step(batch)
+            rows = self.table((batch[0][:, 0] > 0).long())
+            return super().training_step([batch[0] + rows])
 
-    with pytest.raises(files.CheckpointError, match=r"training_step changes weights(.|\n)*head.weight"):
-        fit(tmp_path, Checkpoint(2), module=Changes())
-    left = Run(tmp_path / "n/1").checkpoints
-    assert [verify(p)["counters"]["global_step"] for p in left]  # the end, written in place
+    _, waited = fit(tmp_path / "a", Checkpoint(1, keep=None, background=False), module=Embeds())
+    SlowCopy(monkeypatch)
+    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), module=Embeds())
+    assert "in place" not in capsys.readouterr().out
+    for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
+        same(tensors(one), tensors(other))
 
 
 def test_a_frozen_teacher_may_change_at_any_time(tmp_path, monkeypatch):
@@ -347,6 +387,32 @@ def test_two_that_monitor_have_pointers_of_their_own(tmp_path):
     assert [p.name[-2:] for p in run.checkpoints] == ["05", "15"]
 
 
+def test_a_best_of_another_value_is_none(tmp_path):
+    """The monitor was changed, or taken away, since the checkpoint."""
+
+    class Scored(Net):
+        def on_train_epoch_end(self, trainer):
+            trainer.log("score", 5.0 - trainer.epoch)
+            trainer.log("other", 9.0 - trainer.epoch)
+
+    def go_on(checkpoint, epochs, resume="latest"):
+        trainer = Trainer(
+            accelerator="cpu", progress=False, loggers=False, run_dir=tmp_path, name="n",
+            max_epochs=epochs, callbacks=checkpoint,
+        )  # fmt: skip
+        return trainer.fit(Scored(), data(), resume=resume)
+
+    go_on(Checkpoint(monitor="train/score", mode="min"), 2, resume=None)
+    other = Checkpoint(monitor="train/other", mode="min")
+    run = go_on(other, 3)
+    assert other.best_score == 7.0
+    assert run.best.name == "step-00000015"
+    none = Checkpoint()
+    go_on(none, 4)
+    assert none.best_score is None
+    assert not (run.folder / "checkpoints" / "best-None").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "ours"),
     [("save_weights_only", "weights_only"), ("save_top_k", "keep"), ("async_save", "background")],
@@ -356,3 +422,19 @@ def test_other_trainers_names_are_answered(given, ours):
         Checkpoint(**{given: True})
     with pytest.raises(PacelineError, match="'raise' or 'warn'"):
         Checkpoint(on_save_error="ignore")
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"name": "a/b"}, {"name": 3}, {"name": "n" * 200}, {"background": None}, {"monitor": 3}]
+)
+def test_arguments_of_another_kind_are_told(arguments):
+    with pytest.raises(PacelineError, match="Checkpoint"):
+        Checkpoint(**arguments)
+
+
+def test_the_failure_of_a_last_save_is_told_behind_that_of_one_before(tmp_path, monkeypatch, capsys):
+    fails_at(monkeypatch, 8, 10)
+    callback = Checkpoint(4, on_save_error="warn")
+    fit(tmp_path, callback)
+    assert capsys.readouterr().out.count("could not be written") == 2
+    assert callback.state_dict()["saved"] == ["step-00000004"]

@@ -302,7 +302,7 @@ def test_a_disk_without_one_free_byte_is_warned_of_too(small_disk, tmp_path):
     assert code == 0, err[-3000:]
     assert ends_of(tmp_path, 1)[0]["steps"] == 120
     assert len(set(re.findall(r"warning: a checkpoint could not be written.*?(step-\d+)", out))) > 100
-    assert len(checkpoints(disk)) >= 2
+    assert checkpoints(disk)  # what was there before stays
 
 
 # -- the writer fails ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from paceline import Run
 from paceline.strategies import Single
@@ -18,25 +19,34 @@ from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
 SECONDS = 180
-# Behind step 1, where the layout is found, behind step 2, where torch would make its own, and later.
-AFTER = {"ddp": (1, 2, 15), "fsdp": (15,), "deepspeed_stage_2": (15,), "deepspeed_stage_3": (15,)}
+# Behind step 1, where the layout is found, step 2, where torch would make its own, and within an epoch.
+CASES = [
+    ("ddp", 1),
+    ("ddp", 2),
+    ("ddp", 15),
+    ("fsdp", 15),
+    ("deepspeed_stage_2", 15),
+    ("deepspeed_stage_3", 15),
+]
+# Running statistics are each rank's own: ddp gives rank 0's to all before each forward, fsdp does not.
+CENTRED = ("ddp", "fsdp")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
+    """Where runs of three ranks went through, and others went on from the middle of each."""
     place = tmp_path_factory.mktemp("three")
-    first = [{"name": f"{s}-whole", "strategy": s} for s in AFTER]
-    first += [
-        {"name": f"{s}-{at}", "strategy": s, "stop_at": at, "max_epochs": 3}
-        for s in AFTER
-        for at in AFTER[s]
+    cases = [{"name": f"{s}-{at}", "strategy": s, "save_at": at} for s, at in CASES]
+    more = {"model": {"centred": True}, "save_at": 15}
+    cases += [{"name": f"{s}-centred", "strategy": s} | more for s in CENTRED]
+    on = [
+        {k: v for k, v in case.items() if k != "save_at"}
+        | {"name": f"{case['name']}-on", "resume": f"{case['name']}-at-{case['save_at']}"}
+        for case in cases
     ]
-    second = [
-        {k: v for k, v in case.items() if k != "stop_at"} | {"resume": "latest"} for case in first[4:]
-    ]
-    for cases in (first, second):
+    for part in (cases, on):
         done = subprocess.run(
-            [sys.executable, str(JOB), "3", str(place), json.dumps(cases)],
+            [sys.executable, str(JOB), "3", str(place), json.dumps(part)],
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -46,14 +56,38 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
-def final(folder: Path, name: str) -> dict[str, torch.Tensor]:
-    checkpoint = Run(folder / name / "1").latest
+def tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
     return Single().load_tensors(str(checkpoint), stored_shapes(checkpoint, verify(checkpoint)))
 
 
-@pytest.mark.parametrize(("strategy", "at"), [(s, at) for s, steps in AFTER.items() for at in steps])
-def test_a_resumed_run_ends_bit_identical(folder, strategy, at):
-    expected, found = final(folder, f"{strategy}-whole"), final(folder, f"{strategy}-{at}")
+def compare(folder: Path, name: str) -> None:
+    expected, found = (tensors(Run(folder / n / "1").latest) for n in (name, f"{name}-on"))
     assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        assert torch.equal(found[name], value), f"{name}: {(found[name] - value).abs().max()}"
+    for key, value in expected.items():
+        assert torch.equal(found[key], value), f"{key}: {(found[key] - value).abs().max()}"
+
+
+@pytest.mark.parametrize(("strategy", "at"), CASES)
+def test_a_resumed_run_ends_bit_identical(folder, strategy, at):
+    compare(folder, f"{strategy}-{at}")
+
+
+@pytest.mark.parametrize("strategy", CENTRED)
+def test_running_statistics_are_each_ranks_own(folder, strategy):
+    compare(folder, f"{strategy}-centred")
+    middle = tensors(folder / f"{strategy}-centred-at-15")
+    own = [f"own.{rank}.norm.running_mean" in middle for rank in (1, 2)]
+    assert own == [True, True]
+
+
+@pytest.mark.parametrize("strategy", CENTRED)
+def test_a_checkpoint_holds_rank_0s_statistics(folder, strategy):
+    """Not one of this rank and the next of another, as replicas are shared out."""
+    for checkpoint in [
+        folder / f"{strategy}-centred-at-15",
+        *Run(folder / f"{strategy}-centred/1").checkpoints,
+    ]:
+        for path in checkpoint.glob("model-*.safetensors"):
+            with safe_open(path, framework="pt") as content:
+                names = [n for n in content.keys() if "running" in n]  # noqa: SIM118
+            assert len(names) == (1 if path.name.startswith("model-00001") else 0)
