@@ -168,16 +168,15 @@ class FSDP(Distributed):
     def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
         from torch.distributed.tensor import distribute_tensor
 
-        mine = self.module_tensors(module)
-        for name, value in values.items():
-            if isinstance(value, Tensor) and _is_plain(value) and not _is_plain(mine[name]):
-                shards: Any = mine[name]
-                values = values | {
-                    name: distribute_tensor(
-                        value, shards.device_mesh, shards.placements, src_data_rank=None
-                    )
-                }
-        super().load_module(module, values)
+        mine: dict[str, Any] = self.module_tensors(module)
+
+        def placed(name: str, value: Any) -> Any:
+            if not isinstance(value, Tensor) or not _is_plain(value) or _is_plain(mine[name]):
+                return value
+            shards = mine[name]
+            return distribute_tensor(value, shards.device_mesh, shards.placements, src_data_rank=None)
+
+        super().load_module(module, {name: placed(name, value) for name, value in values.items()})
 
     def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
         return {

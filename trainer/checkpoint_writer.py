@@ -25,6 +25,7 @@ from ..errors import PacelineError, TornCopyError
 from ..strategies.base import Strategy
 from . import checkpoint_files as files
 from .host_copy import HostCopy
+from .verification import together
 
 if TYPE_CHECKING:
     from ..strategies.shards import Shard
@@ -179,9 +180,8 @@ class CheckpointWriter:
             try:
                 written = _together(gather, target, write, shard.nbytes)
                 entries = {name: entry for part in written for name, entry in part.items()}
-                torn = _torn(gather, self._copy) if background else None
-                if torn is not None:
-                    raise torn
+                if background:
+                    together(gather, self._copy.check, TornCopyError)
                 seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
                 _together(gather, target, seal, len(text), shard.nbytes)
             except BaseException:
@@ -280,17 +280,6 @@ def _together(
             target, f"{problem}; {files.shown_size(total)} needed, {files.shown_size(free)} free"
         )
     return [result for result, _, _ in everyone]
-
-
-def _torn(gather: Callable[[Any], list[Any]], copy: HostCopy) -> TornCopyError | None:
-    """Why the copies of some rank are of no use, on all ranks."""
-    problem = None
-    try:
-        copy.check()
-    except TornCopyError as error:
-        problem = str(error)
-    told = next((p for p in gather(problem) if p is not None), None)
-    return None if told is None else TornCopyError(told)
 
 
 def _not_written(target: Path, problem: str) -> files.CheckpointError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..errors import PacelineError
-from .weights import refuse, weight_differences
+from .weights import model_shapes, refuse, weight_differences
 
 if TYPE_CHECKING:
     from .session import Session
@@ -55,8 +55,7 @@ def refuse_differences(
         PacelineError: one report of every difference in model, optimizers, schedules and data.
     """
     mine = trainer.strategy.module_tensors(trainer.module)
-    of_model = {n.removeprefix("model."): s for n, s in shapes.items() if n.startswith("model.")}
-    found = weight_differences(mine, of_model)
+    found = weight_differences(mine, model_shapes(shapes))
     found += _optimizers(trainer, state["optimizers"]) + _schedules(trainer, state["schedulers"])
     fix = None
     if "data" not in allow and (data := data_differences(trainer, manifest)):

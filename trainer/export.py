@@ -15,7 +15,7 @@ from . import checkpoint_files as files
 from .checkpoint_writer import write_shard
 from .plain import encode, is_plain
 from .verification import verify
-from .weights import stored_shapes
+from .weights import model_shapes, stored_shapes
 
 if TYPE_CHECKING:
     from .module import TrainModule
@@ -58,9 +58,10 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
     """
     manifest = verify(source)
     prefix = "model." if submodule is None else f"model.{submodule}."
-    names = [name for name in stored_shapes(source, manifest) if name.startswith(prefix)]
+    shapes = stored_shapes(source, manifest)
+    names = [name for name in shapes if name.startswith(prefix)]
     if not names:
-        parts = {n.split(".")[1] for n in stored_shapes(source, manifest) if n.startswith("model.")}
+        parts = {name.split(".")[0] for name in model_shapes(shapes)}
         raise PacelineError(
             f"the checkpoint has no submodule {submodule!r}",
             where=str(source),

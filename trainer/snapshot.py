@@ -18,7 +18,7 @@ from .metrics import metric_parts
 from .plain import decode, encode, is_plain
 from .rng import full_state, set_full_state
 from .verification import begin, together
-from .weights import stored_shapes
+from .weights import extra_state, stored_shapes
 
 if TYPE_CHECKING:
     from ..strategies import Strategy
@@ -37,7 +37,7 @@ def capture(trainer: Session, weights_only: bool) -> Content:
             del tensors[f"model.{name}"]
     counters = trainer.state.state_dict() | {"elapsed": trainer.clock()}
     if weights_only:
-        state = {"extra_state": _extra_state(module)}
+        state = {"extra_state": extra_state(module)}
     else:
         tensors, state = _whole_state(trainer, tensors | _others_buffers(trainer, whole), counters)
     manifest = {
@@ -59,10 +59,6 @@ def capture(trainer: Session, weights_only: bool) -> Content:
 
 def _world(strategy: Strategy) -> dict[str, Any]:
     return {"size": strategy.environment.world, "strategy": strategy.name}
-
-
-def _extra_state(module: nn.Module) -> dict[str, Any]:
-    return {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)}
 
 
 def _own_buffers(module: nn.Module, tensors: dict[str, Tensor]) -> list[str]:
@@ -115,7 +111,7 @@ def _whole_state(
         "callbacks": {c.state_key: c.state_dict() for c in trainer.callbacks},
         "metrics": {"latest": trainer.metrics, "train": trainer.train_store.state_dict()},
         "datamodule": trainer.datamodule.state_dict() if trainer.datamodule is not None else {},
-        "extra_state": _extra_state(module),
+        "extra_state": extra_state(module),
         "hooks": extra,
     }
     return tensors, state
@@ -141,7 +137,7 @@ def restore(trainer: Session, folder: Path, allow: Collection[str] = ()) -> list
         mine = refuse_differences(trainer, folder, manifest, state, shapes, allow)
         like = _wanted(trainer, shapes, manifest["world"]["size"], mine)
         tensors = strategy.load_tensors(str(folder), like, {n: t for n, t in like.items() if t is not None})
-        together(strategy, check.finish)
+        together(strategy.gather, check.finish)
     _load_tensors(trainer, tensors, state, manifest["world"]["size"])
     for schedule, saved in zip(trainer.optimization.schedules, state["schedulers"], strict=True):
         schedule.scheduler.load_state_dict(saved["state"])

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from ..errors import PacelineError
 from .checkpoint_files import CheckpointError, crc_of, read_manifest
 
 if TYPE_CHECKING:
@@ -132,27 +133,29 @@ def verify_part(folder: Path, name: str, manifest: dict[str, Any]) -> None:
         check.finish()
 
 
-def together(strategy: Strategy, work: Callable[[], T]) -> T:
+def together(
+    gather: Callable[[Any], list[Any]], work: Callable[[], T], kind: type[PacelineError] = CheckpointError
+) -> T:
     """What ``work`` returns. To be called on all ranks.
 
     Raises:
-        CheckpointError: on all ranks alike, when it was raised on one.
+        PacelineError: of this kind, on all ranks alike, when it was raised on one.
     """
     problem, result = None, None
     try:
         result = work()
-    except CheckpointError as error:
+    except kind as error:
         problem = str(error)
-    problem = next((p for p in strategy.gather(problem) if p is not None), None)
+    problem = next((p for p in gather(problem) if p is not None), None)
     if problem is not None:
-        raise CheckpointError(problem)
+        raise kind(problem)
     return cast(T, result)
 
 
 def begin(folder: Path, strategy: Strategy) -> Verification:
     """A verification that all ranks share; all of them call this, and ``together`` with its ``finish``."""
     environment = strategy.environment
-    return together(strategy, lambda: Verification(folder, environment.rank, environment.world))
+    return together(strategy.gather, lambda: Verification(folder, environment.rank, environment.world))
 
 
 def set_aside(folder: Path) -> None:

@@ -59,6 +59,16 @@ def _add_shapes(path: Path, shapes: dict[str, list[int]]) -> None:
             shapes[name] = [max(pair) for pair in zip(shapes.get(name, ends), ends, strict=True)]
 
 
+def model_shapes(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Those of the weights, by their names in the module."""
+    return {n.removeprefix("model."): s for n, s in shapes.items() if n.startswith("model.")}
+
+
+def extra_state(module: nn.Module) -> dict[str, Any]:
+    """What a module's state dict holds beside tensors."""
+    return {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)}
+
+
 def weight_differences(mine: dict[str, Tensor], shapes: dict[str, list[int]]) -> list[str]:
     """How a module's tensors differ from those of a checkpoint, by name."""
     differences = [f"missing in the checkpoint: {n}" for n in mine if n not in shapes]
@@ -95,27 +105,26 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
         PacelineError: one report of everything missing, unexpected or of another shape.
     """
     if not files.is_checkpoint(path):
-        _load_foreign(module, path, strategy)
+        _load_foreign(module, path, foreign.read(path), strategy)
         return
     with begin(path, strategy) as check:
         shapes = stored_shapes(path, check.manifest)
         mine = strategy.module_tensors(module)
-        of_model = {n.removeprefix("model."): s for n, s in shapes.items() if n.startswith("model.")}
+        of_model = model_shapes(shapes)
         refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
         like = {f"model.{name}": mine[name] for name in of_model}
         loaded = strategy.load_tensors(str(path), like, like)
-        together(strategy, check.finish)
+        together(strategy.gather, check.finish)
     values = {full.removeprefix("model."): value for full, value in loaded.items()}
     strategy.load_module(module, {**values, **decode(files.read_state(path)["extra_state"])})
 
 
-def _load_foreign(module: nn.Module, path: Path, strategy: Strategy) -> None:
+def _load_foreign(module: nn.Module, path: Path, content: foreign.Foreign, strategy: Strategy) -> None:
     mine = strategy.module_tensors(module)
-    values = foreign.fit_names(foreign.read(path).tensors, mine)
+    values = foreign.fit_names(content.tensors, mine)
     shapes = {name: list(value.shape) for name, value in values.items()}
     refuse("the weights are of another model", path, weight_differences(mine, shapes))
-    extra = {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)}
-    strategy.load_module(module, {**values, **extra})
+    strategy.load_module(module, {**values, **extra_state(module)})
 
 
 def find_weights(path: Any) -> Path:
@@ -136,7 +145,8 @@ def find_weights(path: Any) -> Path:
 def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:
     """``TrainModule.load_from_checkpoint``."""
     folder = find_weights(path)
-    if files.is_checkpoint(folder):
+    content = None if files.is_checkpoint(folder) else foreign.read(folder)
+    if content is None:
         recorded = files.read_manifest(folder)["module"]
         missing = [name for name in recorded["not_plain"] if name not in arguments]
         if missing:
@@ -147,7 +157,7 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
         hparams = {name: decode(value) for name, value in recorded["hparams"].items()}
     else:
         known = inspect.signature(cls).parameters
-        hparams = {k: v for k, v in foreign.read(folder).hparams.items() if k in known}
+        hparams = {k: v for k, v in content.hparams.items() if k in known}
     hparams |= arguments
     positional = _by_position(cls, hparams)
     module = cls(*positional, **hparams)
@@ -156,7 +166,10 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
         vars(module)["_configured"] = True
     strategy = Single()
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
-    load_weights(module, folder, strategy)
+    if content is None:
+        load_weights(module, folder, strategy)
+    else:
+        _load_foreign(module, folder, content, strategy)
     return module
 
 
