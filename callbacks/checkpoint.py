@@ -145,7 +145,7 @@ class Checkpoint(Callback):
 
     def on_fit_end(self, trainer: Trainer) -> None:
         failed = [self._outcome()]
-        if trainer.global_step:
+        if trainer.global_step or trainer.interrupted:
             self._save(trainer)
         for error in (*failed, self._outcome()):
             if error is not None:

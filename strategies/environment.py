@@ -24,6 +24,7 @@ class Environment:
         rank, world: Its number among all processes, and how many there are.
         local_rank, local_world: The same among the processes of this machine.
         starts: How many ranks this process has yet to start on this machine; 0 for a rank itself.
+        requeue: The command that puts this job back into its batch system's queue; on rank 0 alone.
     """
 
     device: torch.device
@@ -32,6 +33,7 @@ class Environment:
     local_rank: int = 0
     local_world: int = 1
     starts: int = 0
+    requeue: tuple[str, ...] = ()
 
     @property
     def is_global_zero(self) -> bool:
@@ -80,6 +82,7 @@ def find_environment(
             world=place.world,
             local_rank=place.local_rank,
             local_world=place.local_world,
+            requeue=_requeue() if place.rank == 0 else (),
         )
     if len(ids) * num_nodes > 1:
         hindrance = why_not_relaunch()
@@ -99,7 +102,13 @@ def find_environment(
         world=len(ids) * num_nodes,
         local_world=len(ids),
         starts=len(ids) if several else 0,
+        requeue=_requeue(),
     )
+
+
+def _requeue() -> tuple[str, ...]:
+    job = os.environ.get("SLURM_JOB_ID")
+    return ("scontrol", "requeue", job) if job else ()
 
 
 def find_place() -> Place | None:

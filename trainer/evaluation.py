@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import PacelineError
+from ..faultpoints import faultpoint
 from .feed import Feed
 from .ghost import nothing_kept
 from .loop import positional_arguments
-from .metrics import MetricStore
+from .metrics import MetricStore, metric_parts
 from .modes import evaluating
 from .output import log_evaluation_output
 from .predictions import PredictionSink
@@ -41,19 +42,28 @@ class EvaluationLoop:
         self.takes = min(positional_arguments(step), 3)
         self.hook = f"on_{_HOOKS[stage]}"
 
-    def run(self, publish: Callable[[dict[str, float]], None], limit: int | None = None) -> None:
+    def run(self, publish: Callable[[dict[str, float]], None], limit: int | None = None) -> bool:
         """One pass. The end hooks see the reduced values; what they log is published behind them.
+
+        Returns:
+            False where a signal cut it short: nothing of it is kept.
 
         Args:
             publish: Takes reduced values by full name.
             limit: Read at most so many batches of each dataloader (the sanity pass).
         """
         with self._trace_free():
+            objects = metric_parts(self.trainer.module).values()
+            counts = [(part, getattr(part, "_update_count", 0)) for part in objects]
             self._read_all(self._log, limit)
+            if self.trainer.interrupted:
+                self.store.discard(part for part, n in counts if getattr(part, "_update_count", 0) != n)
+                return False
             publish(self.store.close_epoch())
             for hook in self.trainer.hooks[f"{self.hook}_end"]:
                 hook(self.trainer)
                 publish(self.store.close_epoch())
+        return True
 
     def _log(self, output: Any, size: int) -> None:
         if size:
@@ -83,28 +93,30 @@ class EvaluationLoop:
         for number, (name, feed) in enumerate(self.feeds.items()):
             self.store.set_loader(name)
             self._read(feed, number, keep, limit)
+            if self.trainer.interrupted:
+                break
         self.store.set_loader("")
         self.store.weight = 1
 
     def _read(self, feed: Feed, number: int, keep: Callable[[Any, int], None], limit: int | None) -> None:
-        step_end = self.trainer.hooks[f"{self.hook}_step_end"]
+        trainer, step_end = self.trainer, self.trainer.hooks[f"{self.hook}_step_end"]
         batch_idx = -1
-        for batch_idx, (batches, sizes, _, _) in enumerate(feed.steps(0)):
-            interrupted = self.trainer.stop_asked and self.trainer.stage != "fit"
-            if batch_idx == limit or interrupted:
+        for batch_idx, (batches, sizes, _, _) in enumerate(trainer.signals.interruptible(feed.steps(0))):
+            faultpoint(f"{self.stage}.batch")
+            if batch_idx == limit or trainer.pass_boundary():
                 break
             batch = batches[0]
             self.store.weight = sizes[0]
             if not sizes[0]:  # the other ranks have samples left, and may need this one to compute
-                with nothing_kept(self.trainer, self.store):
+                with nothing_kept(trainer, self.store):
                     self.step(*(batch, batch_idx, number)[: self.takes])
                 keep(None, 0)
                 continue
             output = self.step(*(batch, batch_idx, number)[: self.takes])
             keep(output, sizes[0])
             for hook in step_end:
-                hook(self.trainer, output, batch, batch_idx)
-        if batch_idx < 0:
+                hook(trainer, output, batch, batch_idx)
+        if batch_idx < 0 and not trainer.interrupted:
             raise PacelineError(
                 f"the data to {self.stage} with gave no batch",
                 got=str(feed.fingerprint()),

@@ -227,14 +227,14 @@ def _check_monitored_phases(trainer: Trainer, validates: bool) -> None:
 def sanity_check(trainer: Trainer) -> None:
     """A few validation batches before training: nothing is logged, mistakes show before they cost."""
     batches = 1 if trainer.settings.fast_dev_run else trainer.settings.sanity_val_batches
-    if trainer.validation is None or not batches or trainer.global_step:
+    if trainer.validation is None or not batches or trainer.global_step or trainer.interrupted:
         return
     before = dict(trainer.metrics)
     trainer.sanity_checking = True
     try:
-        trainer.validation.run(trainer.metrics.update, limit=batches)
-        logged = [name for name in trainer.metrics if name not in before]
-        require_monitored(trainer, logged)
+        if trainer.validation.run(trainer.metrics.update, limit=batches):
+            logged = [name for name in trainer.metrics if name not in before]
+            require_monitored(trainer, logged)
     finally:
         trainer.sanity_checking = False
         trainer.metrics.clear()

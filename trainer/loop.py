@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..durations import Cadence, Duration
 from ..errors import PacelineError
-from .agreement import Agreement
 from .feed import Feed
 from .ghost import nothing_kept
 from .optimization import Optimization, Schedule
@@ -48,7 +47,7 @@ class TrainLoop:
         self.reads_loss = settings.nonfinite != "ignore"
         self.clock = trainer.agreed_clock
         self.world = trainer.world
-        self.agreement = Agreement(trainer) if self.world > 1 else None
+        self.agreement = trainer.agreement
         self.optimizer = optimization.optimizers[0]
         self.step_schedules = optimization.of_interval("step") if not self.manual else []
         self.hooks = trainer.hooks
@@ -78,11 +77,11 @@ class TrainLoop:
     def run(self) -> None:
         """Train until the trainer is done."""
         trainer = self.trainer
-        self.agree()
+        trainer.agree()
         while not trainer.done:
             self.epoch()
         self.writer.finish_copy()
-        self.agree()  # a signal may have come behind the last word
+        trainer.agree()  # a signal may have come behind the last word
         if self.manual and not any(o.has_stepped for o in trainer.manual_optimizers):
             trainer.say(
                 "no weight has changed: under manual optimization training_step calls optimizer.step()"
@@ -93,18 +92,18 @@ class TrainLoop:
         if not trainer.stop_asked:
             trainer.publish(rest)
 
-    def agree(self) -> None:
-        """See that all ranks know of every wish to stop."""
-        if self.agreement is not None:
-            self.agreement.now()
-
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
         trainer, state, feed = self.trainer, self.state, self.feed
         take_step = self.manual_step if self.manual else self.step
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
-        for batches, sizes, total, advance in feed.steps(state.epoch, state.position):
+        if state.validating:
+            self.finish_validation()
+            if trainer.done or state.position == 0:
+                return
+        steps = feed.steps(state.epoch, state.position)
+        for batches, sizes, total, advance in trainer.signals.interruptible(steps):
             outputs = take_step(batches, sizes, total)
             state.global_step += 1
             state.position += advance
@@ -114,15 +113,21 @@ class TrainLoop:
             eventful = feed.ended or state.global_step >= self.next_event
             if eventful:
                 self.events(feed.ended)
-            if self.agreement is not None and state.global_step >= self.agreement.next_step:
+                if state.validating:
+                    return
+            if self.agreement is not None:
                 self.agreement.at_boundary()
             for hook in self.on_step_boundary:
                 hook(trainer)
             if feed.ended or trainer.stop_asked or (eventful and trainer.done):
                 return
+        if trainer.interrupted:
+            return
         if state.position == 0:
             raise _no_batch(feed, state.epoch)
         self.events(epoch_ended=True)
+        if state.validating:
+            return
         for hook in self.on_step_boundary:
             hook(trainer)
 
@@ -256,17 +261,27 @@ class TrainLoop:
         ):
             self.write_log()
         cadence = self.validate_cadence if state.validated_step != state.global_step else None
-        validates = cadence is not None and cadence.due(*where)
+        validates = cadence is not None and (state.validating or cadence.due(*where))
         if validates:
+            state.validating = "epoch" if epoch_ended else "step"
+            if not trainer.validate_during_fit():
+                return
+            state.validating = ""
             state.validated_step, state.validated = state.global_step, True
-            trainer.validate_during_fit()
         if epoch_ended:
             self.end_epoch()
-        if self.agreement is not None and (validates or epoch_ended):
-            self.agreement.now()
+        if validates or epoch_ended:
+            trainer.agree()
         if cadence is not None and validates:
             cadence.last_seconds = self.clock()  # the validation's own time does not count
         self.next_event = self.find_next_event()
+
+    def finish_validation(self) -> None:
+        """Do the validation again that a signal cut short before this run was resumed, and what follows."""
+        self.events(epoch_ended=self.state.validating == "epoch")
+        if not self.state.validating:
+            for hook in self.on_step_boundary:
+                hook(self.trainer)
 
     def find_next_event(self) -> float:
         """The earliest step after which anything but the next step may have to happen."""

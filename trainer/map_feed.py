@@ -70,6 +70,7 @@ class MapFeed(Feed):
         self._order: Sequence[Any] = ()
         self._pieces: list[Piece] = []
         self._source = Source()
+        self._iterator: Any = None
         self._loader = self._copy(loader)
         self._own_iter = type(loader).__iter__ is not DataLoader.__iter__
         self._drawn_here = self._own_iter or (may_draw(loader) and loader.num_workers == 0)
@@ -166,8 +167,17 @@ class MapFeed(Feed):
         self._source.length = self._layout.micro_batches(total, start)
         assert self._loader.generator is not None
         self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
-        iterator = iter(self._loader)
-        plan = self._layout.epoch(total, start)
+        self._iterator = iter(self._loader)
+        try:
+            yield from self._read_steps(epoch, start, total, sizes)
+        finally:
+            end_workers(self._iterator, for_good=False)
+            self._iterator = None
+
+    def _read_steps(
+        self, epoch: int, start: int, total: int, sizes: Sequence[int] | None
+    ) -> Iterator[Step]:
+        iterator, plan = self._iterator, self._layout.epoch(total, start)
         upcoming = next(plan, None)
         self.ended = upcoming is None
         while upcoming is not None:
@@ -239,7 +249,8 @@ class MapFeed(Feed):
         return {"dataset": type(dataset).__name__, "samples": self._length()} | content_of(dataset)
 
     def close(self) -> None:
-        end_workers(self._loader)
+        vars(self._loader)["_iterator"] = None
+        end_workers(self._iterator)
 
 
 def _placed(indices: list[Any], place: Place) -> PlacedIndices:

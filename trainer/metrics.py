@@ -1,13 +1,12 @@
 """Logged values: kept where they are, reduced exactly, copied to the host once per log point.
 
 A value on the CPU is read at once, which costs nothing. A value on an accelerator is kept with its weight
-and read with all others in one copy when it is asked for. Sums are Python floats: double precision.
+and read with all others in one copy when it is asked for.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,82 +16,10 @@ from ..callbacks.monitor import full_name
 from ..errors import PacelineError, nearest
 from ..strategies import Strategy
 from .batch import describe
+from .sums import Sums, Value
 
 REDUCTIONS = ("mean", "sum", "min", "max")
 _MOST_PENDING = 1024
-
-
-class _Sums:
-    """What came in under one name, of which a value can be made."""
-
-    __slots__ = ("count", "reduce", "total", "weight")
-
-    def __init__(
-        self, reduce: str, total: float | None = None, weight: float = 0.0, count: int = 0
-    ) -> None:
-        self.reduce, self.weight, self.count = reduce, weight, count
-        self.total = _start(reduce) if total is None else total
-
-    def take(self, other: _Sums) -> None:
-        """Add what another one holds."""
-        if other.count:
-            if self.reduce in ("mean", "sum"):
-                self.total += other.total
-            else:
-                self.total = _pick(self.reduce, self.total, other.total)
-            self.weight += other.weight
-            self.count += other.count
-
-    def clear(self) -> None:
-        """Begin anew."""
-        self.total, self.weight, self.count = _start(self.reduce), 0.0, 0
-
-    def result(self) -> float | None:
-        """The value; None where nothing came in."""
-        if not self.count:
-            return None
-        if self.reduce != "mean":
-            return self.total
-        return self.total / self.weight if self.weight else math.nan
-
-    def plain(self) -> list[Any]:
-        """As plain data, in the order of the constructor."""
-        return [self.reduce, self.total, self.weight, self.count]
-
-
-class _Value:
-    """One name's contributions: those of the log window, and those of the epoch before it."""
-
-    __slots__ = ("epoch", "pending", "reduce", "shown", "window")
-
-    def __init__(self, reduce: str) -> None:
-        self.reduce, self.shown = reduce, False
-        self.pending: list[tuple[Tensor, float | Tensor]] = []
-        self.window, self.epoch = _Sums(reduce), _Sums(reduce)
-
-    def add(self, value: float, weight: float) -> None:
-        """Take one contribution that is on the host."""
-        sums = self.window
-        sums.count += 1
-        if self.reduce == "mean":
-            if weight:  # what counts nothing cannot make it NaN either
-                sums.total += value * weight
-                sums.weight += weight
-        elif self.reduce == "sum":
-            sums.total += value
-        else:
-            sums.total = _pick(self.reduce, sums.total, value)
-
-
-def _start(reduce: str) -> float:
-    return {"min": math.inf, "max": -math.inf}.get(reduce, 0.0)
-
-
-def _pick(reduce: str, a: float, b: float) -> float:
-    """The smaller or larger one; a NaN stays."""
-    if a != a or b != b:
-        return math.nan
-    return min(a, b) if reduce == "min" else max(a, b)
 
 
 class MetricStore:
@@ -115,11 +42,11 @@ class MetricStore:
         self.loader_name = ""
         self.shown: dict[str, None] = {}
         self._say = say
-        self._values: dict[str, _Value] = {}
+        self._values: dict[str, Value] = {}
         self.objects: dict[str, Any] = {}
         self._of_objects: dict[str, float] = {}  # computed at the end of a dataloader, not yet told
-        self._known: dict[str, _Value] = {}
-        self._waiting: list[_Value] = []
+        self._known: dict[str, Value] = {}
+        self._waiting: list[Value] = []
         self._nan_told: set[str] = set()
         self._pending = 0
 
@@ -160,11 +87,11 @@ class MetricStore:
             self._tell_nan(name)
         known.add(value, weight if type(weight) is int else float(weight))
 
-    def value(self, name: str) -> _Value:
+    def value(self, name: str) -> Value:
         """The mean kept under ``name``, for the loop to add to without a look-up."""
         return self._open(name, "mean", False)
 
-    def _open(self, name: str, reduce: str, prog_bar: bool) -> _Value:
+    def _open(self, name: str, reduce: str, prog_bar: bool) -> Value:
         if reduce not in REDUCTIONS:
             raise PacelineError(
                 f"log({name!r}): there is no reduction {reduce!r}",
@@ -186,7 +113,7 @@ class MetricStore:
                 got=f"{reduce!r}, and {found.reduce!r} before",
                 fix="give one of them another name",
             )
-        value = self._known[name] = self._values.setdefault(full, _Value(reduce))
+        value = self._known[name] = self._values.setdefault(full, Value(reduce))
         value.shown = value.shown or prog_bar
         if prog_bar:
             self.shown[full] = None
@@ -221,7 +148,7 @@ class MetricStore:
         if prog_bar:
             self.shown[full] = None
 
-    def _keep_pending(self, name: str, known: _Value, value: Tensor, weight: float | Tensor) -> None:
+    def _keep_pending(self, name: str, known: Value, value: Tensor, weight: float | Tensor) -> None:
         if value.numel() != 1 or value.is_complex():
             raise _not_a_number(name, value)
         if not known.pending:
@@ -269,6 +196,17 @@ class MetricStore:
         self._of_objects.clear()
         return result
 
+    def discard(self, objects: Iterable[Any]) -> None:
+        """Forget what came in; these torchmetrics objects begin anew, as do those that were logged."""
+        self._fold()
+        for value in self._values.values():
+            value.window.clear()
+            value.epoch.clear()
+        for metric in (*self.objects.values(), *objects):
+            metric.reset()
+        self.objects.clear()
+        self._of_objects.clear()
+
     def _compute_objects(self) -> None:
         names = sorted(self.objects)  # in one order on all ranks: each may communicate
         self._compare_objects(names)
@@ -309,28 +247,28 @@ class MetricStore:
         return found
 
     @staticmethod
-    def _found(merged: dict[str, _Sums]) -> dict[str, float]:
+    def _found(merged: dict[str, Sums]) -> dict[str, float]:
         return {name: found for name, sums in merged.items() if (found := sums.result()) is not None}
 
-    def _merged(self, part: str) -> dict[str, _Sums]:
+    def _merged(self, part: str) -> dict[str, Sums]:
         """The sums of a part over all ranks: one collective, once all know the same names."""
         self._fold()
-        mine: dict[str, _Sums] = {name: getattr(value, part) for name, value in self._values.items()}
+        mine: dict[str, Sums] = {name: getattr(value, part) for name, value in self._values.items()}
         if self._strategy is None:
             return mine
         everyone = self._gathered(mine)
-        merged = {name: _Sums(reduce) for name, reduce in self._agreed}
+        merged = {name: Sums(reduce) for name, reduce in self._agreed}
         for rows in everyone:
             for sums, (total, weight, count) in zip(merged.values(), rows, strict=True):
-                sums.take(_Sums(sums.reduce, total, weight, int(count)))
+                sums.take(Sums(sums.reduce, total, weight, int(count)))
         return merged
 
-    def _gathered(self, mine: dict[str, _Sums]) -> list[list[list[float]]]:
+    def _gathered(self, mine: dict[str, Sums]) -> list[list[list[float]]]:
         """Total, weight and count of each agreed name, of every rank."""
         assert self._strategy is not None
         while True:
             new = [name for name in mine if name not in {n for n, _ in self._agreed}]
-            rows = [mine.get(name) or _Sums(reduce) for name, reduce in self._agreed]
+            rows = [mine.get(name) or Sums(reduce) for name, reduce in self._agreed]
             numbers = [float(bool(new)), *(n for s in rows for n in (s.total, s.weight, s.count))]
             everyone = self._strategy.gather(torch.tensor(numbers, dtype=torch.float64))
             if not any(found[0] for found in everyone):
@@ -351,8 +289,8 @@ class MetricStore:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``own_state`` gave; or, on one rank, what ``state_dict`` did."""
         for name, (window, epoch) in state.items():
-            value = self._values.setdefault(name, _Value(window[0]))
-            value.window, value.epoch = _Sums(*window), _Sums(*epoch)
+            value = self._values.setdefault(name, Value(window[0]))
+            value.window, value.epoch = Sums(*window), Sums(*epoch)
 
 
 def metric_parts(module: nn.Module) -> dict[str, Any]:

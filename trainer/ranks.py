@@ -10,6 +10,7 @@ from ..errors import PacelineError
 
 if TYPE_CHECKING:
     from ..strategies import Strategy
+    from .agreement import Agreement
     from .state import TrainState
 
 T = TypeVar("T")
@@ -22,6 +23,7 @@ class Ranks:
         stop_asked: Why the run is to stop, as all ranks agreed; None while nobody asked.
         stop_wanted, stop_signal: Why this rank asked for it, and the signal's number if it was one.
         agreed_seconds: Rank 0's clock at the last agreement.
+        agreement: How several ranks come to agree; None on one device, outside of a run.
     """
 
     strategy: Strategy
@@ -31,6 +33,7 @@ class Ranks:
     stop_asked: str | None = None
     stop_wanted: str | None = None
     stop_signal: int | None = None
+    agreement: Agreement | None = None
 
     @property
     def rank(self) -> int:
@@ -121,16 +124,35 @@ class Ranks:
     def stop(self, why: str, signal: int | None = None) -> None:
         """Ask the run to end at a step boundary all ranks agree on; the first reason given is kept."""
         if self.stop_wanted is None:
-            self.stop_wanted, self.stop_signal = why, signal
+            self.stop_wanted = why
+        if signal is not None:
+            self.stop_signal = signal
         if self.world == 1:
             self.stop_asked = self.stop_wanted
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal is the reason to stop, as all ranks agreed: there may be little time."""
+        return self.stop_asked is not None and self.stop_signal is not None
+
+    def agree(self) -> None:
+        """See that all ranks know of every wish to stop."""
+        if self.agreement is not None:
+            self.agreement.now()
+
+    def pass_boundary(self) -> bool:
+        """Behind a batch of an evaluation. Whether it is to be given up."""
+        if self.agreement is not None:
+            self.agreement.at_boundary()
+        return self.interrupted
+
     def agree_to_stop(self, wishes: list[tuple[str | None, int | None]]) -> None:
         """Stop, for the reason of the first rank that has one."""
-        rank, (why, signal) = next((r, w) for r, w in enumerate(wishes) if w[0] is not None)
+        rank, (why, _) = next((r, w) for r, w in enumerate(wishes) if w[0] is not None)
         alone = [w[0] for w in wishes].count(None) > 0
         self.stop_asked = f"{why} on rank {rank}" if alone else why
-        self.stop_wanted, self.stop_signal = why, signal
+        self.stop_wanted = why
+        self.stop_signal = next((signal for _, signal in wishes if signal is not None), None)
 
     def forget_stop(self) -> None:
         """A new run begins: nobody has asked it to stop."""

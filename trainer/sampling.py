@@ -29,6 +29,7 @@ from torch.utils.data import (
 
 from .placed_stream import PlacedStream, watch_worker
 from .rng import cpu_state, derive, same_state, seed_for_sample
+from .signals import WATCHED
 from .stand_in import StandIn
 
 
@@ -103,13 +104,14 @@ class SeededDataset(StandIn, Dataset[Any]):
 
 
 class WorkerInit:
-    """Runs in each loader worker: leaves Ctrl-C to the main process and shows user code its own dataset."""
+    """Runs in each loader worker: leaves signals to the main process, shows user code its own dataset."""
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users
 
     def __call__(self, worker_id: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in WATCHED:  # they often go to whole process groups, and mean the rank
+            signal.signal(number, signal.SIG_IGN)
         info = get_worker_info()
         dataset = None if info is None else info.dataset
         if isinstance(dataset, StandIn):
@@ -164,9 +166,20 @@ def _forks_beside_threads() -> bool:
     return forks and sys.version_info < (3, 12) and torch.distributed.is_initialized()
 
 
-def end_workers(loader: DataLoader[Any]) -> None:
-    """Let go of workers that outlive an epoch."""
-    vars(loader)["_iterator"] = None
+def end_workers(iterator: Any, for_good: bool = True) -> None:
+    """End the workers of a DataLoader's iterator.
+
+    Args:
+        for_good: Those too that are meant to outlive an epoch.
+    """
+    workers = getattr(iterator, "_workers", ())
+    if not workers or (iterator._persistent_workers and not for_good):
+        return
+    iterator._shutdown_workers()
+    for worker in workers:
+        if worker.is_alive():  # it does not listen to SIGTERM
+            worker.kill()
+            worker.join()
 
 
 def reads_plainly(dataset: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,20 +14,18 @@ from ..callbacks.hooks import HookTable
 from ..durations import Cadence
 from ..errors import PacelineError, nearest
 from ..strategies import Strategy
-from . import checkpoint_files as files
-from . import snapshot
-from .checkpoint_writer import CheckpointWriter, Content, Save
+from .checkpoint_writer import CheckpointWriter
 from .evaluation import EvaluationLoop
-from .export import export
 from .feed import Feed
 from .folder_lock import FolderLock
 from .manual import ManualOptimizer
 from .metrics import MetricStore
 from .module import TrainModule
 from .optimization import Optimization
-from .ranks import Ranks
 from .run import Run
 from .run_folder import RunLog
+from .saving import Saving
+from .signals import SignalStop
 from .state import TrainState
 
 if TYPE_CHECKING:
@@ -49,11 +47,9 @@ _ATTRIBUTE_PEERS = {
     "evaluate": "validate(module, dataloader)",
     "save_model": "save_checkpoint(path)",
 }
-# Between a step's end and the next update these hooks could change weights.
-_BETWEEN = ("on_train_epoch_start", "on_step_start", "on_before_optimizer_step")
 
 
-class Session(Ranks):
+class Session(Saving):
     """The Trainer without its verbs: state, metrics, folder, stopping, saving.
 
     Attributes:
@@ -78,6 +74,7 @@ class Session(Ranks):
         self.datamodule: Any = None
         self.name = settings.name or ""
         self.hooks: HookTable
+        self.signals: SignalStop
         self.stage = ""
         self._module: TrainModule | None = None
         self.use(strategy)
@@ -87,6 +84,11 @@ class Session(Ranks):
         self.strategy = strategy
         strategy.say = self.say
         self.reset()
+
+    def begin(self, stage: str, module: TrainModule, datamodule: Any) -> None:
+        """A stage of a run begins."""
+        self._module, self.stage, self.datamodule = module, stage, datamodule
+        self.forget_stop()
 
     def reset(self) -> None:
         """Begin a new run: counters at zero, no folder, nothing logged."""
@@ -139,6 +141,8 @@ class Session(Ranks):
         state = self.state
         if self.stop_asked is not None:
             return self.stop_asked
+        if state.validating:  # that comes first
+            return None
         if self.max_steps is not None and state.global_step >= self.max_steps:
             return f"max_steps={self.max_steps} reached"
         if self.max_epochs is not None and state.epoch >= self.max_epochs:
@@ -254,10 +258,10 @@ class Session(Ranks):
             hook(self)
             self.publish(self.train_store.take_window())
 
-    def validate_during_fit(self) -> None:
-        """A validation of the run under way, its values published."""
+    def validate_during_fit(self) -> bool:
+        """A validation of the run under way, its values published; False where a signal cut it short."""
         assert self.validation is not None
-        self.validation.run(self.publish)
+        return self.validation.run(self.publish)
 
     def require_metric(self, name: str, who: str) -> float:
         """The latest value of ``name``.
@@ -279,84 +283,6 @@ class Session(Ranks):
         self.run_log.say(text, console=self.is_global_zero)
 
     # -- files ---------------------------------------------------------------------------------
-
-    def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
-        """Write a checkpoint of the run under way into a new folder. To be called on all ranks.
-
-        Args:
-            weights_only: Without what a run needs to go on: for evaluation and for use elsewhere.
-
-        Raises:
-            PacelineError: when the folder exists, when it cannot be written, or no run is under way.
-        """
-        save = self.start_checkpoint(Path(path), weights_only=weights_only, background=False)
-        if save.error is not None:
-            raise save.error
-
-    def start_checkpoint(self, path: Path, *, weights_only: bool, background: bool) -> Save:
-        """``save_checkpoint``, whose error is in what this returns.
-
-        Args:
-            background: Return when a copy of the tensors is taken; a thread writes it.
-        """
-        if self.module._trainer is None:
-            raise PacelineError(
-                "save_checkpoint writes the run under way, and there is none",
-                fix=f"the last run's checkpoints are in {self.folder}/checkpoints",
-            )
-        if self.store is not self.train_store:
-            raise PacelineError(
-                "a checkpoint cannot be written inside a validation: the run's state is not whole there",
-                fix="write it in on_step_boundary, or set a flag there and write it then",
-            )
-        content = snapshot.capture(self, weights_only)
-        if (
-            background
-            and self.module.automatic_optimization
-            and not any(map(self.hooks.__getitem__, _BETWEEN))
-        ):
-            content.steady = self._steady(content)
-        return self.writer.write(path, content, background)
-
-    def _steady(self, content: Content) -> set[str]:
-        """What nobody changes before the next update: trained weights, and moments."""
-        trained = {f"model.{n}" for n, p in self.module.named_parameters() if p.requires_grad}
-        for name, part in self.module.named_modules():
-            if getattr(part, "max_norm", None) is not None:  # an embedding's forward rescales its weight
-                trained.discard(f"model.{name}.weight".replace("..", "."))
-        return {name for name in content.tensors if name in trained or name.startswith("optim.")}
-
-    def export(self, folder: str | Path, submodule: str | None = None) -> Path:
-        """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
-
-        Args:
-            folder: Made if it is not there; files of the same names are replaced.
-            submodule: Export only this part, by its dotted name; names in the file begin there.
-
-        Raises:
-            PacelineError: when there is no such submodule.
-        """
-        return export(self, Path(folder), submodule)
-
-    def keep_checkpoints(self, pointers: dict[str, str], dropped: list[str]) -> None:
-        """Bring ``checkpoints/`` up to date behind a new one. Rank 0 does.
-
-        Args:
-            pointers: Which checkpoint ``latest``, ``best`` and their like are to name.
-            dropped: Those to delete, in an order that never leaves one that looks whole.
-        """
-        assert self.folder is not None
-        if not self.is_global_zero:
-            return
-        folder = self.folder / "checkpoints"
-        with suppress(OSError):  # they can be lost without harm
-            for pointer, name in pointers.items():
-                files.write_pointer(folder / pointer, name)
-        for name in dropped:
-            try:
-                files.delete(folder / name)
-            except OSError as error:
-                self.say(f"warning: an older checkpoint could not be deleted: {error}")
 
     def config(self) -> dict[str, Any]:
         """The resolved configuration, as plain data for config.yaml."""

@@ -22,6 +22,8 @@ class TrainState:
         weight_reference: The power of two that returned weights are divided by; None until needed.
         validated: Whether there was a validation since the last end of an epoch.
         validated_step: The step of the last validation; -1 before the first.
+        validating: What the validation under way follows, ``"step"`` or ``"epoch"``; "" outside of one. It
+            is in a checkpoint where a signal came into it: the run that goes on does it again.
         global_batch: Samples in a full step, as the run began; 0 where it is not known.
     """
 
@@ -36,6 +38,7 @@ class TrainState:
     weight_reference: float | None = None
     validated: bool = False
     validated_step: int = -1
+    validating: str = ""
     global_batch: int = 0
 
     def begin_epoch(self) -> None:

@@ -71,6 +71,7 @@ class StreamFeed(Feed):
         self._said: set[str] = set()
         self._beginning: Any = None
         self._state: dict[str, Any] = {}
+        self._iterator: Any = None
 
     def _forecast(self, batches: int | None) -> int | None:
         if batches is None:
@@ -124,6 +125,7 @@ class StreamFeed(Feed):
         restored, self._restored = self._restored, None
         spent = bool(position and restored and restored.get("spent"))
         if restored is not None:
+            self._state = restored
             if not spent:
                 self._keeper().load_state_dict(restored["source"])
             if position:
@@ -143,11 +145,10 @@ class StreamFeed(Feed):
         upcoming = self._gather(iterator, epoch)
         while self._is_step(upcoming):
             # Read one step ahead, to know the epoch's last one; the source's state is that of before.
-            current, self._state = upcoming, self._state_now()
+            current, state = upcoming, self._state_now()
             upcoming = self._gather(iterator, epoch)
             self.ended = not self._is_step(upcoming)
-            if self.ended:
-                self._state = self._state_now()
+            self._state = self._state_now() if self.ended else state
             yield current
 
     def _is_step(self, gathered: Step) -> bool:
@@ -185,7 +186,15 @@ class StreamFeed(Feed):
                 self._placed.sizes = sizes
         if self._placed is not None:
             self._placed.begin(epoch, self._samples)
-        return (batch for batch in self._source)
+        return self._reads()
+
+    def _reads(self) -> Iterator[Any]:
+        self._iterator = iter(self._source)
+        try:
+            yield from self._iterator
+        finally:
+            end_workers(self._iterator, for_good=False)
+            self._iterator = None
 
     def _look(self, iterator: Iterator[Any], epoch: int) -> None:
         """See whether all ranks read the same, or each a part of its own.
@@ -341,4 +350,5 @@ class StreamFeed(Feed):
 
     def close(self) -> None:
         if self._loader:
-            end_workers(self._source)
+            vars(self._source)["_iterator"] = None
+            end_workers(self._iterator)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Never
@@ -19,32 +17,28 @@ from ..callbacks import (
     Progress,
     TensorBoard,
 )
-from ..callbacks.hooks import HookTable
 from ..errors import PacelineError
+from ..faultpoints import faultpoint
 from ..strategies import (
-    Environment,
     Precision,
     Strategy,
-    choose_strategy,
     find_environment,
     make_precision,
     make_strategy,
-    start_ranks,
 )
 from . import evaluating, fitting, invariance
 from .calls import refuse_unknown
 from .determinism import deterministic
-from .diagnosis import explain
 from .differences import check_allowed
 from .evaluation import EvaluationLoop
 from .invariance import Invariance
 from .manual import ManualOptimizer
-from .module import TrainModule, configure
+from .module import TrainModule
 from .predictions import Predictions
 from .run import Run
 from .session import Session
-from .signals import SignalStop
 from .sources import as_datamodule
+from .stage import attach, stage
 
 
 class Trainer(Session):
@@ -138,7 +132,7 @@ class Trainer(Session):
         strategy = make_strategy(settings.strategy, environment.world)
         if environment.world > 1:
             _refuse_several_ranks(settings, strategy, environment.world)
-        _attach(strategy, settings, environment, make_precision(settings.precision))
+        attach(strategy, settings, environment, make_precision(settings.precision))
         super().__init__(settings, strategy, _all_callbacks(settings))
 
     # -- runs ----------------------------------------------------------------------------------
@@ -167,14 +161,15 @@ class Trainer(Session):
         refuse_unknown("fit", unknown)
         self.reset()
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
-        with deterministic(self.settings.deterministic), self._stage("fit", module, datamodule) as signals:
+        with deterministic(self.settings.deterministic), stage(self, "fit", module, datamodule):
             fitting.check_module(self)
             self.strategy.precision.attach(self.strategy.device)
             data = fitting.FitData(train_dataloader, val_dataloader, datamodule)
             loop = fitting.prepare(self, data, resume, check_allowed(allow))
-            loop.agree()  # a callback may have asked for a stop when it got its state back
+            self.agree()  # a callback may have asked for a stop when it got its state back
             self.manual_optimizers = [ManualOptimizer(o, self) for o in self.optimization.optimizers]
-            if self.done:
+            faultpoint("start.ready")
+            if self.done and not self.interrupted:
                 self.say(f"nothing to do: the run is at its limit already ({self.stop_reason})")
             else:
                 self.hooks.call("on_fit_start", self)
@@ -182,7 +177,7 @@ class Trainer(Session):
                 self.start_clock()
                 loop.run()
                 self.hooks.call("on_fit_end", self)
-        signals.reraise(self.stop_signal)
+        self.signals.reraise(self.stop_signal, self.strategy.environment.requeue)
         self.barrier()  # what rank 0 wrote is there to read for all
         return Run(self.folder)
 
@@ -257,7 +252,7 @@ class Trainer(Session):
 
     def _evaluate(
         self,
-        stage: str,
+        kind: str,
         module: Any,
         dataloader: Any,
         weights: Any,
@@ -265,98 +260,13 @@ class Trainer(Session):
         run: Callable[[Trainer, EvaluationLoop], Any],
     ) -> Any:
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
-        refuse_unknown(stage, more)
+        refuse_unknown(kind, more)
         self.feeds = []
-        with deterministic(self.settings.deterministic), self._stage(stage, module, datamodule) as signals:
-            result = run(self, evaluating.prepare(self, stage, dataloader, datamodule, weights))
-        signals.reraise(self.stop_signal)
+        with deterministic(self.settings.deterministic), stage(self, kind, module, datamodule):
+            result = run(self, evaluating.prepare(self, kind, dataloader, datamodule, weights))
+            self.agree()
+        self.signals.reraise(self.stop_signal)
         return result
-
-    @contextmanager
-    def _stage(self, stage: str, module: TrainModule | None, datamodule: Any) -> Iterator[SignalStop]:
-        """What surrounds every run: setup, the one report of an error, and teardown always."""
-        if not isinstance(module, TrainModule):
-            raise PacelineError(
-                f"{stage} takes a TrainModule",
-                got=f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__,
-                fix=f"{module.__name__}()" if isinstance(module, type) else "subclass TrainModule",
-            )
-        if self.stage:
-            raise PacelineError(
-                f"{stage} was called inside {self.stage}, and a trainer runs one thing at a time",
-                fix="call it behind, or with a Trainer of its own",
-            )
-        environment = self.strategy.environment
-        if environment.starts:
-            start_ranks(environment.starts, self.settings.num_nodes)
-        configure(module)
-        if self.settings.strategy == "auto" and environment.world > 1:
-            strategy, why = choose_strategy(self.strategy, module)
-            if why:
-                _attach(strategy, self.settings, environment, self.strategy.precision)
-                self.use(strategy)
-                self.say(why)
-        self.hooks = HookTable(module, self.callbacks)
-        self._module, self.stage, self.datamodule = module, stage, datamodule
-        self.forget_stop()
-        self.name = fitting.run_name(self.settings.name, module)
-        vars(module)["_trainer"] = self
-        signals = SignalStop(self.stop)
-        failed: BaseException | None = None
-        try:
-            if environment.local_rank == 0:
-                _call_where_written("prepare_data", datamodule, module)
-            self.barrier()
-            _call_where_written("setup", datamodule, module, stage)
-            self.hooks.call("on_setup", self, stage)
-            yield signals
-        except BaseException as error:
-            failed = error
-            self.writer.finish_copy()
-            explain(error)
-            self.run_log.say("".join(traceback.format_exception(error)), console=False)
-            self._call_each("on_exception", failed, self, error)
-            raise
-        finally:
-            try:
-                teardowns = [owner.teardown for owner in (datamodule, module) if hasattr(owner, "teardown")]
-                self._call_each("on_teardown", failed, self, stage, also=teardowns)
-            finally:
-                for feed in self.feeds:
-                    feed.close()
-                unsaved = self.writer.close()
-                if unsaved is not None and failed is not None and unsaved is not failed:
-                    failed.add_note(f"a checkpoint failed too: {unsaved}")
-                self.lock.release()
-                self.strategy.close()
-                signals.close()
-                vars(module).pop("_trainer", None)
-                self.stop_clock()
-                self.stage = ""
-
-    def _call_each(
-        self, name: str, failed: BaseException | None, *args: Any, also: Sequence[Any] = ()
-    ) -> None:
-        """Call all of a closing hook, and ``also`` with the last argument, whatever one of them raises."""
-        first: BaseException | None = None
-        calls = [(hook, args) for hook in self.hooks[name]] + [(one, args[-1:]) for one in also]
-        for call, given in calls:
-            try:
-                call(*given)
-            except Exception as error:
-                first = first or error
-                if failed is not None:
-                    failed.add_note(f"then {name} failed too: {type(error).__name__}: {error}")
-        if first is not None and failed is None:
-            raise first
-
-
-def _attach(strategy: Strategy, settings: Any, environment: Environment, precision: Precision) -> None:
-    """Give the strategy its place. The process that starts the ranks touches no device."""
-    strategy.debug, strategy.sync_batchnorm = settings.debug, settings.sync_batchnorm
-    strategy.attach(environment, precision)
-    if not environment.starts:
-        precision.attach(environment.device)
 
 
 def _refuse_several_ranks(settings: Any, strategy: Strategy, world: int) -> None:
@@ -372,14 +282,6 @@ def _refuse_several_ranks(settings: Any, strategy: Strategy, world: int) -> None
             got=f'nonfinite="skip" on {world} ranks',
             fix='nonfinite="raise"',
         )
-
-
-def _call_where_written(name: str, datamodule: Any, module: Any, *args: Any) -> None:
-    """Call a data method of the DataModule and of the module, where they have it."""
-    for owner in (datamodule, module):
-        method = getattr(owner, name, None)
-        if callable(method):
-            method(*args)
 
 
 def _all_callbacks(settings: Any) -> list[Callback]:
