@@ -10,6 +10,8 @@ from .hooks import Hooks
 from .jsonl import JSONLogger
 from .logger import Logger
 from .progress import Progress
+from .replica_check import ReplicaCheck
+from .stragglers import Stragglers
 from .summary import ModelSummary
 from .tensorboard import TensorBoard
 
@@ -23,5 +25,7 @@ __all__ = [
     "Logger",
     "ModelSummary",
     "Progress",
+    "ReplicaCheck",
+    "Stragglers",
     "TensorBoard",
 ]

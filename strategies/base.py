@@ -50,6 +50,7 @@ class Strategy(ABC):
             ``shard_units()``) no longer than their forward, and compute them again in backward.
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         debug: Check that all ranks call the same collective before each of ours.
+        holds_back: Whether an update with gradients that are not finite is to be left out.
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
         say: Takes a line for the user; the Trainer puts its own here.
     """
@@ -59,6 +60,7 @@ class Strategy(ABC):
     activation_checkpointing: bool = False
     sync_batchnorm: bool = False
     debug: bool = False
+    holds_back: bool = True
     plan: StepPlan = StepPlan()
     say: Callable[[str], None] = staticmethod(print)
     environment: Environment
@@ -100,6 +102,14 @@ class Strategy(ABC):
     @abstractmethod
     def unscale(self, optimizer: Optimizer) -> None:
         """Leave the reduced, true gradients of ``optimizer`` in ``.grad``."""
+
+    def nonfinite(self, optimizer: Optimizer) -> Tensor | None:
+        """A number above 0 where a gradient of ``optimizer`` is not finite, behind ``unscale``.
+
+        It is the same on all ranks, lies on the device, and stays until it is set to 0. None: ``step``
+        looks by itself and returns False.
+        """
+        return None
 
     @abstractmethod
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:

@@ -28,6 +28,10 @@ from .units import find_units, untied
 T = TypeVar("T")
 
 
+class _NotFinite(Exception):
+    """Leaves the engine's step before its update."""
+
+
 class _Engine:
     """An engine, and what is needed to take it off its module again."""
 
@@ -144,6 +148,9 @@ class DeepSpeed(Distributed):
     def unscale(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled by the engine's own step."""
 
+    def nonfinite(self, optimizer: Optimizer) -> Tensor | None:
+        return None
+
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
         self._factor = self._factor * factor
 
@@ -182,6 +189,9 @@ class DeepSpeed(Distributed):
             torch._foreach_mul_(grads, self._factor)
         try:
             engine.step()
+        except _NotFinite:
+            engine.zero_grad()
+            return False
         finally:
             self._clip, self._factor = (None, None), 1.0
             if self.stage:
@@ -193,6 +203,8 @@ class DeepSpeed(Distributed):
         """In the place of the engine's own clipping at stage 0, behind its reduction."""
         norm, value = self._clip
         parameters = [p for p in self._engine.module.parameters() if p.grad is not None]
+        if self.holds_back and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
+            raise _NotFinite
         if norm is not None:
             nn.utils.clip_grad_norm_(parameters, norm)
         if value is not None:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -138,10 +137,14 @@ class FSDP(Distributed):
         for found in self.precision.overflows(optimizer):  # each rank has looked at its shards only
             dist.all_reduce(found, dist.ReduceOp.MAX)
 
-    def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
-        grads = [_local(p.grad) for p in parameters_of(optimizer) if p.grad is not None]
-        if grads:
-            torch._foreach_mul_(grads, factor)
+    def nonfinite(self, optimizer: Optimizer) -> Tensor | None:
+        found = super().nonfinite(optimizer)
+        assert found is not None
+        dist.all_reduce(found, dist.ReduceOp.MAX)  # each rank has looked at its shards only
+        return found
+
+    def own_gradients(self, optimizer: Optimizer) -> list[Tensor]:
+        return [_local(grad) for grad in super().own_gradients(optimizer)]
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
         super().clip(optimizer, norm, None)

@@ -24,6 +24,7 @@ class Single(Strategy):
     """
 
     name = "single"
+    _flags: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, *, activation_checkpointing: bool = False) -> None:
         self.activation_checkpointing = activation_checkpointing
@@ -69,8 +70,28 @@ class Single(Strategy):
     def unscale(self, optimizer: Optimizer) -> None:
         self.precision.unscale(optimizer)
 
+    def nonfinite(self, optimizer: Optimizer) -> Tensor | None:
+        if self._flags is None:
+            self._flags = (torch.zeros(1, device=self.device), torch.ones(1, device=self.device))
+        flag, one = self._flags
+        grads = self.own_gradients(optimizer)
+        if not grads:
+            return flag
+        try:
+            # One pass: multiplied by one, gradients stay as they are, to the bit.
+            torch._amp_foreach_non_finite_check_and_unscale_(grads, flag, one)
+        except (RuntimeError, NotImplementedError):  # sparse ones, complex ones, several devices
+            for grad in grads:
+                values = grad.coalesce().values() if grad.is_sparse else grad
+                flag += (~torch.isfinite(values).all()).to(flag.device)
+        return flag
+
+    def own_gradients(self, optimizer: Optimizer) -> list[Tensor]:
+        """The gradients of ``optimizer`` that this rank has, shards as plain tensors."""
+        return [p.grad for p in parameters_of(optimizer) if p.grad is not None]
+
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
-        grads = [p.grad for p in parameters_of(optimizer) if p.grad is not None]
+        grads = self.own_gradients(optimizer)
         if grads:
             torch._foreach_mul_(grads, factor)
 
@@ -117,3 +138,4 @@ class Single(Strategy):
 
     def close(self) -> None:
         self.stop_recomputing()
+        self._flags = None

@@ -145,7 +145,7 @@ class TrainerArguments(BaseModel):
     progress: bool = True
     checkpoint: bool = True
     loggers: Annotated[bool | list[Logger], BeforeValidator(lambda v: _as_loggers(v))] = True
-    nonfinite: Literal["raise", "skip", "ignore"] = "raise"
+    nonfinite: Annotated[str, Field(pattern=r"^(raise|ignore|skip(:[1-9][0-9]*)?)$")] = "raise"
     max_restarts: Literal[0] = 0
     timeouts: None = None
     debug: bool = False
@@ -172,7 +172,7 @@ _ALLOWED = {
     "limit_train_batches": "a count (int), a part (float from 0.0 to 1.0), or None",
     "callbacks": "objects of paceline.callbacks.Callback",
     "loggers": "True, False, or objects of paceline.callbacks.Logger",
-    "nonfinite": "'raise', 'skip', 'ignore'",
+    "nonfinite": "'raise', 'skip', 'skip:100', 'ignore'",
     "seed": "a whole number from 0 to 2**63 - 1",
     "strategy": ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
     "num_nodes": "a whole number from 1 on",

@@ -24,6 +24,13 @@ def first_tensor(batch: Any) -> Tensor | None:
     return None
 
 
+def tensors_of(batch: Any) -> list[Tensor]:
+    """All tensors of a nested batch, in the order it is written."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    return [tensor for item in _children(batch) for tensor in tensors_of(item)]
+
+
 def count_samples(batch: Any) -> int:
     """The first dimension of the first tensor; 1 where there is none."""
     simple = type(batch) in (tuple, list) and batch and type(batch[0]) is Tensor

@@ -10,11 +10,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..errors import PacelineError, is_users_frame, mark_told, nearest
 from ..strategies.launch import note_failure
-from .batch import describe
+from .batch import describe, tensors_of
 from .evaluation import EvaluationLoop
 from .loop import TrainLoop
 
@@ -84,7 +83,7 @@ def _explain_batch(error: Exception, place: str, batch: Any) -> None:
 
 def _cure(error: Exception, batch: Any) -> str | None:
     text = str(error)
-    tensors = _tensors(batch)
+    tensors = tensors_of(batch)
     if isinstance(batch, Mapping):
         key = _missed_key(error, batch)
         if key is not None or (isinstance(error, _MISREAD) and re.search(_AS_TUPLE, text)):
@@ -110,14 +109,6 @@ def _missed_key(error: Exception, batch: Mapping[Any, Any]) -> Any:
     if wrong is None or wrong in batch:
         return None
     return next(iter(batch), None) if isinstance(wrong, int) else nearest(str(wrong), map(str, batch))
-
-
-def _tensors(batch: Any) -> list[Tensor]:
-    if isinstance(batch, Tensor):
-        return [batch]
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    return [t for item in batch for t in _tensors(item)] if isinstance(batch, (tuple, list)) else []
 
 
 def _saved_where(loop: TrainLoop, batch: Any) -> str | None:

@@ -15,7 +15,9 @@ from ..durations import Cadence, Duration
 from ..errors import PacelineError
 from .feed import Feed
 from .ghost import nothing_kept
+from .nonfinite import Guard
 from .optimization import Optimization, Schedule
+from .origin import find_origin
 from .output import log_evaluation_output, read_training_output
 
 if TYPE_CHECKING:
@@ -44,11 +46,12 @@ class TrainLoop:
         self.source = source_of(module.training_step)
         self.takes_index = positional_arguments(module.training_step) > 1
         self.loss_value = self.store.value("loss")
-        self.reads_loss = settings.nonfinite != "ignore"
         self.clock = trainer.agreed_clock
         self.world = trainer.world
         self.agreement = trainer.agreement
         self.optimizer = optimization.optimizers[0]
+        self.guard = trainer.guard = None if settings.nonfinite == "ignore" else Guard(trainer)
+        self.reads_losses = self.guard is not None and self.guard.reads_losses
         self.step_schedules = optimization.of_interval("step") if not self.manual else []
         self.hooks = trainer.hooks
         self.on_step_start = trainer.hooks["on_step_start"]
@@ -81,6 +84,8 @@ class TrainLoop:
         while not trainer.done:
             self.epoch()
         self.writer.finish_copy()
+        if self.guard is not None:
+            self.guard.finish()
         trainer.agree()  # a signal may have come behind the last word
         if self.manual and not any(o.has_stepped for o in trainer.manual_optimizers):
             trainer.say(
@@ -139,6 +144,7 @@ class TrainLoop:
             total: The samples of all ranks; None where they are known to nobody yet.
         """
         trainer, state, store, strategy = self.trainer, self.state, self.store, self.strategy
+        guard = self.guard
         for hook in self.on_step_start:
             hook(trainer, batches)
         outputs: list[Any] = []
@@ -161,13 +167,16 @@ class TrainLoop:
             loss, weight = output, None if total else size
             if type(loss) is not Tensor or not loss.requires_grad or loss.numel() != 1:
                 loss, weight = read_training_output(output, weight, store, f"{trainer.place}{self.source}")
-            if self.reads_loss or loss.is_cpu:
+            if loss.is_cpu or self.reads_losses:
                 value = loss.item()
-                if not math.isfinite(value) and self.reads_loss:
-                    return self.refuse(value, index, outputs)
-                self.loss_value.add(value, size if weight is None else float(weight))
+                if guard is None or not size or math.isfinite(value):
+                    self.loss_value.add(value, size if weight is None else float(weight))
+                else:
+                    loss = guard.poison(loss, index, value)
             else:
                 store.log("loss", loss, weight=weight)
+                if guard is not None:
+                    loss = guard.poison_unread(loss)
             if many or self.world > 1:
                 loss = self.weigh(loss, weight, weights, index, size * self.world / (total or 1))
             if weights and index == len(batches) - 1:  # on its way while backward runs
@@ -177,19 +186,36 @@ class TrainLoop:
             self.finish_gradients(sum_of_weights)
         if self.writer.copying:
             self.writer.finish_copy()
+        if guard is not None and guard.finds(self.optimizer):
+            self.hold_back(guard, batches, sizes)
+            return outputs
+        if self.touches_gradients:
+            self.show_and_clip()
         if strategy.step(self.optimizer):
             for schedule in self.step_schedules:
                 self.advance(schedule, state.global_step + 1)
+        elif guard is not None and guard.skipped_by_strategy():
+            self.hold_back(guard, batches, sizes)
         return outputs
+
+    def hold_back(self, guard: Guard, batches: list[Any], sizes: list[int]) -> None:
+        """A loss or gradient is not finite: an error, or a step without an update."""
+        guard.hold_back(
+            self.optimizer, len(batches), lambda samples: find_origin(self, batches, sizes, samples)
+        )
 
     def ghost_step(self, batch: Any) -> Any:
         """A rank without a sample runs the step's first one with weight 0; nothing of it is kept."""
         with nothing_kept(self.trainer, self.store):
-            output = self.training_step(*(batch, self.state.batch_idx)[: 2 if self.takes_index else 1])
+            output = self.training_step(*self.arguments(batch))
             if self.manual:
                 return output
             loss, weight = read_training_output(output, None, self.trainer.store, self.trainer.place)
         return loss if weight is None else {"loss": loss, "weight": 0.0}
+
+    def arguments(self, batch: Any, after: int = 0) -> tuple[Any, ...]:
+        """What training_step takes for a micro-batch, so many after the next one."""
+        return (batch, self.state.batch_idx + after)[: 2 if self.takes_index else 1]
 
     def manual_step(self, batches: list[Any], sizes: list[int], total: int | None) -> list[Any]:
         """A step whose backward and updates are the user's own."""
@@ -232,8 +258,8 @@ class TrainLoop:
         return weighed
 
     def finish_gradients(self, sum_of_weights: Callable[[], Tensor] | None) -> None:
-        """Unscale the gradients, divide the weights' sum out, show them to hooks, clip them."""
-        optimizer, strategy, settings = self.optimizer, self.strategy, self.trainer.settings
+        """Leave the step's true gradients: unscaled, the sum of weights divided out."""
+        optimizer, strategy = self.optimizer, self.strategy
         strategy.unscale(optimizer)
         if sum_of_weights is not None:
             # A step without any weight has no gradient, not a NaN.
@@ -241,10 +267,14 @@ class TrainLoop:
             strategy.multiply_gradients(
                 optimizer, (self.state.weight_reference or 1.0) * self.world / total
             )
+
+    def show_and_clip(self) -> None:
+        """Show the gradients to hooks, then clip them."""
+        optimizer, settings = self.optimizer, self.trainer.settings
         for hook in self.on_before_optimizer_step:
             hook(self.trainer, optimizer)
         if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
-            strategy.clip(optimizer, settings.clip_grad_norm, settings.clip_grad_value)
+            self.strategy.clip(optimizer, settings.clip_grad_norm, settings.clip_grad_value)
 
     def as_word(self, value: Any) -> Tensor:
         """One number as a tensor on the device."""
@@ -325,25 +355,6 @@ class TrainLoop:
         speed = {"perf/samples_per_second": (samples - samples_before) / max(now - before, 1e-9)}
         values = self.store.close_window()
         self.trainer.publish(values | self.optimization.learning_rates() | speed)
-
-    def refuse(self, value: float, micro_batch: int, outputs: list[Any]) -> list[Any]:
-        """A loss that is not finite: an error, or (``nonfinite="skip"``) a step without an update."""
-        samples = self.feed.samples_of(micro_batch)
-        shown = ", ".join(map(str, samples[:8])) + (", ..." if len(samples) > 8 else "")
-        if self.trainer.settings.nonfinite == "skip":
-            self.writer.finish_copy()  # there is no update to do it
-            self.trainer.say(f"{self.trainer.place}: the loss is {value}; the update is skipped")
-            self.optimizer.zero_grad(set_to_none=True)
-            self.state.skipped_steps += 1
-            self.state.batch_idx += self.feed.micro_batches - 1 - micro_batch
-            return outputs
-        raise PacelineError(
-            f"the loss is {value}; nothing was updated",
-            where=f"{self.trainer.place}, rank {self.trainer.rank}"
-            + (f", dataset indices {shown}" if samples else ""),
-            fix="look at those samples, lower the learning rate or set clip_grad_norm; "
-            'nonfinite="skip" leaves such steps out',
-        )
 
 
 def _no_batch(feed: Feed, epoch: int) -> PacelineError:

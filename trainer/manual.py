@@ -49,11 +49,16 @@ class ManualOptimizer:
             self.optimizer.step(closure)
             return
         strategy.unscale(self.optimizer)
+        guard = trainer.guard
+        if guard is not None and guard.finds(self.optimizer):
+            guard.hold_back(self.optimizer)
+            return
         for hook in trainer.hooks["on_before_optimizer_step"]:
             hook(trainer, self.optimizer)
         if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
             strategy.clip(self.optimizer, settings.clip_grad_norm, settings.clip_grad_value)
-        strategy.update(self.optimizer)
+        if not strategy.update(self.optimizer) and guard is not None and guard.skipped_by_strategy():
+            guard.hold_back(self.optimizer)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -188,16 +187,11 @@ class TrainModule(Hooks, nn.Module):
     def manual_backward(self, loss: Tensor) -> None:
         """``loss.backward()`` under the run's precision.
 
-        Raises:
-            PacelineError: for a loss that is NaN or infinite, unless ``nonfinite="ignore"``.
+        A loss that is NaN or infinite makes its gradients so: ``optimizer.step()`` goes by ``nonfinite``.
         """
         trainer = self.trainer
-        if trainer.settings.nonfinite != "ignore" and not math.isfinite(value := loss.item()):
-            raise PacelineError(
-                f"the loss is {value}; nothing was updated",
-                where=f"{trainer.place}, rank {trainer.rank}",
-                fix='look at the batch or lower the learning rate; nonfinite="ignore" goes on',
-            )
+        if trainer.guard is not None:
+            loss = trainer.guard.watched(loss)
         trainer.strategy.backward(loss if trainer.share == 1.0 else loss * trainer.share)
 
     @classmethod

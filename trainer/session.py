@@ -21,6 +21,7 @@ from .folder_lock import FolderLock
 from .manual import ManualOptimizer
 from .metrics import MetricStore
 from .module import TrainModule
+from .nonfinite import Guard
 from .optimization import Optimization
 from .run import Run
 from .run_folder import RunLog
@@ -75,6 +76,7 @@ class Session(Saving):
         self.name = settings.name or ""
         self.hooks: HookTable
         self.signals: SignalStop
+        self.guard: Guard | None = None
         self.stage = ""
         self._module: TrainModule | None = None
         self.use(strategy)

@@ -89,6 +89,7 @@ def _take_place(trainer: Trainer, module: TrainModule) -> None:
 def attach(strategy: Strategy, settings: Any, environment: Environment, precision: Precision) -> None:
     """Give the strategy its place. The process that starts the ranks touches no device."""
     strategy.debug, strategy.sync_batchnorm = settings.debug, settings.sync_batchnorm
+    strategy.holds_back = settings.nonfinite != "ignore"
     strategy.attach(environment, precision)
     if not environment.starts:
         precision.attach(environment.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Never
+from typing import Any, Never
 
 from ..callbacks import (
     Callback,
@@ -67,8 +67,10 @@ class Trainer(Session):
         overfit_batches: Train (and validate) on the same few batches of the training data every epoch.
         callbacks: Added to the default ones; one of the same class (or a subclass) replaces it.
         progress, checkpoint, loggers: The default callbacks, each off with False.
-        nonfinite: For a loss that is NaN or infinite: ``"raise"``, ``"skip"`` its step, or ``"ignore"``.
-            Looking at the loss waits for the device once a micro-batch; ``"ignore"`` never waits.
+        nonfinite: For a loss or gradient that is NaN or infinite, on any rank: ``"raise"`` before weights
+            change, leave that update out (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``.
+            On an accelerator looking at them waits for the device once a step (``"skip"``: once a
+            micro-batch), except under ``"raise"`` with a fused optimizer; ``"ignore"`` never waits.
         seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
         deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
         run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given.
@@ -111,7 +113,7 @@ class Trainer(Session):
         progress: bool = True,
         checkpoint: bool = True,
         loggers: bool | Logger | Sequence[Logger] = True,
-        nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+        nonfinite: str = "raise",
         max_restarts: int = 0,
         timeouts: None = None,
         debug: bool = False,
@@ -275,12 +277,6 @@ def _refuse_several_ranks(settings: Any, strategy: Strategy, world: int) -> None
             f"strategy {strategy.name!r} trains on one device",
             got=f"{world} ranks",
             fix='strategy="auto", or devices=1',
-        )
-    if settings.nonfinite == "skip":
-        raise PacelineError(
-            'nonfinite="skip" skips on one rank alone, so this version has it on one device only',
-            got=f'nonfinite="skip" on {world} ranks',
-            fix='nonfinite="raise"',
         )
 
 

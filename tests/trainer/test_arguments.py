@@ -51,7 +51,7 @@ REFUSED = [
     ("progress", _A_SWITCH, _SWITCHED),
     ("checkpoint", _A_SWITCH, _SWITCHED),
     ("loggers", ["tensorboard", 3, [Callback()], [JSONLogger]], "paceline.callbacks.Logger"),
-    ("nonfinite", ["rais", "", True, None], "'raise', 'skip', 'ignore'"),
+    ("nonfinite", ["rais", "", True, None, "skip:0", "skip:", 3], "'raise', 'skip', 'skip:100', 'ignore'"),
     ("max_restarts", [1, -1, "x"], "0"),
     ("timeouts", [30, {}], "None"),
     ("debug", ["x"], "False"),
@@ -105,7 +105,7 @@ def test_the_signature_is_what_is_validated():
 def test_the_value_is_shown():
     text = refusal(max_epochs="three", nonfinite="rais")
     assert "max_epochs: got 'three'; allowed: a whole number from 1 on, or None" in text
-    assert "nonfinite: got 'rais'; allowed: 'raise', 'skip', 'ignore'; did you mean 'raise'?" in text
+    assert "nonfinite: got 'rais'; allowed: 'raise', 'skip', 'skip:100', 'ignore'; did you mean 'raise'?" in text
 
 
 @pytest.mark.parametrize("name", ["max_epochs", "devices", "precision"])

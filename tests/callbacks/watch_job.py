@@ -1,0 +1,265 @@
+"""Trains a small model on two ranks while a callback watches, and writes down what there was to see.
+
+python watch_job.py FOLDER NAME...   -> FOLDER/NAME.RANK.json for each case and rank
+
+The tests import this file too: ``run(folder, names)`` is the job, with a deadline.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from paceline import PacelineError, Trainer, TrainModule
+from paceline.callbacks import Callback, JSONLogger, ReplicaCheck, Stragglers
+
+SECONDS = 120  # what a job may take on a machine that is busy
+MARK = "PACELINE_WATCH_MARK"
+SAMPLES, MICRO = 96, 4
+EVERY, MEASURED = 7, 5
+LAUNCHERS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "GROUP_",
+    "MASTER_",
+    "PET_",
+    "TORCHELASTIC_",
+    "OMP_NUM_THREADS",
+)
+
+
+# -- what is trained ---------------------------------------------------------------------------
+
+
+class Rows(Dataset):
+    """A sample takes ``pause`` seconds to read on the ranks ``slow``."""
+
+    def __init__(self, pause: float = 0.0, slow: tuple[int, ...] = (1,)):
+        self.pause, self.slow = pause, slow
+        self.x = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1))
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        if self.pause and int(os.environ.get("RANK", 0)) in self.slow:
+            time.sleep(self.pause)
+        return self.x[index], self.x[index].sum(0, keepdim=True)
+
+
+class Net(TrainModule):
+    """A step takes ``pause`` seconds of its own on the ranks ``slow``, and fails behind ``last`` steps."""
+
+    def __init__(self, pause: float = 0.0, slow: tuple[int, ...] = (1,), last: int = 10**9):
+        super().__init__()
+        self.pause, self.slow, self.stop_behind = pause, slow, last
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 1)
+        self.hooked: list[int] = []
+
+    def training_step(self, batch):
+        self.hooked.append(hooks_on(self))
+        if self.trainer.rank in self.slow:
+            time.sleep(self.pause)
+        if self.trainer.global_step == self.stop_behind:
+            raise PacelineError("this is enough")
+        x, y = batch
+        return (self.last(torch.tanh(self.first(x))) - y).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+def hooks_on(module: nn.Module) -> int:
+    """How many hooks wait for gradients of this module's parameters."""
+    return sum(len(p._post_accumulate_grad_hooks or ()) for p in module.parameters())
+
+
+class Disturb(Callback):
+    """Changes parameters on rank 1 alone, behind a step."""
+
+    def __init__(self, step: int, *names: str):
+        self.step, self.names = step, names
+
+    def on_step_end(self, trainer):
+        if trainer.global_step == self.step and trainer.rank == 1:
+            for name in self.names:
+                trainer.module.get_parameter(name).data.view(-1)[0] += 0.5
+
+
+class Watch(Callback):
+    """What was published, and how long whole steps took."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+        self.published: list[dict[str, float]] = []
+
+    def on_step_boundary(self, trainer):
+        self.ends.append(time.perf_counter())
+        found = {n: v for n, v in trainer.metrics.items() if n.startswith("perf/") and "samples" not in n}
+        if found and (not self.published or found != self.published[-1]):
+            self.published.append(found)
+
+
+# -- cases -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """What watches, under which strategy, and what is slow."""
+
+    callbacks: Callable[[], list[Callback]]
+    strategy: str = "ddp"
+    steps: int = 4
+    model: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, Any] = field(default_factory=dict)
+
+
+def checked(*changed: str, every: Any = 1) -> Callable[[], list[Callback]]:
+    return lambda: [*([Disturb(3, *changed)] if changed else []), ReplicaCheck(every)]
+
+
+def watched() -> list[Callback]:
+    return [Stragglers(EVERY)]
+
+
+REPLICAS = {
+    "equal": Case(checked()),
+    "changed": Case(checked("first.bias", "last.weight")),
+    "changed-seen-later": Case(checked("last.bias", every="2st")),
+    "changed-seen-at-epoch-end": Case(checked("last.bias", every="1ep"), steps=20),
+    "fsdp": Case(checked()),
+    "hsdp": Case(checked()),
+    **{f"deepspeed_stage_{stage}": Case(checked()) for stage in range(4)},
+    "deepspeed_stage_0-changed": Case(checked("last.weight", every=2)),
+    "deepspeed_stage_2-changed": Case(checked("last.weight")),
+}
+STRAGGLERS = {
+    "data": Case(watched, steps=23, rows={"pause": 0.01}),
+    "compute": Case(watched, steps=23, model={"pause": 0.04}),
+    "even": Case(watched, steps=16, model={"pause": 0.03, "slow": (0, 1)}),
+    "failing": Case(watched, steps=16, model={"last": 4}),
+    "fsdp": Case(watched, steps=16, rows={"pause": 0.01}),
+}
+for _name, _case in [*REPLICAS.items(), *STRAGGLERS.items()]:
+    _strategy = _name.removesuffix("-changed")
+    if _strategy in ("fsdp", "hsdp") or _strategy.startswith("deepspeed"):
+        _case.strategy = _strategy
+
+
+def observe(case: Case, folder: Path, devices: int = 2) -> dict[str, Any]:
+    """Train a case and say what there was to see on this rank."""
+    torch.manual_seed(3)
+    module, watch = Net(**case.model), Watch()
+    trainer = Trainer(
+        strategy=case.strategy,
+        accelerator="cpu",
+        devices=devices,
+        max_steps=case.steps,
+        callbacks=[*case.callbacks(), watch],
+        run_dir=folder / "runs",
+        progress=False,
+        loggers=JSONLogger(),
+        checkpoint=False,
+    )
+    error = None
+    try:
+        trainer.fit(module, DataLoader(Rows(**case.rows), MICRO))
+    except PacelineError as raised:
+        error = str(raised)
+    assert trainer.folder is not None
+    own = "log.txt" if trainer.is_global_zero else f"log-rank-{trainer.rank}.txt"
+    rows = trainer.folder / "metrics.jsonl"
+    durations = sorted(b - a for a, b in zip(watch.ends, watch.ends[1:], strict=False))
+    return {
+        "error": error,
+        "steps": trainer.global_step,
+        "log": (trainer.folder / own).read_text().splitlines(),
+        "rows": [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else [],
+        "whole step": durations[len(durations) // 2],
+        "published": watch.published,
+        "hooked": module.hooked,
+        "hooked behind": hooks_on(module),
+        "parameters": len(list(module.parameters())),
+    }
+
+
+# -- the job -----------------------------------------------------------------------------------
+
+
+def run(folder: Path, names: list[str]) -> Callable[[str, int], dict[str, Any]]:
+    """Run cases, ``kind/name`` each, in one job on two ranks; what a rank saw of a case.
+
+    Whatever becomes of it, no process of it is left.
+    """
+    mark = uuid.uuid4().hex
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
+    with (folder / "output").open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(folder), *names],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env=kept | {MARK: mark, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        finally:
+            left = _end(mark)
+    told = (folder / "output").read_text()
+    assert process.returncode == 0, told[-5000:]
+    assert not left, f"left behind: {left}"
+
+    def seen(name: str, rank: int = 0) -> dict[str, Any]:
+        return json.loads((folder / f"{name}.{rank}.json").read_text())
+
+    return seen
+
+
+def _end(mark: str, seconds: float = 10) -> list[psutil.Process]:
+    """The job's processes that do not end by themselves; they are killed."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(process)
+        if not left:
+            return []
+        if time.monotonic() > deadline:
+            for process in left:
+                with suppress(psutil.Error):
+                    process.kill()
+            return left
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    root = Path(sys.argv[1])
+    for given in sys.argv[2:]:
+        _kind, _, _name = given.partition("/")
+        result = observe({"replicas": REPLICAS, "stragglers": STRAGGLERS}[_kind][_name], root)
+        rank = torch.distributed.get_rank()
+        (root / f"{_name}.{rank}.json").write_text(json.dumps(result))
+        gc.freeze()  # DeepSpeed collects garbage often: a third of a second each over all that is imported

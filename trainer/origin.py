@@ -1,0 +1,129 @@
+"""Where a number that is not finite came from: the failed step is run once more, and watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import PacelineError
+from .batch import tensors_of
+from .ghost import nothing_kept
+from .rng import untouched
+
+if TYPE_CHECKING:
+    from .loop import TrainLoop
+
+
+_AVERAGED = ", which may be averaged already"
+
+
+@dataclass
+class Origin:
+    """What was found on the rank that shows it first.
+
+    Args:
+        told: Where the first number that is not finite is.
+        rank: None where no rank shows one.
+        samples: The dataset indices it comes from, as far as can be told.
+    """
+
+    told: str
+    rank: int | None = None
+    samples: list[Any] = field(default_factory=list)
+
+
+def find_origin(loop: TrainLoop, batches: list[Any], sizes: list[int], samples: list[list[Any]]) -> Origin:
+    """Run the step under way again without an update. To be called on all ranks."""
+    watch = _Watch(loop.trainer.module)
+    try:
+        with suppress(PacelineError):  # a graph that was promised to be static averages always
+            loop.strategy.synchronise_gradients(False)
+        for index, batch in enumerate(batches):
+            watch.begin(batch, sizes[index], samples[index])
+            with nothing_kept(loop.trainer, loop.store), untouched(loop.strategy.device), watch.watching():
+                output = loop.training_step(*loop.arguments(batch, index - len(batches)))
+                loss = output["loss"] if isinstance(output, Mapping) else output
+                if not bool(torch.isfinite(loss)):
+                    watch.note(f"{loss.item()} first in training_step itself, behind the model's parts")
+                loop.strategy.backward(loss)
+            watch.look_at_gradients()
+        found = loop.strategy.gather(watch.found)
+    except Exception as error:  # the others see their connection closed
+        return Origin(f"when the step was run again: {type(error).__name__}: {error}"[:200])
+    shown = {rank: one for rank, one in enumerate(found) if one is not None}
+    own = {rank: one for rank, one in shown.items() if not one[0].endswith(_AVERAGED)}
+    for rank, (told, its_samples) in own.items():
+        return Origin(told, rank, its_samples)
+    for rank, (told, its_samples) in shown.items():
+        return Origin(told, rank, its_samples) if len(shown) == 1 else Origin(told)
+    return Origin("it did not come again when the step was run once more: what is drawn was drawn anew")
+
+
+class _Watch:
+    """Looks at what each part of a module gives, and at the gradients that come back."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.found: tuple[str, list[Any]] | None = None
+        self._size, self._samples = 0, []  # type: tuple[int, list[Any]]
+
+    def begin(self, batch: Any, size: int, samples: list[Any]) -> None:
+        """The next micro-batch."""
+        self._size, self._samples = size, samples
+        for tensor in tensors_of(batch):
+            self._look("the batch itself", tensor)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hooks on all parts."""
+        parts = [(path, part) for path, part in self.module.named_modules() if path]
+        handles = [part.register_forward_hook(self._forward_hook(path)) for path, part in parts]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _forward_hook(self, path: str) -> Any:
+        def hook(part: nn.Module, inputs: Any, output: Any) -> None:
+            where = f"the output of {path} ({type(part).__name__})"
+            for tensor in tensors_of(output):
+                self._look(where, tensor)
+                if tensor.requires_grad:
+                    tensor.register_hook(lambda grad: self._look(f"the gradient of {where}", grad))
+
+        return hook
+
+    def look_at_gradients(self) -> None:
+        """Behind a backward: those of the parameters that this rank has whole."""
+        for name, parameter in self.module.named_parameters():
+            if parameter.grad is not None and not hasattr(parameter.grad, "to_local"):
+                self._look(f"the gradient of {name}{_AVERAGED}", parameter.grad, rows=False)
+
+    def _look(self, where: str, tensor: Tensor, rows: bool = True) -> None:
+        if self.found is not None or not tensor.is_floating_point():
+            return
+        finite = torch.isfinite(tensor.detach())
+        if bool(finite.all()):
+            return
+        value = "nan" if bool(torch.isnan(tensor.detach()).any()) else "inf"
+        self.note(f"{value} first in {where}", finite if rows else None)
+
+    def note(self, told: str, finite: Tensor | None = None) -> None:
+        """The first one counts.
+
+        Args:
+            finite: Which numbers are; its first dimension may be that of the samples.
+        """
+        if self.found is not None:
+            return
+        samples = self._samples
+        if finite is not None and finite.ndim and len(finite) == self._size == len(samples):
+            bad = ~finite.reshape(len(samples), -1).all(1)
+            samples = [sample for sample, is_bad in zip(samples, bad.tolist(), strict=True) if is_bad]
+        self.found = (told, samples)
