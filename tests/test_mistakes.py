@@ -858,6 +858,7 @@ class Bad(Net):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
+@pytest.mark.fault(17)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_nan_loss_raises_before_the_weights_change(value, accumulate):
@@ -874,6 +875,7 @@ def test_a_nan_loss_raises_before_the_weights_change(value, accumulate):
     assert torch.equal(module.net.weight, module.kept[-1])
 
 
+@pytest.mark.fault(17)
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_skip_leaves_the_step_out_and_says_so(accumulate, capsys):
     module = Bad(calls=(2 * accumulate,))
@@ -1070,6 +1072,7 @@ def test_full_traceback_shows_ours(runs):
     assert "fix: uint8" in stderr
 
 
+@pytest.mark.fault(21)
 def test_an_error_of_a_loader_worker_keeps_its_reason_and_line(tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(

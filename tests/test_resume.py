@@ -180,6 +180,7 @@ def test_stop_and_resume_with(arguments, tmp_path):
     assert trainer.strategy.precision.state_dict() == state
 
 
+@pytest.mark.fault(24)
 def test_the_checkpoints_global_batch_holds(tmp_path):
     """Another batch size and accumulation: no sample is lost or repeated, the numbers stay."""
     module, trainer, _ = fit(tmp_path / "whole", LOADERS["workers0"])

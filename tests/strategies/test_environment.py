@@ -101,6 +101,7 @@ def test_a_process_that_nobody_launched_is_alone(told, variables):
     assert Trainer(accelerator="cpu", devices=1).world == 1
 
 
+@pytest.mark.fault(27)
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
@@ -236,6 +237,7 @@ def test_processes_of_a_launcher_are_one_job(joined, launcher):
     assert {n["threads"] for n in ends} == counted
 
 
+@pytest.mark.fault(27)
 def test_a_port_in_use_is_an_error_that_names_it(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -164,6 +164,7 @@ def plain(start, tmp_path_factory):
     return job
 
 
+@pytest.mark.fault(27)
 def test_a_plain_script_trains_on_its_ranks_and_ends_with_0(plain):
     assert plain.code == 0, plain.told()
     assert of_both(plain.notes("end")[:2], "world") == [2, 2]
@@ -276,6 +277,7 @@ def endless(start):
     return {name: start(script(steps=WITHOUT_END, workers="Ctrl-C" in name)) for name in STOPS}
 
 
+@pytest.mark.fault(7)
 @pytest.mark.parametrize("name", STOPS)
 def test_a_signal_stops_all_ranks_at_one_step_with_a_checkpoint(endless, name):
     number, whom, code = STOPS[name]
@@ -308,6 +310,7 @@ def stopped_in_order(jobs: list[Job], number: int) -> None:
     assert not [job for job in jobs if "Traceback" in job.told()]
 
 
+@pytest.mark.fault(30)
 def test_no_rank_outlives_a_killed_launcher(start):
     """Nor the process that reads for it."""
     job = start(script(steps=WITHOUT_END, workers=1))
@@ -316,6 +319,7 @@ def test_no_rank_outlives_a_killed_launcher(start):
     job.is_gone()
 
 
+@pytest.mark.fault(30)
 def test_no_rank_outlives_a_launcher_that_is_killed_early(start):
     """Ranks that have not come to paceline yet."""
     job = start(script(waits_before=True))
@@ -331,6 +335,7 @@ def test_ctrl_c_ends_ranks_that_have_not_begun_to_train(start):
     assert job.ends() == 130, job.told()
 
 
+@pytest.mark.fault(9)
 def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(start):
     job = start(script(stuck=0))
     job.wait_for("stuck", 1)
@@ -347,6 +352,7 @@ def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(start):
 # -- a rank that fails -------------------------------------------------------------------------
 
 
+@pytest.mark.fault(18)
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -364,6 +370,7 @@ def test_the_traceback_of_a_rank_that_fails_is_printed(start, how, said):
     assert not job.notes("end")
 
 
+@pytest.mark.fault(18)
 def test_the_others_end_soon_even_in_a_long_step(start):
     """A rank that cannot come to the end of its step is not waited for."""
     job = start(script(fails="kill", stuck=0))
@@ -375,6 +382,7 @@ def test_the_others_end_soon_even_in_a_long_step(start):
 # -- ranks that somebody else started ----------------------------------------------------------
 
 
+@pytest.mark.fault(7)
 def test_torchrun_starts_one_job_and_an_orderly_stop_is_no_failure(start):
     """Worlds other than the one asked for are refused on all ranks, before any sample is read."""
     bad = [{"devices": 4}, {"strategy": "single"}, {"devices": 2, "num_nodes": 2}, {"devices": 1}]
@@ -464,6 +472,7 @@ def test_two_plain_scripts_meet_by_the_variables_of_kubernetes(start, tmp_path):
     assert of_both(job.notes("start"), "weights") != of_both(job.notes("end"), "weights")
 
 
+@pytest.mark.fault(7)
 def test_sigterm_to_one_of_two_launchers_stops_both_in_order(start, tmp_path):
     """They meet by a rendezvous of torchrun's; each starts one rank."""
     told = {"PET_NNODES": "2", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ID": str(uuid.uuid4())}

@@ -256,6 +256,7 @@ def fails_at(monkeypatch, *steps):
     monkeypatch.setattr(safetensors.torch, "save_file", maybe)
 
 
+@pytest.mark.fault(6)
 @pytest.mark.parametrize("background", [False, True])
 def test_a_failed_save_ends_the_run_and_is_told(tmp_path, monkeypatch, background):
     fails_at(monkeypatch, 4)
@@ -280,6 +281,7 @@ def test_a_failed_save_ends_the_run_and_is_told(tmp_path, monkeypatch, backgroun
     )
 
 
+@pytest.mark.fault(6)
 @pytest.mark.parametrize("background", [False, True])
 def test_a_failed_save_may_be_a_warning(tmp_path, monkeypatch, capsys, background):
     plain, _ = fit(tmp_path / "plain", Checkpoint(2))

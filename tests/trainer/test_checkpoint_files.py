@@ -86,6 +86,7 @@ def regions(path: Path):
     return sorted({0, min(9, size - 1), size // 2, size - 1})
 
 
+@pytest.mark.fault(13)
 @pytest.mark.parametrize(
     "name", ["manifest.json", "state.json", "model-00001.safetensors", "optim-00001.safetensors"]
 )
@@ -102,6 +103,7 @@ def test_a_flipped_byte_is_found_and_named(name, run):
     verify(run.latest)
 
 
+@pytest.mark.fault(13)
 def test_truncated_and_missing_files_are_named_with_expected_and_found(run):
     path = run.latest / "model-00001.safetensors"
     whole = path.read_bytes()
@@ -126,6 +128,7 @@ def reseal(folder, change):
     (folder / "manifest.json").write_bytes(files.sealed(manifest))
 
 
+@pytest.mark.fault(15)
 @pytest.mark.parametrize("name", ["../../x", "/etc/hostname", "sub/x"])
 def test_a_manifest_may_not_name_files_elsewhere(name, run):
     reseal(run.latest, lambda m: m["files"].update({name: {"bytes": 1, "crc32": ["0"]}}))
@@ -133,6 +136,7 @@ def test_a_manifest_may_not_name_files_elsewhere(name, run):
         verify(run.latest)
 
 
+@pytest.mark.fault(15)
 def test_a_symlink_is_refused(run):
     path = run.latest / "state.json"
     moved = run.folder / "state.json"
@@ -142,12 +146,14 @@ def test_a_symlink_is_refused(run):
         verify(run.latest)
 
 
+@pytest.mark.fault(16)
 def test_a_newer_format_is_refused_with_both_versions(run):
     reseal(run.latest, lambda m: m.update(format=99))
     with pytest.raises(files.NewerFormatError, match=r"format 99(.|\n)*format 1"):
         verify(run.latest)
 
 
+@pytest.mark.fault(13)
 def test_auto_and_latest_fall_back_and_a_path_raises(tmp_path, run, capsys):
     newest, before = run.checkpoints[-1], run.checkpoints[-2]
     (newest / "optim-00001.safetensors").write_bytes(b"x")
@@ -171,6 +177,7 @@ def test_a_committed_checkpoint_is_not_written_over(run, tmp_path):
     assert content == {p.name: p.read_bytes() for p in run.latest.iterdir()}
 
 
+@pytest.mark.fault(10)
 def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
     class Full(Net):
         def on_save_checkpoint(self, trainer, state):
@@ -184,6 +191,7 @@ def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
     assert list((tmp_path / "runs/n/1/checkpoints").iterdir()) == []
 
 
+@pytest.mark.fault(2)
 def test_killed_while_saving_keeps_the_checkpoint_before(tmp_path):
     """SIGKILL between the staging and the rename: the one before is whole, the junk is swept."""
     script = tmp_path / "script.py"
@@ -263,6 +271,7 @@ def test_save_checkpoint_by_hand_resumes(tmp_path):
         assert torch.equal(value, expected.state_dict()[name])
 
 
+@pytest.mark.fault(11)
 def test_unwritable_folder_is_found_before_step_1(tmp_path):
     (tmp_path / "runs").write_text("a file")
     module = Net()
@@ -279,6 +288,7 @@ def test_pointers_can_be_lost(run, tmp_path):
     assert trainer.global_step == 12
 
 
+@pytest.mark.fault(31)
 def test_descriptors_are_closed(tmp_path):
     train(tmp_path / "warm", max_epochs=1)
     before = len(os.listdir("/proc/self/fd"))

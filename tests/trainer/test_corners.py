@@ -349,6 +349,7 @@ def test_a_counter_stays_one():
     assert type(back["milestones"]) is Counter
 
 
+@pytest.mark.fault(16)
 def test_a_newer_format_is_not_set_aside_as_damage(tmp_path):
     _, run = fit(Net())
     path = run.latest / "manifest.json"

@@ -65,6 +65,7 @@ def fit(folder, module=None, loader=None, callbacks=(), max_steps=5, **options):
     return module, trainer.fit(module, loader or data(), data(), **options)
 
 
+@pytest.mark.fault(26)
 def test_all_differences_are_one_report(tmp_path):
     fit(tmp_path)
     changed = Net(width=5, extra=True, optimizer="SGD", schedule=True)
@@ -79,6 +80,7 @@ def test_all_differences_are_one_report(tmp_path):
     assert all(torch.equal(v, before[k]) for k, v in changed.state_dict().items())
 
 
+@pytest.mark.fault(26)
 @pytest.mark.parametrize(
     ("then", "now", "told"),
     [
@@ -100,6 +102,7 @@ def test_optimizers_and_schedules(then, now, told, tmp_path):
     assert told in str(caught.value)
 
 
+@pytest.mark.fault(25)
 @pytest.mark.parametrize(
     ("loader", "told"),
     [
@@ -150,6 +153,7 @@ class Counts(Callback):
         self.count = state["count"]
 
 
+@pytest.mark.fault(26)
 def test_another_set_of_callbacks_is_said_and_goes_on(tmp_path, capsys):
     fit(tmp_path, callbacks=[EarlyStopping("val/loss", patience=99)], max_steps=4)
     counts = Counts()

@@ -36,11 +36,13 @@ def ids(path):
     return f"{path.parent.name}-{path.name}"
 
 
+@pytest.mark.fault(16)
 def test_there_are_some_of_the_newest_format():
     assert FORMATS[-1].name == f"format-{files.FORMAT}"
     assert {path.name for path in WRITTEN} == set(job.WRITERS)
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize("golden", WRITTEN, ids=ids)
 def test_they_are_whole_and_of_their_format(golden):
     manifest = verify(golden)
@@ -61,6 +63,7 @@ def test_the_module_is_built_with_its_arguments_and_weights(golden, monkeypatch)
         torch.testing.assert_close(value, expected[name], rtol=0, atol=2e-7)
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize("golden", WRITTEN, ids=ids)
 def test_a_run_goes_on_from_them(golden, tmp_path, capsys):
     copy = tmp_path / "step"

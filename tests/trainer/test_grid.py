@@ -19,6 +19,7 @@ from paceline import Run
 JOB = Path(__file__).with_name("grid_job.py")
 SECONDS = 120
 SAMPLES, GLOBAL, TAIL, EPOCHS = 1000, 48, 40, 3
+TINY = [1, 2]  # fewer samples than three ranks, or two
 SAMPLERS = ["weighted", "subset", "own", "hidden", "distributed"]
 PRECISIONS = {"64": 1e-12, "32": 1e-6}
 # Ranks and micro-batch of a layout; at 100 nothing divides, and the loader's batch is above the global one.
@@ -45,6 +46,8 @@ def cases(world: int) -> dict[str, dict]:
             "global_batch_size": GLOBAL,
             "clip_grad_norm": 0.5,
         }
+    for samples in TINY:
+        found[f"tiny-{samples}"] = {"micro": 4, "samples": samples, "global_batch_size": GLOBAL}
     for sampler in SAMPLERS:
         found[sampler] = {
             "micro": 12 // world // 2,
@@ -137,6 +140,7 @@ def same_numbers(one: tuple[Job, str], other: tuple[Job, str], tolerance: float)
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("world", "micro"), LAYOUTS)
 def test_any_layout_is_the_same_run(grid, world, micro, precision):
@@ -187,6 +191,7 @@ def test_the_comparison_is_of_runs_that_train(grid, precision):
     assert other["weights"] != found["weights"]
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_last_step_of_one_sample_is_that_of_one_device(grid, world, optimizer):
@@ -194,6 +199,16 @@ def test_a_last_step_of_one_sample_is_that_of_one_device(grid, world, optimizer)
     steps = grid(world).steps(name)
     assert [sum(map(len, step)) for step in steps] == [GLOBAL, GLOBAL, GLOBAL, GLOBAL, 1] * EPOCHS
     assert [len(rank["steps"][4]) for rank in grid(world).notes(name)] == [1] + [0] * (world - 1)
+    same_run((grid(1), name), (grid(world), name), 1e-12)
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize(("world", "samples"), [(2, 1), (3, 1), (3, 2)])
+def test_fewer_samples_than_ranks_train_what_one_device_trains(grid, world, samples):
+    name = f"tiny-{samples}"
+    assert in_order(grid(world).steps(name))[0] in ([0], [0, 1], [1, 0])
+    busy = [bool(rank["steps"][0]) for rank in grid(world).notes(name)]
+    assert busy == [rank < samples for rank in range(world)]
     same_run((grid(1), name), (grid(world), name), 1e-12)
 
 

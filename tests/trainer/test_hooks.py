@@ -365,6 +365,7 @@ class Counting(Callback):
         self.teardowns.append(stage)
 
 
+@pytest.mark.fault(18)
 @pytest.mark.parametrize(
     "hook",
     ["on_setup", "on_fit_start", "on_step_end", "on_validation_end", "on_train_epoch_end", "on_fit_end"],
@@ -386,6 +387,7 @@ def test_no_exception_hook_without_an_error():
     assert (counting.errors, counting.teardowns, counting.ends) == ([], ["fit"], 1)
 
 
+@pytest.mark.fault(19)
 def test_teardown_is_for_all_although_one_of_them_fails():
     before, behind = Counting("before"), Counting("behind")
     module, torn = Module(), []
@@ -399,6 +401,7 @@ def test_teardown_is_for_all_although_one_of_them_fails():
     assert trainer.stage == ""
 
 
+@pytest.mark.fault(19)
 def test_the_first_error_is_raised_and_one_in_teardown_is_a_note():
     behind = Counting()
     with pytest.raises(RuntimeError, match="no luck") as raised:
@@ -407,6 +410,7 @@ def test_the_first_error_is_raised_and_one_in_teardown_is_a_note():
     assert behind.teardowns == ["fit"]
 
 
+@pytest.mark.fault(19)
 def test_an_error_in_on_exception_hides_nothing():
     behind = Counting()
     with pytest.raises(RuntimeError, match="no luck"):

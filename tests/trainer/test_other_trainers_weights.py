@@ -164,6 +164,7 @@ class Canary:
         return (os.mkdir, (self.path,))
 
 
+@pytest.mark.fault(14)
 @pytest.mark.parametrize("slot", ["beside", "inside", "instead"])
 @pytest.mark.parametrize("suffix", ["ckpt", "pt", "pth", "bin"])
 def test_a_pickle_that_would_run_code_is_refused_and_named(suffix, slot, tmp_path):

@@ -253,6 +253,17 @@ def ends(processes: list[int], first: float) -> list[int | None]:
     return codes
 
 
+class Begin(Callback):
+    """Notes what is there when a run that goes on begins to train."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def on_fit_start(self, trainer):
+        if trainer.is_global_zero:
+            (self.place / "begin.json").write_text(json.dumps(look(self.place / "n/1", whole=False)))
+
+
 class Bench:
     """Runs of one setting, each in processes of its own."""
 
@@ -292,7 +303,7 @@ class Bench:
         ranks = {"devices": 2, "strategy": "ddp"} if self.devices > 1 else {}
         checkpoint = Checkpoint(3, monitor="score", mode="max", keep=1, background=self.background)
         torch.manual_seed(3)
-        trainer = trainer_for(place, checkpoint, max_epochs=3, **ranks)
+        trainer = trainer_for(place, checkpoint, *[Begin(place)] * bool(resume), max_epochs=3, **ranks)
         size = 4 // self.devices
         trainer.fit(Net(), loader(8, size, shuffle=True), loader(2, 1), resume=resume)
         if rank == 0:
@@ -301,7 +312,7 @@ class Bench:
     def result(self, name: str) -> dict[str, Any]:
         place = self.folder / name
         found: dict[str, Any] = {}
-        for part in ("before", "end"):
+        for part in ("before", "begin", "end"):
             path = place / f"{part}.json"
             found[part] = json.loads(path.read_text()) if path.exists() else {}
         found["junk"] = sorted(str(p.relative_to(place)) for p in place.glob("n/*/checkpoints/.staging-*"))

@@ -134,6 +134,7 @@ def told(case):
     )
 
 
+@pytest.mark.fault(2, 4, 5)
 def test_the_crashes_are_at_all_operations_of_a_save_and_of_deletions(crashed):
     whole, journals = crashed["whole"], crashed["journals"]
     assert set(whole["codes"]) == {0}, whole["output"]
@@ -148,6 +149,26 @@ def test_the_crashes_are_at_all_operations_of_a_save_and_of_deletions(crashed):
         assert set(codes) == {0}
 
 
+@pytest.mark.fault(2)
+def test_all_is_synced_before_a_rename_and_the_folder_behind_it(crashed):
+    """What SIGKILL cannot show, and a machine that loses power would."""
+    for rank, journal in enumerate(crashed["journals"]):
+        waiting = set()  # written, and not synced yet
+        for number, operation in enumerate(journal):
+            kind, place = operation.split(maxsplit=1)
+            if kind in ("save_file", "write") and "/.staging-step-" in place:
+                waiting.add(place)
+            elif kind == "fsync":
+                waiting.discard(place)
+            elif kind == "rename":
+                assert waiting == set()
+                assert f"fsync {place}" in journal[:number]
+                assert journal[number + 1] == "fsync checkpoints"
+        assert (sum("rename" in operation for operation in journal) == 3) == (rank == 0)
+        assert waiting == set()
+
+
+@pytest.mark.fault(2)
 def test_each_was_killed_where_it_was_meant_to_be_and_no_rank_outlived_it(crashed):
     for case in crashed["cases"]:
         assert case["codes"][case["rank"]] == -signal.SIGKILL, told(case)
@@ -156,11 +177,13 @@ def test_each_was_killed_where_it_was_meant_to_be_and_no_rank_outlived_it(crashe
         assert None not in others, told(case)
 
 
+@pytest.mark.fault(2, 5)
 def test_a_crash_leaves_no_checkpoint_that_is_not_whole(crashed):
     for case in crashed["cases"]:
         assert case["before"]["damaged"] == [], told(case)
 
 
+@pytest.mark.fault(2)
 def test_after_a_crash_a_run_resumes_and_ends_bit_identical(crashed):
     whole = crashed["whole"]["end"]
     assert any(name.startswith("optim.") for name in whole["tensors"])
@@ -172,15 +195,60 @@ def test_after_a_crash_a_run_resumes_and_ends_bit_identical(crashed):
         assert case["end"]["damaged"] == [], told(case)
 
 
-def test_half_written_folders_are_swept_when_the_run_goes_on(crashed):
+@pytest.mark.fault(2)
+def test_half_written_folders_are_swept_before_a_run_goes_on(crashed):
+    assert any(case["begin"] for case in crashed["cases"])
     for case in crashed["cases"]:
+        found = case["begin"] or case["end"]  # a run that has all its steps does not begin again
+        left = [n for n in found["names"] if n.startswith((".staging-", "step-"))]
+        assert left == found["finished"], told(case)
         if case["before"]["finished"]:
             assert case["junk"] == [], told(case)
 
 
+@pytest.mark.fault(2)
 def test_a_half_written_first_checkpoint_is_swept_at_the_next_start_too(crashed):
     left = [case["name"] for case in crashed["cases"] if case["junk"] and not case["before"]["finished"]]
     assert left == []
+
+
+def committed(journal):
+    """The checkpoints that are there behind these operations."""
+    found = set()
+    for operation in journal:
+        if step := re.fullmatch(r"rename checkpoints/\.staging-(step-\d+)", operation):
+            found.add(step[1])
+        elif step := re.fullmatch(r"unlink checkpoints/(step-\d+)/manifest\.json", operation):
+            found.discard(step[1])
+    return sorted(found)
+
+
+@pytest.mark.fault(2, 4, 5)
+def test_what_was_committed_before_a_crash_is_there_and_nothing_else(crashed):
+    for case in crashed["cases"]:
+        done = crashed["journals"][case["rank"]][: case["number"] - (case["when"] != "after")]
+        if case["rank"] == 0:
+            assert case["before"]["finished"] == committed(done), told(case)
+        else:  # another rank begins to write when the save before is done
+            begun = list(dict.fromkeys(re.findall(r"\.staging-(step-\d+)", "\n".join(done))))
+            assert set(begun[:-1]) <= set(case["before"]["finished"]), told(case)
+
+
+@pytest.mark.fault(2)
+def test_a_run_goes_on_from_the_newest_that_is_there(crashed):
+    for case in crashed["cases"]:
+        newest = case["before"]["finished"][-1:]
+        said = f"checkpoints/{newest[0]}\n" if newest else "starts fresh"
+        assert re.search(rf"resumes from \S*{said}" if newest else said, case["output"]), told(case)
+
+
+@pytest.mark.fault(4)
+def test_one_that_is_half_deleted_is_not_gone_on_from(crashed):
+    deleting = [c for c in crashed["cases"] if re.match("(unlink|rmdir) checkpoints/step-", c["operation"])]
+    assert {case["operation"].split()[0] for case in deleting} == {"unlink", "rmdir"}
+    for case in deleting:
+        assert f"checkpoints/{case['operation'].split('/')[1]}\n" not in case["output"], told(case)
+        assert "resumes from" in case["output"], told(case)
 
 
 def test_pointers_and_deletions_catch_up_after_a_crash(crashed):
@@ -196,6 +264,7 @@ def test_pointers_and_deletions_catch_up_after_a_crash(crashed):
 # -- one rank of two -----------------------------------------------------------------------------
 
 
+@pytest.mark.fault(3, 5)
 @pytest.mark.parametrize(
     ("rank", "kind", "part", "background"),
     [
@@ -250,6 +319,7 @@ def bytes_of(text):
 WIDE = {"width": 5000, "epochs": 2}  # 25,001 parameters: a checkpoint of 300 kB, two or three fit
 
 
+@pytest.mark.fault(6, 10)
 @pytest.mark.parametrize(("devices", "background"), [(1, True), (1, False), (2, True), (2, False)])
 def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
     devices, background, small_disk, tmp_path, request
@@ -265,13 +335,17 @@ def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
     assert limit or told, err[-3000:]
     assert limit or bytes_of(told[1]) > bytes_of(told[2]), told[0]
     assert staged(disk) == []
+    reached = {int((tmp_path / f"steps-{rank}").read_text()) for rank in range(devices)}
+    assert len(reached) == 1  # all ranks end at one step
     if not limit:
         kept = checkpoints(disk)
+        assert max(reached) <= len(kept) + 2  # told at the boundary behind the one that failed
         assert len(kept) >= 2
         assert kept == [f"step-{step:08d}" for step in range(1, len(kept) + 1)]
         assert "make room" in err
 
 
+@pytest.mark.fault(6, 10)
 @pytest.mark.parametrize(("devices", "background"), [(1, True), (1, False), (2, True), (2, False)])
 def test_a_full_disk_is_warned_of_once_for_each_save_and_training_goes_on(
     devices, background, small_disk, tmp_path, request
@@ -308,6 +382,7 @@ def test_a_disk_without_one_free_byte_is_warned_of_too(small_disk, tmp_path):
 # -- the writer fails ------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(6)
 def test_a_writer_that_fails_ends_the_run_at_the_next_step_boundary(tmp_path):
     checkpoint = {"every": 3, "keep": None}
     settings = {"checkpoint": checkpoint, "settle": True}
@@ -346,6 +421,7 @@ def test_an_older_checkpoint_that_cannot_be_deleted_is_told_and_ends_no_run(back
 # -- two runs, one folder --------------------------------------------------------------------------
 
 
+@pytest.mark.fault(28)
 def test_a_second_run_in_a_folder_is_refused_and_a_killed_one_leaves_it_free(tmp_path):
     """With loader workers, which outlive a killed run for some seconds."""
     second, third = tmp_path / "second", tmp_path / "third"

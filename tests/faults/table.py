@@ -1,0 +1,82 @@
+"""Writes docs/reliability.md: the faults of rows.py, each with the tests that are marked as showing it.
+
+python tests/faults/table.py
+"""
+
+from __future__ import annotations
+
+import ast
+import runpy
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+PAGE = TESTS.parent / "docs" / "reliability.md"
+ROWS = runpy.run_path(str(Path(__file__).with_name("rows.py")))["ROWS"]
+
+# Rows of which a part has no test yet.
+_TO_COME = {7, 8, 9, 17, 18, 19, 20, 21, 29, 31, 32}
+
+_INTRODUCTION = """# Reliability: faults, and the tests that inject them
+
+Every promise about failures has a test that makes the failure happen, on a CPU, with two real ranks where
+ranks matter. A test has a deadline for all it starts, and fails when a process outlives it. *Exact* means
+bit-identical weights, optimizer state, metrics and order of samples to a run that nothing happened to.
+
+How the faults are injected:
+
+- **A kill at every file operation.** A save's calls that change files (make a folder, open, write, sync,
+  rename, unlink) are counted; then there is one run for each k that is sent SIGKILL at call k: before it,
+  in its midst, behind it. Each is resumed and compared with the whole run. The default run takes every call
+  of a background save on one device, and one of each kind elsewhere; `pytest --soak` takes all of them, on
+  one device and on two.
+- **A kill at every step**, and a signal at a named point: to a rank, to the launcher, to everything at
+  once, once or twice.
+- **The system's limits.** A file system of 1 MB, a limit on the size of files, a folder that another user
+  owns.
+- **Damage.** Bytes flipped, files cut, emptied, exchanged or removed; manifests and pickles as somebody
+  with bad intentions would write them.
+
+What this does not show: a machine that loses power forgets what its disk only said it had written, and
+SIGKILL cannot make it do so; that each file is synced before the rename, and the folder behind it, is seen
+in the order of the calls. Two machines are two processes here. An accelerator's own failures are not
+injected.
+"""
+
+
+def page() -> str:
+    """The text of docs/reliability.md."""
+    found = marked()
+    lines = ["| # | fault | what happens | shown by |", "|---|---|---|---|"]
+    for row in ROWS:
+        shown = [f"`{test}`" for test in found[row.number]] + ["*not all of it yet*"] * (
+            row.number in _TO_COME
+        )
+        lines.append(f"| {row.number} | {row.fault} | {row.outcome} | {'<br>'.join(shown)} |")
+    made = "The table is written by `python tests/faults/table.py`, from the marks on the tests.\n"
+    return "\n".join([_INTRODUCTION, made, *lines]) + "\n"
+
+
+def marked() -> dict[int, list[str]]:
+    """By row, the tests that are marked with its number: ``tests/file.py::function``."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for path in sorted(TESTS.rglob("test_*.py")):
+        place = path.relative_to(TESTS.parent).as_posix()
+        for name, numbers in marks_of(ast.parse(path.read_text())):
+            for number in numbers:
+                found[number].append(f"{place}::{name}")
+    return found
+
+
+def marks_of(tree: ast.Module) -> Iterator[tuple[str, list[int]]]:
+    """The tests of a module, and the rows that each is marked with."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
+                    yield node.name, [ast.literal_eval(number) for number in mark.args]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,105 @@
+"""SIGKILL between two steps, at every step: resumed, a run ends as one that nothing happened to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).with_name("killed_job.py")
+SECONDS = 120
+EVERY, STEPS, SAMPLES = 2, 12, 14
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC")
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one device", "two ranks"])
+def killed(request, tmp_path_factory):
+    """What came of the kills; all runs of one number of ranks are one process' forks."""
+    place = tmp_path_factory.mktemp("killed")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
+    done = subprocess.run(
+        [sys.executable, str(JOB), str(place), str(request.param)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        cwd=place,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return json.loads((place / "kills.json").read_text()) | {"devices": request.param}
+
+
+def last_of(order):
+    """What the last attempt at each step read, step by step."""
+    return [samples for _, samples in sorted(dict(order).items())]
+
+
+def started_at(order):
+    """The first step behind a resume."""
+    numbers = [step for step, _ in order]
+    return next((b for a, b in pairwise(numbers) if b <= a), None)
+
+
+def told(case):
+    return f"rank {case['rank']} killed behind step {case['step']}\n{case['output']}"
+
+
+@pytest.mark.fault(1)
+def test_every_step_had_its_kill_and_the_run_is_one_that_could_differ(killed):
+    whole, devices = killed["whole"], killed["devices"]
+    assert set(killed["codes"]) == {0}, whole["output"]
+    if devices == 1:
+        assert [case["step"] for case in killed["cases"]] == list(range(1, STEPS))
+    for case in killed["cases"]:
+        assert case["codes"][case["rank"]] == -signal.SIGKILL, told(case)
+        assert None not in case["codes"], told(case)  # no rank had to be ended
+    epochs = [
+        [sample for step in range(at, at + 4) for rank in whole["order"] for sample in rank[step][1]]
+        for at in range(0, STEPS, 4)
+    ]
+    assert all(sorted(epoch) == list(range(SAMPLES)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.fault(1)
+def test_weights_and_optimizer_state_are_bit_identical(killed):
+    whole = killed["whole"]["end"]
+    assert any(name.startswith("optim.") for name in whole["tensors"])
+    for case in killed["cases"]:
+        assert set(case["resumed"]) == {0}, told(case)
+        for part in ("weights", "tensors", "state", "finished", "pointers"):
+            assert case["end"][part] == whole[part], f"{part}, {told(case)}"
+
+
+@pytest.mark.fault(1)
+def test_every_row_of_metrics_is_bit_identical(killed):
+    rows = killed["whole"]["rows"]
+    assert {"train/loss", "train/drawn"} <= rows[0].keys()
+    for case in killed["cases"]:
+        if case["end"]["run"] == "1":
+            assert case["rows"] == rows, told(case)
+
+
+@pytest.mark.fault(1)
+def test_the_order_of_the_samples_is_the_same(killed):
+    for case in killed["cases"]:
+        for mine, whole in zip(case["order"], killed["whole"]["order"], strict=True):
+            assert last_of(mine) == last_of(whole), told(case)
+            for step, samples in mine:  # each attempt read the same
+                assert samples == whole[step - 1][1], told(case)
+
+
+@pytest.mark.fault(1)
+def test_no_more_is_computed_again_than_what_no_checkpoint_has(killed):
+    for case in killed["cases"]:
+        newest = case["before"]["finished"][-1:]
+        behind = int(newest[0].removeprefix("step-")) if newest else 0
+        assert behind >= case["step"] - case["step"] % EVERY - EVERY, told(case)
+        assert started_at(case["order"][0]) in (behind + 1, None), told(case)
+        assert (case["end"]["run"] == "1") == bool(newest), told(case)

@@ -1,0 +1,33 @@
+"""docs/reliability.md says what the marks on the tests say, and no fault is without a test."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("table.py")
+
+
+@pytest.fixture(scope="module")
+def table():
+    return runpy.run_path(str(SCRIPT))
+
+
+def test_the_page_is_what_the_script_writes(table):
+    assert table["PAGE"].read_text() == table["page"](), "python tests/faults/table.py"
+
+
+def test_every_fault_has_a_test(table):
+    numbers, found = [row.number for row in table["ROWS"]], table["marked"]()
+    assert numbers == list(range(1, 33))
+    assert set(found) <= set(numbers)
+    without = [n for n in numbers if not found[n] and n not in table["_TO_COME"]]
+    assert without == []
+
+
+def test_marks_are_read_from_the_source(table):
+    text = "@pytest.mark.fault(3, 5)\ndef test_a(): pass\n@pytest.mark.gpu\ndef test_b(): pass\n"
+    assert list(table["marks_of"](ast.parse(text))) == [("test_a", [3, 5])]
