@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..errors import PacelineError, TornCopyError
+from ..faultpoints import faultpoint
 from ..strategies.base import Strategy
 from . import checkpoint_files as files
 from .host_copy import HostCopy
@@ -103,6 +104,7 @@ class Save:
 
     def wait(self) -> None:
         """Wait until it is written, with what follows it, or has failed."""
+        faultpoint("save.wait")
         self._finish_copy()
         if self._thread is not None:
             self._thread.join()
@@ -145,6 +147,7 @@ class CheckpointWriter:
             PacelineError: for content that cannot be written. Failures of writing are ``Save.error``.
         """
         self.wait()
+        faultpoint("save.begin")
         save, zero = Save(target, self.finish_copy), self._strategy.environment.is_global_zero
         text = ""
 
@@ -296,6 +299,7 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
     """This rank's files in the staging folder of ``target``, synced; their entries in the manifest."""
     from safetensors.torch import save_file
 
+    faultpoint("save.write")
     folder, entries = files.staging_of(target), {}
     for kind in ("model", "optim"):
         names = [n for n in shard.tensors if n.startswith("model.") == (kind == "model")]
@@ -314,5 +318,6 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
 
 
 def _seal(target: Path, state: str, manifest: dict[str, Any], entries: dict[str, Any]) -> None:
+    faultpoint("save.seal")
     files.write_synced(files.staging_of(target) / files.STATE, state.encode())
     files.commit(target, manifest, entries)

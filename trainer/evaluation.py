@@ -56,6 +56,7 @@ class EvaluationLoop:
             objects = metric_parts(self.trainer.module).values()
             counts = [(part, getattr(part, "_update_count", 0)) for part in objects]
             self._read_all(self._log, limit)
+            faultpoint(f"{self.stage}.end")
             if self.trainer.interrupted:
                 self.store.discard(part for part, n in counts if getattr(part, "_update_count", 0) != n)
                 return False
@@ -89,6 +90,7 @@ class EvaluationLoop:
             yield
 
     def _read_all(self, keep: Callable[[Any, int], None], limit: int | None) -> None:
+        faultpoint(f"{self.stage}.start")
         self.trainer.hooks.call(f"{self.hook}_start", self.trainer)
         for number, (name, feed) in enumerate(self.feeds.items()):
             self.store.set_loader(name)

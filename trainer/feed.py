@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..errors import PacelineError
+from ..faultpoints import faultpoint
 from .rng import cpu_state, set_cpu_state
 
 Step = tuple[list[Any], list[int], int | None, int]
@@ -90,6 +91,7 @@ class Feed(ABC):
 
     def _read(self, iterator: Iterator[Any], isolate: Callable[[], None] | None) -> Any:
         """The next batch; its draws (``isolate`` seeds them) leave no trace here."""
+        faultpoint("data.read")
         if isolate is None:
             return next(iterator)
         before = cpu_state()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..callbacks import Checkpoint
 from ..callbacks.monitor import monitor_name
 from ..errors import PacelineError, nearest
+from ..faultpoints import faultpoint
 from ..strategies import StepPlan
 from . import checkpoint_files as files
 from . import snapshot
@@ -61,6 +62,7 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     """Data, folder, optimizers, checkpoint, first lines: a loop that is ready to run."""
     arguments, module, strategy = trainer.settings, trainer.module, trainer.strategy
     seed_everything(arguments.seed)
+    faultpoint("start.data")
     source = find_resume(trainer, resume) if resume is not None else None
     saved = files.read_manifest(source)["counters"]["global_batch"] if source else 0
     train = find_data(data.train, "train", data.datamodule, module)
@@ -83,12 +85,15 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     )
     for parameter in module.parameters():
         parameter.grad = None  # what a module brings along is no part of step 1
+    faultpoint("start.module")
     trainer.optimization = strategy.setup(module, build_optimizers)
+    faultpoint("start.restore")
     if trainer.rank:  # what is drawn in the model from here on is another rank's own
         seed_everything(derive(arguments.seed, trainer.rank))
     _check_monitored_phases(trainer, bool(validation))
     source, inexact = _restore(trainer, source, resume, allow)
     _settle_folder(trainer, source)
+    faultpoint("start.folder")
     trainer.state.global_batch = feed.step_size or 0
     for line in first_lines(trainer, feed, source, inexact):
         trainer.say(line)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..durations import Cadence, Duration
 from ..errors import PacelineError
+from ..faultpoints import faultpoint
 from .feed import Feed
 from .ghost import nothing_kept
 from .nonfinite import Guard
@@ -110,6 +111,7 @@ class TrainLoop:
         steps = feed.steps(state.epoch, state.position)
         for batches, sizes, total, advance in trainer.signals.interruptible(steps):
             outputs = take_step(batches, sizes, total)
+            faultpoint("step.end")
             state.global_step += 1
             state.position += advance
             state.samples += advance
@@ -155,6 +157,7 @@ class TrainLoop:
             store.weight = size = sizes[index]
             if many:
                 strategy.synchronise_gradients(index == len(batches) - 1)
+            faultpoint("step.forward")
             if not size:
                 output = self.ghost_step(batch)
             elif self.takes_index:
@@ -181,6 +184,7 @@ class TrainLoop:
                 loss = self.weigh(loss, weight, weights, index, size * self.world / (total or 1))
             if weights and index == len(batches) - 1:  # on its way while backward runs
                 sum_of_weights = strategy.reduce_later(self.as_word(sum(weights)))
+            faultpoint("step.backward")
             strategy.backward(loss)
         if self.touches_gradients or weights:
             self.finish_gradients(sum_of_weights)
@@ -191,6 +195,7 @@ class TrainLoop:
             return outputs
         if self.touches_gradients:
             self.show_and_clip()
+        faultpoint("step.update")
         if strategy.step(self.optimizer):
             for schedule in self.step_schedules:
                 self.advance(schedule, state.global_step + 1)
@@ -324,6 +329,7 @@ class TrainLoop:
 
     def end_epoch(self) -> None:
         """Epoch means, hooks, then the schedules that go by epochs."""
+        faultpoint("epoch.end")
         trainer, state = self.trainer, self.state
         window = self.store.close_window()
         means = {f"{name}_epoch": value for name, value in self.store.close_epoch().items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..callbacks.hooks import HookTable
 from ..errors import PacelineError
+from ..faultpoints import faultpoint
 from ..strategies import Environment, Precision, Strategy, choose_strategy, start_ranks
 from . import fitting
 from .agreement import Agreement
@@ -40,6 +41,7 @@ def stage(trainer: Trainer, name: str, module: Any, datamodule: Any) -> Iterator
         if trainer.strategy.environment.local_rank == 0:
             _call_where_written("prepare_data", datamodule, module)
         trainer.barrier()
+        faultpoint("start.setup")
         _call_where_written("setup", datamodule, module, name)
         trainer.hooks.call("on_setup", trainer, name)
         yield

@@ -178,6 +178,7 @@ class Trainer(Session):
                 fitting.sanity_check(self)
                 self.start_clock()
                 loop.run()
+                faultpoint("end.fit")
                 self.hooks.call("on_fit_end", self)
         self.signals.reraise(self.stop_signal, self.strategy.environment.requeue)
         self.barrier()  # what rank 0 wrote is there to read for all
