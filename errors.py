@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +14,8 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RECIPES = _PACKAGE + "recipes" + os.sep
 _UNSET: Any = object()
 _MOST_LINES = 12
+tell_launcher: Callable[[BaseException, str], bool] = lambda error, text: False
+"""Takes over the printing of an uncaught error where a launcher prints it last."""
 
 
 class PacelineError(ValueError):
@@ -115,7 +117,9 @@ def _print_users_frames(kind: type[BaseException], error: BaseException, tb: Tra
         message = str(error).splitlines()
         rest = set(message) - set(_essence(message))
         lines = [line for line in lines if line not in rest]
-    print("\n".join(lines), file=sys.stderr)
+    text = "\n".join(lines)
+    if not tell_launcher(error, text):
+        print(text, file=sys.stderr)
 
 
 def _essence(message: list[str]) -> list[str]:

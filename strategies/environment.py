@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from ..errors import PacelineError
 from .devices import find_ids, find_kind
-from .launch import is_supervised, why_not_relaunch
+from .job import is_supervised
+from .launch import why_not_relaunch
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,14 @@ class Place:
 
 
 def find_environment(
-    accelerator: str, devices: int | str | Sequence[int], num_nodes: int = 1
+    accelerator: str, devices: int | str | Sequence[int], num_nodes: int = 1, restarts: bool = False
 ) -> Environment:
     """This process' place: a rank of a job that was started, or the process that is to start it.
 
     Args:
         accelerator, devices: As ``find_kind`` and ``find_ids`` take them.
         num_nodes: Machines that take part.
+        restarts: A process that fails is to be started again, so that one alone needs a launcher too.
 
     Raises:
         PacelineError: when the devices are not there, when the job has another world than the one
@@ -84,13 +86,14 @@ def find_environment(
             local_world=place.local_world,
             requeue=_requeue() if place.rank == 0 else (),
         )
-    if len(ids) * num_nodes > 1:
+    if len(ids) * num_nodes > 1 or restarts:
         hindrance = why_not_relaunch()
         if hindrance is not None and devices == "auto" and num_nodes == 1:
             ids = ids[:1]  # a notebook trains on one device
         elif hindrance is not None:
             raise PacelineError(
-                f"{hindrance}, so it cannot start {len(ids) * num_nodes} ranks",
+                f"{hindrance}, so it cannot "
+                + ("be started again" if restarts else f"start {len(ids) * num_nodes} ranks"),
                 got=f"devices={devices!r}" + (f", num_nodes={num_nodes}" if num_nodes > 1 else ""),
                 fix="write the training as a script and run `python train.py`, or train on one device "
                 "with devices=1",
@@ -101,7 +104,7 @@ def find_environment(
         device,
         world=len(ids) * num_nodes,
         local_world=len(ids),
-        starts=len(ids) if several else 0,
+        starts=len(ids) if several or restarts else 0,
         requeue=_requeue(),
     )
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import argparse
 import builtins
-import ctypes
 import logging
 import os
 import signal
 import sys
 import tempfile
-import time
 import uuid
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import PacelineError
+from .job import JOB, LAUNCHER, Failure, failures, forget, last_output, note_end, stops, verdict
 
-_JOB = "PACELINE_JOB"
-"""Names the folder in which ranks note how they ended, and the variable that says where it is."""
-_LAUNCHER = "PACELINE_LAUNCHER"
 _SHUTDOWN_SECONDS = 300  # a rank that was told to stop saves first
 _TAIL = 40
 _FAILURE_SECONDS = 5  # the others, when a rank has failed: what they do cannot be finished
@@ -48,11 +44,14 @@ def why_not_relaunch() -> str | None:
     return None
 
 
-def start_ranks(count: int, num_nodes: int = 1) -> NoReturn:
+def start_ranks(count: int, num_nodes: int = 1, max_restarts: int = 0) -> NoReturn:
     """Run this very command as ``count`` ranks here; ends this process with the job's exit code.
 
     The ranks run the script from its top, with its arguments and in its folder. On several machines the
     rendezvous comes from torchrun's variables (``PET_RDZV_ENDPOINT`` and its like).
+
+    Args:
+        max_restarts: How often all ranks are started again when one has failed.
 
     Raises:
         SystemExit: always; 0 when all ranks ended well, 128 + n when signal n stopped the job in order.
@@ -60,7 +59,8 @@ def start_ranks(count: int, num_nodes: int = 1) -> NoReturn:
     _check_nodes(num_nodes)
     os.chdir(_FOLDER)
     # The program is not torchrun's to start: the interpreter, its options and ours are kept as given.
-    options = [f"--nproc-per-node={count}", f"--nnodes={num_nodes}", "--no-python"]
+    options = [f"--nproc-per-node={count}", f"--nnodes={num_nodes}", f"--max-restarts={max_restarts}"]
+    options.append("--no-python")
     sys.exit(launch([*options, sys.executable, "-u", *sys.orig_argv[1:]]))
 
 
@@ -123,105 +123,100 @@ def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher import api
 
-    os.environ[_JOB], os.environ[_LAUNCHER] = str(job), str(os.getpid())
+    os.environ[JOB], os.environ[LAUNCHER] = str(job), str(os.getpid())
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     for name in [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters we tell ourselves
 
+    teller = _Teller(job, config)
+
     class Agent(api.LocalElasticAgent):
+        def _monitor_workers(self, worker_group: Any) -> Any:
+            result = super()._monitor_workers(worker_group)
+            if result.is_failed():
+                teller.failures = result.failures
+                if any(failure.mistake for failure in failures(job).values()):
+                    self._remaining_restarts = 0  # it would fail in the same way again
+            return result
+
+        def _restart_workers(self, worker_group: Any) -> None:
+            teller.tell(
+                f"starting again, {config.max_restarts - self._remaining_restarts} of at most "
+                f"{config.max_restarts} times"
+            )
+            super()._restart_workers(worker_group)  # type: ignore[no-untyped-call]
+
+        def _initialize_workers(self, worker_group: Any) -> None:
+            forget(job)
+            super()._initialize_workers(worker_group)
+
         def _exit_barrier(self) -> None:
-            if any(job.glob("stopped-*")):  # another machine's agent, which took the signal, never comes
+            if stops(job):  # another machine's agent, which took the signal, never comes
                 self._exit_barrier_timeout = _FAILURE_SECONDS
             super()._exit_barrier()  # type: ignore[no-untyped-call]
 
     api.LocalElasticAgent = Agent  # type: ignore[misc]  # this process is the launcher and nothing else
-    PContext.close.__defaults__ = (None, _FAILURE_SECONDS)
+    close = PContext.close
+
+    def close_for(self: Any, death_sig: Any = None, timeout: int = _FAILURE_SECONDS) -> None:
+        if death_sig is None:  # not for a signal to this process
+            note_end(job)
+        close(self, death_sig, timeout)
+
+    PContext.close = close_for  # type: ignore[method-assign]
     try:
         api.launch_agent(config, program, arguments)
     except ChildFailedError as error:
-        return _tell_failure(error, job)
+        teller.failures = error.failures
+        return teller.tell()
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
-    notes = sorted(job.glob("stopped-*"))
-    return 128 + int(notes[0].read_text()) if notes else 0
+    return 128 + stops(job)[0] if stops(job) else 0
 
 
-def _tell_failure(error: Any, job: Path) -> int:
-    """Print what the rank that failed first wrote last, and give its exit code."""
+class _Teller:
+    """Says how the ranks of an attempt ended, and what the one that failed first has to say."""
 
-    def told(item: tuple[int, Any]) -> int:
-        # torch counts whole seconds. A rank that was killed says nothing: the others fail by its absence.
-        note = job / f"failed-{item[0]}"
-        return int(note.read_text()) if note.exists() else 0
+    def __init__(self, job: Path, config: Any) -> None:
+        self._job = job
+        self._known = range(config.nproc_per_node) if config.max_nodes == 1 else ()
+        self.failures: dict[int, Any] = {}
 
-    rank, failure = min(error.failures.items(), key=lambda item: (told(item), -item[0]))
-    written = job / f"rank-{failure.local_rank}.log"
-    if not written.exists():
-        found = sorted(job.glob(f"output/*/attempt_*/{failure.local_rank}/stderr.log"))
-        written = found[-1] if found else written
-    if failure.local_rank and written.is_file():
-        print(f"what rank {rank} wrote last:", file=sys.stderr)
-        lines = written.read_text(errors="replace").splitlines()
-        print("\n".join(f"  {line}" for line in lines[-_TAIL:]), file=sys.stderr)
-    code = int(failure.exitcode)
-    how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-    print(f"rank {rank} ended with {how}; the others were stopped", file=sys.stderr)
-    return code if code > 0 else 128 - code
+    def tell(self, then: str = "") -> int:
+        """Print it; the exit code of the first one.
+
+        Args:
+            then: What happens next; "" where nothing does.
+        """
+        told = failures(self._job)
+
+        def order(rank: int) -> tuple[int, int]:
+            # torch counts whole seconds. A rank that was killed says nothing: others fail by its absence.
+            return (told[rank].time if rank in told else 0, -rank)
+
+        first = min(self.failures, key=order)
+        failure = self.failures[first]
+        code = int(failure.exitcode)
+        lines = ["how the ranks ended:"]
+        for rank in sorted({*self._known, *self.failures, *told}):
+            lines.append("  " + self._line(rank, told.get(rank), rank == first))
+        last = verdict(self._job) or (told[first].told if first in told else "")
+        if not last:
+            output = last_output(self._job, failure.local_rank, _TAIL)
+            lines += [f"what rank {first} wrote last:", *(f"  {line}" for line in output)] if output else []
+            last = f"rank {first} ended with {_how(code)}; the others were stopped"
+        print("\n".join([*lines, last, *([then] if then else [])]), file=sys.stderr, flush=True)
+        return code if code > 0 else 128 - code
+
+    def _line(self, rank: int, told: Failure | None, first: bool) -> str:
+        failure = self.failures.get(rank)
+        how = f"ended with {_how(int(failure.exitcode))}" if failure is not None else "was stopped"
+        return f"rank {rank} {how}" + (" first" if first else "") + (f": {told.what}" if told else "")
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# -- in a rank ---------------------------------------------------------------------------------
-
-
-def is_supervised() -> bool:
-    """Whether an elastic agent watches this process: to it any exit code but 0 is a failure."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def die_with_launcher() -> None:
-    """Let the kernel end this process when the process that started it is gone (Linux)."""
-    launcher = os.environ.get(_LAUNCHER)
-    if launcher is None or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-    if os.getppid() != int(launcher):  # it was gone already
-        os._exit(137)
-
-
-def note_stop(signal_number: int) -> None:
-    """Tell the launcher that this job ended in order because of a signal."""
-    job = os.environ.get(_JOB)
-    if job is not None and os.path.isdir(job):
-        Path(job, f"stopped-{os.environ.get('RANK', '0')}").write_text(str(signal_number))
-
-
-def note_failure() -> None:
-    """Tell the launcher when this rank failed: what fails after it may fail because of it."""
-    job = os.environ.get(_JOB)
-    if job is not None and os.path.isdir(job):
-        Path(job, f"failed-{os.environ.get('RANK', '0')}").write_text(str(time.time_ns()))
-
-
-def write_output_to(path: Path) -> None:
-    """From now on, what this process prints goes to ``path``, and what it printed so far too.
-
-    For ranks whose output the launcher keeps off the console; others' is left alone.
-    """
-    job, local_rank = os.environ.get(_JOB), os.environ.get("LOCAL_RANK", "0")
-    if job is None or local_rank == "0" or not os.path.isdir(job):
-        return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with path.open("ab", buffering=0) as file:
-        for name in ("stdout.log", "stderr.log"):
-            for earlier in sorted(Path(job, "output").glob(f"*/attempt_*/{local_rank}/{name}")):
-                file.write(earlier.read_bytes())
-                os.truncate(earlier, 0)
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    link = Path(job, f"rank-{local_rank}.log")
-    link.unlink(missing_ok=True)
-    link.symlink_to(path.resolve())

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from .environment import Environment
-from .launch import die_with_launcher
+from .job import die_with_launcher
 
 
 def join(environment: Environment) -> None:

@@ -17,6 +17,7 @@ from ..callbacks.logger import Logger
 from ..durations import Duration
 from ..errors import PacelineError, nearest
 from ..strategies import PRECISIONS, STRATEGIES, Precision, Strategy, find_environment
+from .watchdog import PHASES
 
 PEERS = {
     "accumulate_grad_batches": "accumulate",
@@ -76,6 +77,16 @@ def _seconds(value: Any) -> Any:
     if not isinstance(value, int) and Duration.parse(value).unit == "s":
         return value
     raise ValueError("time")
+
+
+def _timeouts(value: Any) -> Any:
+    by_phase = value if isinstance(value, dict) else {}
+    if isinstance(value, dict) and not set(value) <= set(PHASES):
+        raise ValueError("phases")
+    for one in by_phase.values() if isinstance(value, dict) else [value]:
+        if one is not None and one is not False:
+            _seconds(one)
+    return value
 
 
 def _strategy(value: Any) -> Any:
@@ -146,8 +157,8 @@ class TrainerArguments(BaseModel):
     checkpoint: bool = True
     loggers: Annotated[bool | list[Logger], BeforeValidator(lambda v: _as_loggers(v))] = True
     nonfinite: Annotated[str, Field(pattern=r"^(raise|ignore|skip(:[1-9][0-9]*)?)$")] = "raise"
-    max_restarts: Literal[0] = 0
-    timeouts: None = None
+    max_restarts: Annotated[int, BeforeValidator(_no_bool), Field(ge=0)] = 0
+    timeouts: Annotated[Any, BeforeValidator(lambda v: _timeouts(v))] = None
     debug: bool = False
     sync_batchnorm: bool = False
     profile: None = None
@@ -172,6 +183,10 @@ _ALLOWED = {
     "limit_train_batches": "a count (int), a part (float from 0.0 to 1.0), or None",
     "callbacks": "objects of paceline.callbacks.Callback",
     "loggers": "True, False, or objects of paceline.callbacks.Logger",
+    "max_restarts": "a whole number from 0 on",
+    "timeouts": 'a time such as "10min", times by phase such as {"step": "10min"} (phases: '
+    + ", ".join(PHASES)
+    + "), None, or False for none",
     "nonfinite": "'raise', 'skip', 'skip:100', 'ignore'",
     "seed": "a whole number from 0 to 2**63 - 1",
     "strategy": ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
@@ -186,8 +201,6 @@ for _limit in ("val", "test", "predict"):
 _ALLOWED["overfit_batches"] = "a count (int), a part (float from 0.0 to 1.0), or 0"
 _SHOWN = 7  # with the traceback's head, the user's line and the rest: 12 lines
 _LATER = {
-    "max_restarts": "0",
-    "timeouts": "None",
     "profile": "None",
     "compile": "False",
 }

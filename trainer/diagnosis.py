@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import PacelineError, is_users_frame, mark_told, nearest
-from ..strategies.launch import note_failure
+from ..strategies.job import note_failure
 from .batch import describe, tensors_of
 from .evaluation import EvaluationLoop
 from .loop import TrainLoop
@@ -26,7 +26,7 @@ _FULL = "PACELINE_TRACEBACK=full shows every frame"
 def explain(error: BaseException) -> None:
     """Mark an error that ends a run, and add notes: the step, the batch, and a cure where one is known."""
     mark_told(error)
-    note_failure()
+    note_failure(error)
     if isinstance(error, PacelineError) or not isinstance(error, Exception):
         return
     frames = _frames_by_code(error)

@@ -81,6 +81,7 @@ class EvaluationLoop:
     def _trace_free(self) -> Iterator[None]:
         trainer = self.trainer
         with (
+            trainer.watchdog.during("validation"),
             trainer.strategy.evaluation(trainer.module),
             evaluating(trainer.module),
             torch.no_grad(),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from ..callbacks.monitor import monitor_name
 from ..errors import PacelineError, nearest
 from ..faultpoints import faultpoint
 from ..strategies import StepPlan
+from ..strategies.job import note_run, restarts
 from . import checkpoint_files as files
 from . import snapshot
 from .announce import first_lines
@@ -21,13 +24,17 @@ from .loop import TrainLoop
 from .module import is_overridden
 from .optimization import Optimization, read_configuration
 from .rng import derive, seed_everything
-from .run import find_resume, pass_over
+from .run import find_restart, find_resume, pass_over
 from .run_folder import make_run_folder, write_config, write_environment
 from .sources import evaluation_feeds, find_data, training_feed
 
 if TYPE_CHECKING:
     from .feed import Feed
     from .trainer import Trainer
+
+
+_fits = count(1)
+"""Which ``fit`` of this process is next: a script that is run again has the same ones."""
 
 
 @dataclass
@@ -63,7 +70,15 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     arguments, module, strategy = trainer.settings, trainer.module, trainer.strategy
     seed_everything(arguments.seed)
     faultpoint("start.data")
-    source = find_resume(trainer, resume) if resume is not None else None
+    fit = next(_fits)
+    if restarts():
+        trainer.say(f"started again, {restarts()} of at most {arguments.max_restarts} times")
+
+    def find() -> Path | None:
+        found = find_restart(trainer, fit)
+        return find_resume(trainer, resume) if found is None and resume is not None else found
+
+    source = find()
     saved = files.read_manifest(source)["counters"]["global_batch"] if source else 0
     train = find_data(data.train, "train", data.datamodule, module)
     feed = training_feed(trainer, train, saved)
@@ -91,8 +106,10 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     if trainer.rank:  # what is drawn in the model from here on is another rank's own
         seed_everything(derive(arguments.seed, trainer.rank))
     _check_monitored_phases(trainer, bool(validation))
-    source, inexact = _restore(trainer, source, resume, allow)
+    source, inexact = _restore(trainer, source, find, resume in ("auto", "latest") or restarts(), allow)
     _settle_folder(trainer, source)
+    if trainer.is_global_zero and trainer.folder is not None:
+        note_run(fit, trainer.folder)
     faultpoint("start.folder")
     trainer.state.global_batch = feed.step_size or 0
     for line in first_lines(trainer, feed, source, inexact):
@@ -103,17 +120,21 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
 
 
 def _restore(
-    trainer: Trainer, source: Path | None, resume: Any, allow: frozenset[str]
+    trainer: Trainer,
+    source: Path | None,
+    find: Callable[[], Path | None],
+    is_choice: Any,
+    allow: frozenset[str],
 ) -> tuple[Path | None, list[str]]:
-    """Load the checkpoint, or where ``resume`` leaves the choice, the newest that is whole."""
+    """Load the checkpoint, or where there is a choice, the newest that is whole."""
     while source is not None:
         try:
             return source, snapshot.restore(trainer, source, allow)
         except files.CheckpointError as damage:
-            if resume not in ("auto", "latest"):
+            if not is_choice:
                 raise
             pass_over(trainer, source, damage)
-        source = find_resume(trainer, resume)
+        source = find()
     return None, []
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..strategies import Strategy
     from .agreement import Agreement
     from .state import TrainState
+    from .watchdog import Watchdog
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ class Ranks:
     stop_wanted: str | None = None
     stop_signal: int | None = None
     agreement: Agreement | None = None
+    watchdog: Watchdog
 
     @property
     def rank(self) -> int:
@@ -142,6 +144,7 @@ class Ranks:
 
     def pass_boundary(self) -> bool:
         """Behind a batch of an evaluation. Whether it is to be given up."""
+        self.watchdog.beats += 1
         if self.agreement is not None:
             self.agreement.at_boundary()
         return self.interrupted

@@ -13,6 +13,7 @@ import yaml
 
 from ..callbacks.jsonl import read_rows
 from ..errors import PacelineError, nearest
+from ..strategies.job import interrupted_run
 from . import checkpoint_files as files
 from .folder_lock import FolderLock
 from .foreign import is_readable
@@ -169,6 +170,16 @@ def find_checkpoint(path: Any, weights: bool = False) -> Path:
         where=str(folder),
         allowed="a folder with manifest.json, or a run folder with checkpoints",
     )
+
+
+def find_restart(trainer: Session, fit: int) -> Path | None:
+    """The newest checkpoint of the run in which the attempt before failed; None where there is none.
+
+    Args:
+        fit: Which ``fit`` of the script this is, from 1.
+    """
+    run = trainer.on_rank_zero(lambda: interrupted_run(fit))
+    return None if run is None else _newest_of(trainer, run)
 
 
 def find_resume(trainer: Session, resume: str | Path) -> Path | None:

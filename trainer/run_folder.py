@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ..errors import PacelineError
-from ..strategies.launch import write_output_to
+from ..strategies.job import write_output_to
 
 
 def make_run_folder(run_dir: str | Path, name: str) -> Path:

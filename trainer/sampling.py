@@ -11,6 +11,7 @@ import copy
 import multiprocessing
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ from .placed_stream import PlacedStream, watch_worker
 from .rng import cpu_state, derive, same_state, seed_for_sample
 from .signals import WATCHED
 from .stand_in import StandIn
+
+_PATIENCE = 1.0  # seconds, for workers to come to the end of what they do
 
 
 class Place(NamedTuple):
@@ -175,11 +178,19 @@ def end_workers(iterator: Any, for_good: bool = True) -> None:
     workers = getattr(iterator, "_workers", ())
     if not workers or (iterator._persistent_workers and not for_good):
         return
-    iterator._shutdown_workers()
+    iterator._workers_done_event.set()
+    for queue in iterator._index_queues:
+        queue.put(None)
+    patience = time.monotonic() + _PATIENCE
     for worker in workers:
-        if worker.is_alive():  # it does not listen to SIGTERM
-            worker.kill()
-            worker.join()
+        worker.join(max(patience - time.monotonic(), 0))
+    stuck = [worker for worker in workers if worker.is_alive()]
+    if stuck and iterator._worker_pids_set:  # torch would take their end for a failure
+        torch._C._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False
+    for worker in stuck:  # in a read that does not end; they do not listen to SIGTERM
+        worker.kill()
+    iterator._shutdown_workers()
 
 
 def reads_plainly(dataset: Any) -> bool:

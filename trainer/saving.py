@@ -75,7 +75,8 @@ class Saving(Ranks):
             and not any(map(self.hooks.__getitem__, _BETWEEN))
         ):
             content.steady = self._steady(content)
-        return self.writer.write(path, content, background)
+        with self.watchdog.during("save"):
+            return self.writer.write(path, content, background)
 
     def _steady(self, content: Content) -> set[str]:
         """What nobody changes before the next update: trained weights, and moments."""

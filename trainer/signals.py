@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ..errors import mark_told
-from ..strategies.launch import is_supervised, note_stop
+from ..strategies.job import is_ended, is_supervised, note_stop
 
 T = TypeVar("T")
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -82,10 +82,12 @@ class SignalStop:
             now = time.monotonic()
             if first is None:
                 first = now
+                if is_ended():
+                    continue
                 # A write to the descriptor: print may be under way in the main thread.
                 os.write(2, b"\nstopping at the end of this step; a second signal ends at once\n")
             elif now - first > one_signal:
-                _end_at_once(128 + byte[0])
+                end_at_once(128 + byte[0])
 
     def interruptible(self, reads: Iterator[T]) -> Iterator[T]:
         """What ``reads`` gives, until a signal comes while it is waited for."""
@@ -127,7 +129,7 @@ class SignalStop:
             agreed: The signal that stopped the run, which may have come to another rank.
             requeue: The command that puts this job back into the queue, for SIGUSR1.
         """
-        number = agreed or self.received
+        number = agreed
         if number is None:
             return
         if number == signal.SIGUSR1 and requeue:
@@ -142,7 +144,8 @@ class SignalStop:
         raise SystemExit(128 + number)
 
 
-def _end_at_once(code: int) -> None:
+def end_at_once(code: int) -> NoReturn:
+    """End this process and its loader workers, from any thread."""
     for child in multiprocessing.active_children():
         if child.daemon:  # a loader's workers, which would look for us a few seconds on
             child.kill()

@@ -16,6 +16,7 @@ from .agreement import Agreement
 from .diagnosis import explain
 from .module import TrainModule, configure
 from .signals import SignalStop
+from .watchdog import Watchdog, deadlines
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -36,6 +37,7 @@ def stage(trainer: Trainer, name: str, module: Any, datamodule: Any) -> Iterator
     vars(module)["_trainer"] = trainer
     trainer.agreement = Agreement(trainer) if trainer.world > 1 else None
     trainer.signals = SignalStop(trainer.stop, give_up_reads=trainer.world == 1)
+    trainer.watchdog = Watchdog(trainer, deadlines(trainer.settings.timeouts, trainer.world))
     failed: BaseException | None = None
     try:
         if trainer.strategy.environment.local_rank == 0:
@@ -78,7 +80,7 @@ def _take_place(trainer: Trainer, module: TrainModule) -> None:
     """Start the ranks where that is still to be done; the strategy, where the model's size decides it."""
     environment, settings = trainer.strategy.environment, trainer.settings
     if environment.starts:
-        start_ranks(environment.starts, settings.num_nodes)
+        start_ranks(environment.starts, settings.num_nodes, settings.max_restarts)
     configure(module)
     if settings.strategy == "auto" and environment.world > 1:
         strategy, why = choose_strategy(trainer.strategy, module)
@@ -105,6 +107,7 @@ def _close(trainer: Trainer, failed: BaseException | None) -> None:
         failed.add_note(f"a checkpoint failed too: {unsaved}")
     trainer.lock.release()
     trainer.strategy.close()
+    trainer.watchdog.close()
     trainer.signals.close()
     trainer.agreement = None
     vars(trainer.module).pop("_trainer", None)

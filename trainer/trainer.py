@@ -71,6 +71,12 @@ class Trainer(Session):
             change, leave that update out (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``.
             On an accelerator looking at them waits for the device once a step (``"skip"``: once a
             micro-batch), except under ``"raise"`` with a fused optimizer; ``"ignore"`` never waits.
+        max_restarts: How often all ranks are started again when one of them has failed; they go on from
+            the run's newest checkpoint. A ``PacelineError`` is not tried again.
+        timeouts: The longest time without progress, as a duration or by phase (``"start"``,
+            ``"first_step"``, ``"step"``, ``"validation"``: a batch of one, ``"save"``). Then every rank's
+            stacks are written, the late rank is named, and all are ended. None: 30 minutes on several
+            ranks, none on one device; False: never.
         seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
         deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
         run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given.
@@ -115,7 +121,7 @@ class Trainer(Session):
         loggers: bool | Logger | Sequence[Logger] = True,
         nonfinite: str = "raise",
         max_restarts: int = 0,
-        timeouts: None = None,
+        timeouts: str | timedelta | dict[str, Any] | bool | None = None,
         debug: bool = False,
         sync_batchnorm: bool = False,
         profile: None = None,
@@ -130,7 +136,9 @@ class Trainer(Session):
         from .arguments import validate_arguments
 
         settings = validate_arguments(given)
-        environment = find_environment(settings.accelerator, settings.devices, settings.num_nodes)
+        environment = find_environment(
+            settings.accelerator, settings.devices, settings.num_nodes, settings.max_restarts > 0
+        )
         strategy = make_strategy(settings.strategy, environment.world)
         if environment.world > 1:
             _refuse_several_ranks(settings, strategy, environment.world)
@@ -177,9 +185,12 @@ class Trainer(Session):
                 self.hooks.call("on_fit_start", self)
                 fitting.sanity_check(self)
                 self.start_clock()
-                loop.run()
+                with self.watchdog.during("step"):
+                    loop.run()
                 faultpoint("end.fit")
-                self.hooks.call("on_fit_end", self)
+                with self.watchdog.during("save"):
+                    self.hooks.call("on_fit_end", self)
+                    self.agree()  # the last time: what comes now comes too late
         self.signals.reraise(self.stop_signal, self.strategy.environment.requeue)
         self.barrier()  # what rank 0 wrote is there to read for all
         return Run(self.folder)

@@ -1,0 +1,306 @@
+"""Ends a run that makes no progress, and says which rank the others wait for.
+
+Each rank has a thread that looks once in a while how far the rank has come; the loop does nothing for it.
+Where nothing has moved for longer than the phase allows, every rank writes the stacks of its threads beside
+the run's files, the late one is named, and all of them end. A rank that cannot answer (stopped by SIGSTOP,
+stuck outside Python) is woken by SIGCONT and asked by SIGUSR2: ``faulthandler`` answers it without Python.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..durations import Duration
+from ..errors import is_users_frame
+from ..strategies.job import note_verdict
+from .signals import end_at_once
+
+if TYPE_CHECKING:
+    from .session import Session
+
+PHASES = ("start", "first_step", "step", "validation", "save")
+_SECONDS = 1800.0  # as long as torch waits for a collective
+_ANSWER = 10.0  # for the other ranks' stacks
+_WAKE = 2.0  # of these, before one that does not answer is woken
+_SHOWN = 4
+
+
+def deadlines(timeouts: Any, world: int) -> dict[str, float]:
+    """Seconds by phase; empty where nobody watches.
+
+    Args:
+        timeouts: As ``Trainer`` takes them.
+    """
+    if timeouts is False or (timeouts is None and world == 1):
+        return {}
+    by_phase = timeouts if isinstance(timeouts, dict) else dict.fromkeys(PHASES, timeouts)
+    found = {phase: by_phase.get(phase) for phase in PHASES}
+    return {
+        phase: _SECONDS if value is None else float(Duration.parse(value).amount)
+        for phase, value in found.items()
+        if value is not False
+    }
+
+
+class Report(NamedTuple):
+    """Where a rank was when it was asked.
+
+    Args:
+        step, micro_batch, beats: How far it had come.
+        waits: Whether its main thread is inside of torch.distributed, so that it waits for others.
+        order: Which part of a step it is in.
+        doing: The same in words, with the user's own line.
+        seconds: For how long.
+    """
+
+    rank: int
+    step: int
+    micro_batch: int
+    beats: int
+    waits: bool
+    order: int
+    doing: str
+    seconds: float
+
+
+class Watchdog:
+    """Watches one stage of a run; ``close`` ends that.
+
+    Attributes:
+        phase: What goes on.
+        beats: Goes up with each thing done that the counters of the run do not count.
+    """
+
+    def __init__(self, trainer: Session, seconds: dict[str, float]) -> None:
+        self.phase, self.beats = "start", 0
+        self._trainer, self._seconds = trainer, seconds
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._from_step = -1
+        if not seconds:
+            return
+        self._main = threading.main_thread()
+        self._places = trainer.strategy.gather((platform.node(), os.getpid()))
+        self._every = min(max(min(seconds.values()) / 20, 0.02), 2.0)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Another phase, until this ends."""
+        before, self.phase = self.phase, phase
+        self.beats += 1
+        try:
+            yield
+        finally:
+            self.phase = before
+            self.beats += 1
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        state = self._trainer.state
+        seen: Any = None
+        last = time.monotonic()
+        while not self._closed.wait(self._every):
+            state = self._trainer.state
+            if self.phase == "step" and self._from_step < 0:
+                self._from_step = state.global_step
+            now = (self.phase, self.beats, state.global_step, state.batch_idx)
+            if now != seen:
+                seen, last = now, time.monotonic()
+                self._answer_by_signal()
+            first = self.phase == "step" and state.global_step == self._from_step
+            deadline = self._seconds.get("first_step" if first else self.phase)
+            waited = time.monotonic() - last
+            if self._asked() or (deadline is not None and waited > deadline):
+                try:
+                    self._expire(waited, deadline)
+                finally:
+                    end_at_once(1)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _folder(self) -> Path | None:
+        return None if self._trainer.folder is None else self._trainer.folder / "stacks"
+
+    def _asked(self) -> bool:
+        """Whether another rank's time is up."""
+        folder = self._folder()
+        return folder is not None and (folder / "asked").exists()
+
+    def _answer_by_signal(self) -> None:
+        """Let SIGUSR2 write the stacks, from now on; it has to know the file beforehand."""
+        folder = self._folder()
+        if folder is None or hasattr(self, "_by_signal") or not hasattr(faulthandler, "register"):
+            return
+        if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:  # somebody else's
+            return
+        name = f".stacks-rank-{self._trainer.rank}.txt"
+        with suppress(OSError):
+            self._by_signal = (folder.parent / name).open("w")
+            faulthandler.register(signal.SIGUSR2, self._by_signal, all_threads=True)
+
+    def _expire(self, waited: float, deadline: float | None) -> None:
+        trainer, folder = self._trainer, self._folder()
+        mine = self._report(waited)
+        reports = {mine.rank: mine}
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+            (folder / "asked").touch()
+            self._write(folder, mine)
+            reports = self._others(folder)
+        else:
+            faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        if mine.rank == min(reports):
+            told = _told(reports, trainer.world, self.phase, waited, deadline, folder)
+            trainer.run_log.say(told, console=False)
+            if not note_verdict(told):
+                print(told, file=sys.stderr, flush=True)
+            self._send(reports, signal.SIGKILL)
+        else:
+            time.sleep(_WAKE)  # the one that tells it is the first to end
+
+    def _report(self, waited: float) -> Report:
+        state = self._trainer.state
+        frame = sys._current_frames().get(self._main.ident or 0)
+        order, doing, waits = _doing(frame)
+        return Report(
+            self._trainer.rank,
+            state.global_step,
+            state.batch_idx,
+            self.beats,
+            waits,
+            order,
+            doing,
+            round(waited, 1),
+        )
+
+    def _write(self, folder: Path, report: Report) -> None:
+        path = folder / f"rank-{report.rank}.txt"
+        with path.open("w") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(report))
+        part.replace(path.with_suffix(".json"))
+
+    def _others(self, folder: Path) -> dict[int, Report]:
+        """What all ranks say that answer in time; those that do not are woken, and asked by a signal."""
+        start, woken = time.monotonic(), False
+        while True:
+            reports = _read(folder)
+            passed = time.monotonic() - start
+            if len(reports) == self._trainer.world or passed > _ANSWER:
+                return reports
+            if passed > _WAKE and not woken:
+                woken = True
+                self._send(reports, signal.SIGCONT, signal.SIGUSR2)
+            if woken and passed > 2 * _WAKE:
+                self._collect(folder, reports)
+                return reports
+            time.sleep(0.05)
+
+    def _collect(self, folder: Path, reports: dict[int, Report]) -> None:
+        """Put what faulthandler wrote to the stacks of the others."""
+        for rank in set(range(self._trainer.world)) - set(reports):
+            written = folder.parent / f".stacks-rank-{rank}.txt"
+            with suppress(OSError):
+                if written.stat().st_size:
+                    (folder / f"rank-{rank}.txt").write_text(written.read_text())
+
+    def _send(self, reports: dict[int, Report], *numbers: int) -> None:
+        """Signals to the ranks of this machine that do not answer."""
+        here = platform.node()
+        silent = [place for rank, place in enumerate(self._places) if rank not in reports]
+        for number in numbers:
+            for process in [process for host, process in silent if host == here]:
+                with suppress(OSError):
+                    os.kill(process, number)
+
+
+def _read(folder: Path) -> dict[int, Report]:
+    """What ranks have said so far."""
+    reports = {}
+    for path in folder.glob("rank-*.json"):
+        with suppress(OSError, ValueError):
+            report = Report(*json.loads(path.read_text()))
+            reports[report.rank] = report
+    return reports
+
+
+# Parts of a step, from the outside in; which comes first is behind.
+_PARTS = {
+    "interruptible": (0, "reading data"),
+    "_read": (0, "reading data"),
+    "training_step": (1, "in training_step"),
+    "validation_step": (1, "in validation_step"),
+    "backward": (2, "in backward"),
+    "step": (3, "in the update"),
+    "wait": (4, "waiting for a checkpoint"),
+}
+
+
+def _doing(frame: FrameType | None) -> tuple[int, str, bool]:
+    """Which part of a step a main thread is in, in words with the user's own line, and whether it waits."""
+    frames = list(reversed([f for f, _ in traceback.walk_stack(frame)])) if frame is not None else []
+    order, doing = 0, "between two steps"
+    for one in frames:
+        name, module = one.f_code.co_name, one.f_globals.get("__name__", "")
+        ours = module.startswith("paceline.") and not is_users_frame(one.f_code.co_filename)
+        if name in ("training_step", "validation_step", "test_step", "predict_step") and not ours:
+            order, doing = _PARTS.get(name, (1, f"in {name}"))
+        elif ours and name in _PARTS and not module.endswith(".loop"):
+            order, doing = _PARTS[name]
+    users = [f for f in frames if is_users_frame(f.f_code.co_filename)]
+    if users:
+        code = users[-1].f_code
+        doing += f", {code.co_filename}:{users[-1].f_lineno} in {code.co_name}"
+    waits = any("torch/distributed" in f.f_code.co_filename for f in frames)
+    return order, doing, waits
+
+
+def _told(
+    reports: dict[int, Report],
+    world: int,
+    phase: str,
+    waited: float,
+    deadline: float | None,
+    folder: Path | None,
+) -> str:
+    """Who is late, and where everybody was."""
+    silent = sorted(set(range(world)) - set(reports))
+    limit = f", and {deadline:g} s are allowed ({phase})" if deadline is not None else f" ({phase})"
+    if silent:
+        who = f"rank {', '.join(map(str, silent))} does not answer"
+    elif world == 1:
+        who = "the run is stuck"
+    else:
+        behind = min((r.step, r.micro_batch, r.beats, r.waits, r.order) for r in reports.values())
+        late = [
+            r.rank for r in reports.values() if (r.step, r.micro_batch, r.beats, r.waits, r.order) == behind
+        ]
+        who = f"rank {late[0]} is late" if len(late) == 1 else "no rank is behind the others"
+    lines = [f"{who}: no progress for {waited:.0f} s{limit}; all ranks are ended"]
+    for report in sorted(reports.values())[:_SHOWN]:
+        waits = ", waiting for others" if report.waits else ""
+        lines.append(f"  rank {report.rank}: step {report.step + 1}, {report.doing}{waits}")
+    if folder is not None:
+        lines.append(f"  stacks: {folder}")
+    return "\n".join(lines)
