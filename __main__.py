@@ -73,6 +73,24 @@ def launch(
 
 
 @app.command()
+def replay(
+    run: Annotated[Path, typer.Argument(help="The run's folder, runs/<name>/<n>.")],
+    step: Annotated[int, typer.Option(help="Which step, from 1.")],
+    accelerator: Annotated[str, typer.Option(help="Where to compute: cpu, gpu, ...")] = "auto",
+    debug: Annotated[
+        bool, typer.Option("--pdb", help="Enter the debugger at the step, and behind an error.")
+    ] = False,
+) -> None:
+    """Run a step of a run again, alone, with its samples and random draws, and without its update.
+
+    The run's own command is started again in its folder; nothing is written.
+    """
+    from paceline.trainer.replay import run_again
+
+    run_again(run, step, accelerator, debug)
+
+
+@app.command()
 def export(
     source: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest one.")],
     folder: Annotated[Path, typer.Argument(help="Where model.safetensors and config.json go.")],

@@ -172,8 +172,9 @@ class Checkpoint(Callback):
         folder = trainer.folder / "checkpoints" / name
         if name not in self._saved:
             self._saved.append(name)
-        save = trainer.writer.find(folder) or trainer.start_checkpoint(
-            folder, weights_only=self.weights_only, background=self.background
+        again, trainer.redone_step = trainer.redone_step == trainer.global_step, -1
+        save = (None if again else trainer.writer.find(folder)) or trainer.start_checkpoint(
+            folder, weights_only=self.weights_only, background=self.background, replace=again
         )
         save.then(self._upkeep(trainer, name))
         self._under_way = save

@@ -82,6 +82,7 @@ class DeepSpeed(Distributed):
             )
         self.offload = offload
         self.name = f"deepspeed_stage_{self.stage}" + ("_offload" if offload else "")
+        self.holds_less = 'strategy="deepspeed_stage_3"' if self.stage < 3 else None
         self._engine: Any = None
         self._module: nn.Module | None = None
         self._groups: list[list[str]] = []

@@ -32,6 +32,7 @@ class Distributed(Single):
     """
 
     many_ranks = True
+    holds_less: str | None = 'strategy="fsdp"'
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         super().attach(environment, precision)

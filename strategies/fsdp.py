@@ -42,6 +42,7 @@ class FSDP(Distributed):
     """
 
     name = "fsdp"
+    holds_less = None
 
     def __init__(
         self,

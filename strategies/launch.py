@@ -161,6 +161,8 @@ def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
     def close_for(self: Any, death_sig: Any = None, timeout: int = _FAILURE_SECONDS) -> None:
         if death_sig is None:  # not for a signal to this process
             note_end(job)
+            handlers = getattr(self, "subprocess_handlers", {})
+            teller.dead = {rank for rank, one in handlers.items() if one.proc.poll() is not None}
         close(self, death_sig, timeout)
 
     PContext.close = close_for  # type: ignore[method-assign]
@@ -175,12 +177,18 @@ def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
 
 
 class _Teller:
-    """Says how the ranks of an attempt ended, and what the one that failed first has to say."""
+    """Says how the ranks of an attempt ended, and what the one that failed first has to say.
+
+    Attributes:
+        failures: What the agent knows of the ranks that failed, by rank.
+        dead: Local ranks that had ended before this process began to end the others.
+    """
 
     def __init__(self, job: Path, config: Any) -> None:
         self._job = job
         self._known = range(config.nproc_per_node) if config.max_nodes == 1 else ()
         self.failures: dict[int, Any] = {}
+        self.dead: set[int] = set()
 
     def tell(self, then: str = "") -> int:
         """Print it; the exit code of the first one.
@@ -194,7 +202,9 @@ class _Teller:
             # torch counts whole seconds. A rank that was killed says nothing: others fail by its absence.
             return (told[rank].time if rank in told else 0, -rank)
 
-        first = min(self.failures, key=order)
+        # What ended behind the first one was ended by this process, or for want of the others.
+        by_itself = [rank for rank, one in self.failures.items() if one.local_rank in self.dead]
+        first = min(by_itself or self.failures, key=order)
         failure = self.failures[first]
         code = int(failure.exitcode)
         lines = ["how the ranks ended:"]

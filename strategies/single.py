@@ -72,7 +72,7 @@ class Single(Strategy):
 
     def nonfinite(self, optimizer: Optimizer) -> Tensor | None:
         if self._flags is None:
-            self._flags = (torch.zeros(1, device=self.device), torch.ones(1, device=self.device))
+            self._flags = (torch.zeros((), device=self.device), torch.ones((), device=self.device))
         flag, one = self._flags
         grads = self.own_gradients(optimizer)
         if not grads:

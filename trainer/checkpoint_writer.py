@@ -137,11 +137,12 @@ class CheckpointWriter:
         found.run(lambda: None, background=False)
         return found
 
-    def write(self, target: Path, content: Content, background: bool) -> Save:
+    def write(self, target: Path, content: Content, background: bool, replace: bool = False) -> Save:
         """Write a checkpoint folder. To be called on all ranks; waits for the one under way.
 
         Args:
             background: Return as soon as a copy of the tensors is taken; a thread writes it.
+            replace: Delete the one that is there, once this one only waits for its name.
 
         Raises:
             PacelineError: for content that cannot be written. Failures of writing are ``Save.error``.
@@ -153,7 +154,7 @@ class CheckpointWriter:
 
         def prepare() -> str | None:
             nonlocal text
-            if target.exists():
+            if target.exists() and not replace:
                 raise files.CheckpointError("a checkpoint is never written over", where=str(target))
             text = content.state()
             try:
@@ -319,5 +320,7 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
 
 def _seal(target: Path, state: str, manifest: dict[str, Any], entries: dict[str, Any]) -> None:
     faultpoint("save.seal")
+    if target.exists():  # what it replaces
+        files.delete(target)
     files.write_synced(files.staging_of(target) / files.STATE, state.encode())
     files.commit(target, manifest, entries)

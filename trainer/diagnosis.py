@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 import traceback
-import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import PacelineError, is_users_frame, mark_told, nearest
+from ..errors import PacelineError, mark_told, nearest
 from ..strategies.job import note_failure
 from .batch import describe, tensors_of
+from .crash_report import write_crash_report
 from .evaluation import EvaluationLoop
 from .loop import TrainLoop
+from .origin import forward_line
+from .out_of_memory import is_out_of_memory, memory_notes, write_snapshot
+from .replay import replay_line
+
+if TYPE_CHECKING:
+    from .session import Session
 
 _MISREAD = (ValueError, TypeError, AttributeError)
 _AS_TUPLE = r"to unpack|must be Tensor, not (str|dict)|got \((str|dict)|'(str|dict)' object|unhashable"
@@ -23,20 +30,35 @@ _AS_ONE = r"to unpack|indices must|be Tensor, not (list|tuple)|got \((list|tuple
 _FULL = "PACELINE_TRACEBACK=full shows every frame"
 
 
-def explain(error: BaseException) -> None:
-    """Mark an error that ends a run, and add notes: the step, the batch, and a cure where one is known."""
+def explain(error: BaseException, trainer: Session) -> None:
+    """Mark an error that ends a run; add notes: the step, the batch, a cure, how to see it again."""
     mark_told(error)
     note_failure(error)
-    if isinstance(error, PacelineError) or not isinstance(error, Exception):
+    if not isinstance(error, Exception):
         return
     frames = _frames_by_code(error)
     step = frames.get(TrainLoop.step.__code__) or frames.get(TrainLoop.manual_step.__code__)
     evaluation = frames.get(EvaluationLoop._read.__code__)
-    if evaluation is not None:
+    if isinstance(error, PacelineError):
+        pass  # it says what there is to say
+    elif is_out_of_memory(error):
+        error.add_note(f"in {trainer.place}" if evaluation is None else f"in {trainer.stage}")
+        for note in memory_notes(trainer):
+            error.add_note(note)
+        snapshot = write_snapshot(trainer)
+        if snapshot is not None:
+            error.add_note(f"who holds the memory: {snapshot}, for pytorch.org/memory_viz")
+    elif evaluation is not None:
         _explain_evaluation(error, evaluation)
     elif step is not None:
         _explain_step(error, step, frames)
-    error.add_note(_FULL)
+    report = None
+    if step is not None or not isinstance(error, PacelineError):
+        report = write_crash_report(trainer, error)
+        note = _FULL if report is None else f"every frame, stacks and settings: {report}"
+        if report is not None and step is not None:
+            note += f"; see it again: {replay_line(report.parent, trainer.global_step + 1)}"
+        error.add_note(note)
 
 
 def _frames_by_code(error: BaseException) -> dict[CodeType, FrameType]:
@@ -115,22 +137,8 @@ def _saved_where(loop: TrainLoop, batch: Any) -> str | None:
     """Run the failed step's forward and backward once more under anomaly detection: it knows the line."""
     if loop.world > 1:  # the other ranks do not run it again
         return None
-    with warnings.catch_warnings(record=True) as caught, torch.enable_grad():
-        warnings.simplefilter("always")
-        try:
-            with torch.autograd.detect_anomaly(check_nan=False):
-                output = loop.training_step(*(batch, 0)[: 2 if loop.takes_index else 1])
-                loss = output["loss"] if isinstance(output, Mapping) else output
-                loss.backward()
-        except Exception:  # the same error again; what it says is in the warnings
-            pass
-    for warning in caught:
-        text = str(warning.message)
-        if "Traceback of forward call" not in text:
-            continue
-        found = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', text)
-        users = [f for f in found if is_users_frame(f[0])]
-        if users:
-            file, line, code = users[-1]
-            return f"{file}:{line}: {code.strip()}"
-    return None
+    with forward_line(check_nan=False) as found, suppress(Exception), torch.enable_grad():
+        output = loop.training_step(*(batch, 0)[: 2 if loop.takes_index else 1])
+        loss = output["loss"] if isinstance(output, Mapping) else output
+        loss.backward()  # the same error again
+    return found[0] if found else None

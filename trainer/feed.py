@@ -26,6 +26,7 @@ class FeedSettings:
     """What every feed needs to know.
 
     Args:
+        in_turn: For how many ranks this process takes the micro-batches, one after the other.
         limit: At most so many of the loader's batches an epoch (int), or that part of them (float).
         limit_per_rank: Each rank has so many; else they are counted over all, the same on any number.
         fixed_order: Every epoch in the first one's order (``overfit_batches``).
@@ -38,6 +39,7 @@ class FeedSettings:
     rank: int = 0
     world: int = 1
     accumulate: int = 1
+    in_turn: int = 1
     global_batch: int | None = None
     limit: int | float | None = None
     limit_per_rank: bool = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .sampling import reads_plainly
 
@@ -29,6 +29,15 @@ def checksum_of(tensor: Tensor, value: int = 0) -> int:
     """The CRC-32 of a tensor's bytes; ``value`` is that of what came before."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     return zlib.crc32(plain.view(torch.uint8).numpy().tobytes(), value)
+
+
+def sample_of_weights(module: nn.Module) -> int:
+    """A checksum of the first numbers of each parameter: tells whether a script builds the same again."""
+    value = 0
+    for parameter in module.parameters():
+        if not parameter.is_meta and not hasattr(parameter, "to_local"):
+            value = checksum_of(parameter.detach().reshape(-1)[:_SAMPLES], value)
+    return value
 
 
 def _add(item: Any, value: int) -> int:

@@ -6,7 +6,6 @@ import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from . import checkpoint_files as files
 from . import snapshot
 from .announce import first_lines
 from .evaluation import EvaluationLoop
+from .fingerprint import sample_of_weights
 from .loop import TrainLoop
 from .module import is_overridden
 from .optimization import Optimization, read_configuration
@@ -31,10 +31,6 @@ from .sources import evaluation_feeds, find_data, training_feed
 if TYPE_CHECKING:
     from .feed import Feed
     from .trainer import Trainer
-
-
-_fits = count(1)
-"""Which ``fit`` of this process is next: a script that is run again has the same ones."""
 
 
 @dataclass
@@ -70,12 +66,11 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     arguments, module, strategy = trainer.settings, trainer.module, trainer.strategy
     seed_everything(arguments.seed)
     faultpoint("start.data")
-    fit = next(_fits)
     if restarts():
         trainer.say(f"started again, {restarts()} of at most {arguments.max_restarts} times")
 
     def find() -> Path | None:
-        found = find_restart(trainer, fit)
+        found = find_restart(trainer, trainer.fit_number)
         return find_resume(trainer, resume) if found is None and resume is not None else found
 
     source = find()
@@ -101,6 +96,7 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     for parameter in module.parameters():
         parameter.grad = None  # what a module brings along is no part of step 1
     faultpoint("start.module")
+    trainer.first_weights = sample_of_weights(module)
     trainer.optimization = strategy.setup(module, build_optimizers)
     faultpoint("start.restore")
     if trainer.rank:  # what is drawn in the model from here on is another rank's own
@@ -109,7 +105,7 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     source, inexact = _restore(trainer, source, find, resume in ("auto", "latest") or restarts(), allow)
     _settle_folder(trainer, source)
     if trainer.is_global_zero and trainer.folder is not None:
-        note_run(fit, trainer.folder)
+        note_run(trainer.fit_number, trainer.folder)
     faultpoint("start.folder")
     trainer.state.global_batch = feed.step_size or 0
     for line in first_lines(trainer, feed, source, inexact):
@@ -167,7 +163,7 @@ def _settle_folder(trainer: Trainer, source: Path | None) -> None:
         if finished and finished[-1] == source and (run / "config.yaml").exists():
             trainer.folder = run
         parent = str(source)
-    if arguments.fast_dev_run:
+    if arguments.fast_dev_run or trainer.keeps_nothing:
         trainer.folder = None
     elif trainer.folder is None:
         trainer.folder = trainer.on_rank_zero(lambda: _new_folder(trainer, parent))
@@ -185,7 +181,8 @@ def _settle_folder(trainer: Trainer, source: Path | None) -> None:
 def _new_folder(trainer: Trainer, parent: str | None) -> Path:
     folder = make_run_folder(trainer.settings.run_dir, trainer.name)
     write_config(folder, trainer.config() | ({"parent": parent} if parent else {}))
-    write_environment(folder)
+    more = {"fit": trainer.fit_number, "world": trainer.world, "weights": trainer.first_weights}
+    write_environment(folder, more)
     return folder
 
 

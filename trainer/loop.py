@@ -315,6 +315,7 @@ class TrainLoop:
         """Do the validation again that a signal cut short before this run was resumed, and what follows."""
         self.events(epoch_ended=self.state.validating == "epoch")
         if not self.state.validating:
+            self.trainer.redone_step = self.state.global_step
             for hook in self.on_step_boundary:
                 hook(self.trainer)
 

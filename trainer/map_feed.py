@@ -52,10 +52,12 @@ class MapFeed(Feed):
         self._collates = loader.batch_sampler is not None
         plain = type(loader.batch_sampler) is BatchSampler
         self._units = not plain
+        rank = settings.rank if settings.in_turn == 1 else None
+        world = settings.world * settings.in_turn
         if self._units:
             refuse_global_batch(settings, "the loader's batch sampler makes the batches")
             self._sampler: Any = loader.batch_sampler if self._collates else loader.sampler
-            self._layout = Layout(1, settings.accumulate, None, settings.rank, settings.world)
+            self._layout = Layout(1, settings.accumulate, None, rank, world)
         else:
             batches: Any = loader.batch_sampler
             self._sampler = batches.sampler
@@ -63,8 +65,8 @@ class MapFeed(Feed):
                 batches.batch_size,
                 settings.accumulate,
                 settings.global_batch,
-                settings.rank,
-                settings.world,
+                rank,
+                world,
                 batches.drop_last,
             )
         self._order: Sequence[Any] = ()
@@ -101,7 +103,7 @@ class MapFeed(Feed):
         """Items of the order an epoch takes, under the limit on batches."""
         if self.settings.limit is None:
             return items
-        one_batch = self._layout.micro_batch * (self.settings.world if self.settings.limit_per_rank else 1)
+        one_batch = self._layout.micro_batch * (self._layout.world if self.settings.limit_per_rank else 1)
         return min(items, limited(-(-items // one_batch), self.settings.limit) * one_batch)
 
     def order(self, epoch: int) -> Sequence[Any]:
@@ -197,7 +199,7 @@ class MapFeed(Feed):
             else:
                 moved, start = sum(sizes[start : start + advance]), start + advance
                 mine = [self._size(p, b, sizes) for p, b in zip(pieces, batches, strict=True)]
-                alone = sum(mine) if self._layout.world == 1 else None
+                alone = sum(mine) if self.settings.world == 1 else None
                 yield batches, mine, moved if self._collates else alone, moved
 
     def _isolation(self, epoch: int, start: int) -> Callable[[], None] | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_SKIPPED = 10
 _SHOWN = 8
+_MOST_RANKS = 4
 
 
 def most_skipped(setting: str) -> int:
@@ -203,7 +204,10 @@ def _told(everyone: list[dict[str, Any]]) -> tuple[str, str]:
     for rank, one in enumerate(everyone):
         if one["losses"]:
             return f"the loss is {one['losses'][0]}", f", rank {rank}" + _shown(one["samples"])
-    return "a gradient is not finite", "" if len(everyone) > 1 else _shown(everyone[0]["all"])
+    if len(everyone) == 1:
+        return "a gradient is not finite", _shown(everyone[0]["all"])
+    parts = [f"rank {rank}{_shown(one['all'])}" for rank, one in enumerate(everyone)]
+    return "a gradient is not finite", ", on " + "; ".join(parts[:_MOST_RANKS])
 
 
 def _shown(samples: list[Any]) -> str:

@@ -57,12 +57,13 @@ class Layout:
         micro_batch: The most samples one rank takes at once.
         accumulate: Micro-batches in a step.
         global_batch: Samples in a step, over all ranks and micro-batches; None: the product.
+        rank: Whose pieces are given; None: those of all ranks.
     """
 
     micro_batch: int
     accumulate: int = 1
     global_batch: int | None = None
-    rank: int = 0
+    rank: int | None = 0
     world: int = 1
     drop_last: bool = False
 
@@ -83,17 +84,18 @@ class Layout:
         sizes = split(size, rounds * self.world)
         pieces = []
         for index, length in enumerate(sizes):
-            if index % self.world == self.rank:
+            if self.rank is None or index % self.world == self.rank:
                 pieces.append(Piece(start, length))
             start += length
         return pieces
 
     def micro_batches(self, samples: int, position: int = 0) -> int:
         """This rank's micro-batches from ``position`` to the epoch's end."""
+        ranks = self.world if self.rank is None else 1
         full, rest = divmod(max(samples - position, 0), self.step_size)
         at_once = self.micro_batch * self.world
         last = 0 if self.drop_last else -(-rest // at_once)
-        return full * -(-self.step_size // at_once) + last
+        return (full * -(-self.step_size // at_once) + last) * ranks
 
     def epoch(self, samples: int, position: int = 0) -> Iterator[tuple[int, list[Piece]]]:
         """The steps from ``position`` to the epoch's end: (samples in the step, this rank's pieces)."""

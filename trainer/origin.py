@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import PacelineError
+from ..errors import PacelineError, is_users_frame
 from .batch import tensors_of
 from .ghost import nothing_kept
 from .rng import untouched
@@ -45,13 +47,15 @@ def find_origin(loop: TrainLoop, batches: list[Any], sizes: list[int], samples: 
             loop.strategy.synchronise_gradients(False)
         for index, batch in enumerate(batches):
             watch.begin(batch, sizes[index], samples[index])
-            with nothing_kept(loop.trainer, loop.store), untouched(loop.strategy.device), watch.watching():
-                output = loop.training_step(*loop.arguments(batch, index - len(batches)))
-                loss = output["loss"] if isinstance(output, Mapping) else output
-                if not bool(torch.isfinite(loss)):
-                    watch.note(f"{loss.item()} first in training_step itself, behind the model's parts")
-                loop.strategy.backward(loss)
+            known, arguments = watch.found is not None, loop.arguments(batch, index - len(batches))
+            with watch.watching():
+                _take(loop, watch, arguments)
             watch.look_at_gradients()
+            if watch.found is not None and not known and loop.world == 1:
+                with forward_line(check_nan=True) as lines, suppress(RuntimeError):
+                    _take(loop, None, arguments)
+                told, its_samples = watch.found
+                watch.found = ("; ".join([told, *(f"computed at {line}" for line in lines)]), its_samples)
         found = loop.strategy.gather(watch.found)
     except Exception as error:  # the others see their connection closed
         return Origin(f"when the step was run again: {type(error).__name__}: {error}"[:200])
@@ -62,6 +66,40 @@ def find_origin(loop: TrainLoop, batches: list[Any], sizes: list[int], samples: 
     for rank, (told, its_samples) in shown.items():
         return Origin(told, rank, its_samples) if len(shown) == 1 else Origin(told)
     return Origin("it did not come again when the step was run once more: what is drawn was drawn anew")
+
+
+def _take(loop: TrainLoop, watch: _Watch | None, arguments: tuple[Any, ...]) -> None:
+    """A micro-batch's forward and backward."""
+    with nothing_kept(loop.trainer, loop.store), untouched(loop.strategy.device):
+        output = loop.training_step(*arguments)
+        loss = output["loss"] if isinstance(output, Mapping) else output
+        if watch is not None and not bool(torch.isfinite(loss)):
+            watch.note(f"{loss.item()} first in training_step itself, behind the model's parts")
+        loop.strategy.backward(loss)
+
+
+@contextmanager
+def forward_line(check_nan: bool) -> Iterator[list[str]]:
+    """Inside, autograd keeps the line of each operation; the one whose backward fails is in the list then.
+
+    Args:
+        check_nan: A NaN out of a backward is a failure too.
+    """
+    lines: list[str] = []
+    with warnings.catch_warnings(record=True) as caught, torch.autograd.detect_anomaly(check_nan=check_nan):
+        warnings.simplefilter("always")
+        try:
+            yield lines
+        finally:
+            lines += filter(None, (_users_line(str(warning.message)) for warning in caught))
+
+
+def _users_line(text: str) -> str | None:
+    if "Traceback of forward call" not in text:
+        return None
+    found = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', text)
+    users = [f"{file}:{line}: {code.strip()}" for file, line, code in found if is_users_frame(file)]
+    return users[-1] if users else None
 
 
 class _Watch:

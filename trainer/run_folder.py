@@ -15,6 +15,7 @@ import yaml
 
 from ..errors import PacelineError
 from ..strategies.job import write_output_to
+from ..strategies.launch import why_not_relaunch
 
 
 def make_run_folder(run_dir: str | Path, name: str) -> Path:
@@ -57,13 +58,14 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
     (folder / "config.yaml").write_text(text, encoding="utf-8")
 
 
-def write_environment(folder: Path) -> None:
-    """env.json: what the run ran on."""
+def write_environment(folder: Path, more: dict[str, Any]) -> None:
+    """env.json: what the run ran on, and ``more``."""
     import numpy
     import torch
 
     environment = {
         "command": sys.argv,
+        "program": [] if why_not_relaunch() else sys.orig_argv[1:],
         "folder": os.getcwd(),
         "host": platform.node(),
         "platform": platform.platform(),
@@ -75,6 +77,7 @@ def write_environment(folder: Path) -> None:
         "accelerator": str(torch.accelerator.current_accelerator() or "none"),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+    environment |= more
     (folder / "env.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
 
 

@@ -176,7 +176,7 @@ def end_workers(iterator: Any, for_good: bool = True) -> None:
         for_good: Those too that are meant to outlive an epoch.
     """
     workers = getattr(iterator, "_workers", ())
-    if not workers or (iterator._persistent_workers and not for_good):
+    if not workers or iterator._shutdown or (iterator._persistent_workers and not for_good):
         return
     iterator._workers_done_event.set()
     for queue in iterator._index_queues:

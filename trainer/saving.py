@@ -18,6 +18,7 @@ from .ranks import Ranks
 if TYPE_CHECKING:
     from .metrics import MetricStore
     from .module import TrainModule
+    from .nonfinite import Guard
     from .session import Session
 
 # Between a step's end and the next update these hooks could change weights.
@@ -33,6 +34,7 @@ class Saving(Ranks):
     store: MetricStore
     train_store: MetricStore
     say: Callable[[str], None]
+    guard: Guard | None
 
     @property
     def module(self) -> TrainModule:
@@ -52,11 +54,14 @@ class Saving(Ranks):
         if save.error is not None:
             raise save.error
 
-    def start_checkpoint(self, path: Path, *, weights_only: bool, background: bool) -> Save:
+    def start_checkpoint(
+        self, path: Path, *, weights_only: bool, background: bool, replace: bool = False
+    ) -> Save:
         """``save_checkpoint``, whose error is in what this returns.
 
         Args:
             background: Return when a copy of the tensors is taken; a thread writes it.
+            replace: Delete the one that is there when this one is written and stands beside it.
         """
         if self.module._trainer is None:
             raise PacelineError(
@@ -68,6 +73,8 @@ class Saving(Ranks):
                 "a checkpoint cannot be written inside a validation: the run's state is not whole there",
                 fix="write it in on_step_boundary, or set a flag there and write it then",
             )
+        if self.guard is not None:
+            self.guard.finish()  # a step whose flag is still on its way may have left its update out
         content = snapshot.capture(cast("Session", self), weights_only)
         if (
             background
@@ -76,7 +83,7 @@ class Saving(Ranks):
         ):
             content.steady = self._steady(content)
         with self.watchdog.during("save"):
-            return self.writer.write(path, content, background)
+            return self.writer.write(path, content, background, replace)
 
     def _steady(self, content: Content) -> set[str]:
         """What nobody changes before the next update: trained weights, and moments."""

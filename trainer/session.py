@@ -61,6 +61,11 @@ class Session(Saving):
         sanity_checking: True during the validation before training.
         max_epochs, max_steps: The limits in force; one epoch where none was given.
         share: What ``manual_backward`` multiplies a loss by, so that samples count alike on all ranks.
+        redone_step: The step whose validation was done again; its checkpoint is of before that.
+        fit_number: Which ``fit`` of this process the one under way is, from 1.
+        first_weights: A checksum of parts of the weights that the module came with.
+        ranks_in_turn: For how many ranks this one process computes, one after the other (a replay).
+        keeps_nothing: Whether the run leaves no file behind (a replay).
     """
 
     def __init__(self, settings: TrainerArguments, strategy: Strategy, callbacks: list[Callback]) -> None:
@@ -73,6 +78,8 @@ class Session(Saving):
         self._max_seconds = elapsed_limit(settings.max_time)
         self._writers = [c.write for c in callbacks if isinstance(c, Logger)]
         self.datamodule: Any = None
+        self.fit_number = self.first_weights = 0
+        self.ranks_in_turn, self.keeps_nothing = 1, False
         self.name = settings.name or ""
         self.hooks: HookTable
         self.signals: SignalStop
@@ -107,6 +114,7 @@ class Session(Saving):
         self.feeds: list[Feed] = []
         self.train_store = self.store = MetricStore("train", self.say, self.strategy)
         self.sanity_checking = False
+        self.redone_step = -1
         self.share = 1.0
         self.agreed_seconds = 0.0
         self.forget_stop()

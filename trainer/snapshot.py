@@ -230,6 +230,8 @@ def _load_rank(
     if trainer.is_global_zero:
         trainer.train_store.load_state_dict(logged)
         set_full_state(ranks[0]["rng"], device)
+    if len(ranks) == trainer.ranks_in_turn:
+        return []
     inexact = (
         f"the checkpoint is of {len(ranks)} rank{'s' if len(ranks) > 1 else ''}: what is drawn inside the "
         "model from here on is not what they would have drawn"

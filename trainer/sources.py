@@ -43,6 +43,7 @@ def settings_for(trainer: Trainer, stage: str, limit: int | float | None) -> Fee
         rank=environment.rank,
         world=environment.world,
         accumulate=arguments.accumulate if training else 1,
+        in_turn=trainer.ranks_in_turn if training else 1,
         global_batch=arguments.global_batch_size if training else None,
         limit=limit,
         # Without a global batch size a step grows with the ranks, and an epoch of so many with it.

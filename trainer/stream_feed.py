@@ -36,8 +36,8 @@ class StreamFeed(Feed):
         self._ready = isinstance(source, (list, tuple))
         self._loader = isinstance(source, DataLoader)
         self._drop_last = bool(getattr(source, "drop_last", False))
-        self.micro_batches = settings.accumulate
-        self._in_step = settings.accumulate * settings.world  # batches, over all ranks
+        self.micro_batches = settings.accumulate * settings.in_turn
+        self._in_step = self.micro_batches * settings.world  # batches, over all ranks
         self._sizes: list[int] = []  # of those batches, where the loader can be asked for them
         self._placed: PlacedStream | None = None
         if self._loader:
@@ -46,7 +46,7 @@ class StreamFeed(Feed):
             refuse_global_batch(settings, "the batches come ready made")
         limit = settings.limit
         if settings.limit_per_rank and isinstance(limit, int):
-            limit *= settings.world
+            limit *= settings.world * settings.in_turn
         try:
             batches: int | None = limited(len(source), limit)
         except (TypeError, NotImplementedError):
@@ -93,9 +93,10 @@ class StreamFeed(Feed):
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
         else:
-            self.step_size = wanted or size * self.settings.accumulate * world
+            self.step_size = wanted or size * self._in_step
         if wanted is not None and size is not None:
-            self.micro_batches = -(-wanted // (size * world))
+            in_turn = self.settings.in_turn
+            self.micro_batches = -(-wanted // (size * world * in_turn)) * in_turn
             self._sizes = split(wanted, self.micro_batches * world)
             if loader.num_workers > 1:  # which worker reads a sample must not depend on the ranks
                 self._sizes = [size] * (wanted // size) + [wanted % size] * (wanted % size > 0)

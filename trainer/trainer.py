@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, Never
 
@@ -35,10 +36,14 @@ from .invariance import Invariance
 from .manual import ManualOptimizer
 from .module import TrainModule
 from .predictions import Predictions
+from .replay import Order, Replay, alone, ordered, replay
 from .run import Run
 from .session import Session
 from .sources import as_datamodule
 from .stage import attach, stage
+
+_fits = count(1)
+"""Which ``fit`` of this process is next: a script that is run again has the same ones."""
 
 
 class Trainer(Session):
@@ -135,7 +140,8 @@ class Trainer(Session):
         given = {k: v for k, v in locals().items() if k not in ("self", "unknown", "__class__")} | unknown
         from .arguments import validate_arguments
 
-        settings = validate_arguments(given)
+        order = ordered()
+        settings = validate_arguments(given if order is None else alone(given, order.accelerator))
         environment = find_environment(
             settings.accelerator, settings.devices, settings.num_nodes, settings.max_restarts > 0
         )
@@ -169,6 +175,14 @@ class Trainer(Session):
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
         refuse_unknown("fit", unknown)
+        self.fit_number = next(_fits)
+        order = None if self.keeps_nothing else ordered()
+        if order is not None and order.fit != self.fit_number:
+            return Run(None)  # the script's other runs are passed over
+        if order is not None:
+            given = (train_dataloader, val_dataloader, datamodule)
+            print(self._replay(order, module, *given, allow=allow), flush=True)
+            raise SystemExit(0)
         self.reset()
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
         with deterministic(self.settings.deterministic), stage(self, "fit", module, datamodule):
@@ -236,6 +250,44 @@ class Trainer(Session):
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
         return outputs
 
+    def replay(
+        self,
+        module: TrainModule,
+        train_dataloader: Any = None,
+        val_dataloader: Any = None,
+        datamodule: Any = None,
+        *,
+        step: int,
+        run: str | Path | None = None,
+        accelerator: str = "auto",
+        debug: bool = False,
+    ) -> Replay:
+        """Run a step of a run again, alone, with its samples and random draws, and without its update.
+
+        The newest checkpoint before it is loaded into ``module``, and the steps between are taken as they
+        were. One device computes for all the ranks there were, in turn. Nothing is written.
+
+        Args:
+            step: Which one, from 1.
+            run: The run's folder; this trainer's last run unless given.
+            accelerator: Where to compute.
+            debug: Enter ``pdb`` at the step's ``training_step``, and behind an error.
+
+        Raises:
+            PacelineError: for a step the run has not come to, and whatever the step raises.
+        """
+        folder = run or self.folder
+        if folder is None:
+            raise PacelineError("replay: there is no run yet", fix="run='runs/<name>/<n>'")
+        order = Order(str(folder), step, accelerator=accelerator, debug=debug)
+        return self._replay(order, module, train_dataloader, val_dataloader, datamodule)
+
+    def _replay(self, order: Order, module: Any, *data: Any, allow: str | Sequence[str] = ()) -> Replay:
+        def fit(trainer: Trainer, source: Path | None) -> Run:
+            return trainer.fit(module, data[0], data[1], data[2], resume=source, allow=allow)
+
+        return replay(self, fit, order)
+
     def check_invariance(
         self,
         module: TrainModule,
@@ -275,6 +327,8 @@ class Trainer(Session):
     ) -> Any:
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
         refuse_unknown(kind, more)
+        if not self.keeps_nothing and ordered() is not None:
+            return [] if kind == "predict" else {}
         self.feeds = []
         with deterministic(self.settings.deterministic), stage(self, kind, module, datamodule):
             result = run(self, evaluating.prepare(self, kind, dataloader, datamodule, weights))
