@@ -40,7 +40,8 @@ class Failure:
     mistake: bool = False
 
 
-def _folder() -> Path | None:
+def job_folder() -> Path | None:
+    """The folder; None where no launcher of ours started this process."""
     job = os.environ.get(JOB)
     return Path(job) if job is not None and os.path.isdir(job) else None
 
@@ -69,7 +70,7 @@ def die_with_launcher() -> None:
 
 def note_stop(signal_number: int) -> None:
     """Tell the launcher that this job ended in order because of a signal."""
-    job = _folder()
+    job = job_folder()
     if job is not None:
         (job / f"stopped-{_rank()}").write_text(str(signal_number))
 
@@ -80,7 +81,7 @@ def note_failure(error: BaseException, told: str = "") -> bool:
     Args:
         told: The error as it is to be printed.
     """
-    job = _folder()
+    job = job_folder()
     if job is None:
         return False
     earlier = failures(job).get(int(_rank()))
@@ -99,7 +100,7 @@ errors.tell_launcher = note_failure
 
 def note_verdict(text: str) -> bool:
     """Tell the launcher why all ranks are ended: what it prints last. Whether there is a launcher."""
-    job = _folder()
+    job = job_folder()
     if job is not None:
         (job / "verdict").write_text(text)
     return job is not None
@@ -107,13 +108,13 @@ def note_verdict(text: str) -> bool:
 
 def is_ended() -> bool:
     """Whether the launcher ends all ranks, because one has failed."""
-    job = _folder()
+    job = job_folder()
     return job is not None and (job / "end").exists()
 
 
 def note_run(fit: int, run: Path) -> None:
     """Tell the launcher's next attempt in which folder the script's n-th ``fit`` writes."""
-    job = _folder()
+    job = job_folder()
     if job is not None:
         (job / f"run-{fit}").write_text(str(run.resolve()))
 
@@ -125,7 +126,7 @@ def restarts() -> int:
 
 def interrupted_run(fit: int) -> Path | None:
     """The run that the n-th ``fit`` of the attempt before had under way."""
-    job = _folder()
+    job = job_folder()
     note = job / f"run-{fit}" if job is not None and restarts() else None
     return Path(note.read_text()) if note is not None and note.exists() else None
 
@@ -135,7 +136,7 @@ def write_output_to(path: Path) -> None:
 
     For ranks whose output the launcher keeps off the console; others' is left alone.
     """
-    job, local_rank = _folder(), os.environ.get("LOCAL_RANK", "0")
+    job, local_rank = job_folder(), os.environ.get("LOCAL_RANK", "0")
     if job is None or local_rank == "0":
         return
     sys.stdout.flush()

@@ -157,6 +157,7 @@ class TrainerArguments(BaseModel):
     checkpoint: bool = True
     loggers: Annotated[bool | list[Logger], BeforeValidator(lambda v: _as_loggers(v))] = True
     nonfinite: Annotated[str, Field(pattern=r"^(raise|ignore|skip(:[1-9][0-9]*)?)$")] = "raise"
+    on_data_error: Annotated[str, Field(pattern=r"^(raise|(retry|skip)(:[1-9][0-9]*)?)$")] = "raise"
     max_restarts: Annotated[int, BeforeValidator(_no_bool), Field(ge=0)] = 0
     timeouts: Annotated[Any, BeforeValidator(lambda v: _timeouts(v))] = None
     debug: bool = False
@@ -183,6 +184,7 @@ _ALLOWED = {
     "limit_train_batches": "a count (int), a part (float from 0.0 to 1.0), or None",
     "callbacks": "objects of paceline.callbacks.Callback",
     "loggers": "True, False, or objects of paceline.callbacks.Logger",
+    "on_data_error": "'raise', 'retry', 'retry:5', 'skip', 'skip:100'",
     "max_restarts": "a whole number from 0 on",
     "timeouts": 'a time such as "10min", times by phase such as {"step": "10min"} (phases: '
     + ", ".join(PHASES)

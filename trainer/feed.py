@@ -30,6 +30,7 @@ class FeedSettings:
         limit: At most so many of the loader's batches an epoch (int), or that part of them (float).
         limit_per_rank: Each rank has so many; else they are counted over all, the same on any number.
         fixed_order: Every epoch in the first one's order (``overfit_batches``).
+        on_error: What happens to what cannot be read; as ``Trainer(on_data_error=...)``.
         transfer: Brings a batch to the device; None where it is there already.
         say: Takes lines for the log.
         gather: One value of every rank, on each; called by all alike.
@@ -44,6 +45,7 @@ class FeedSettings:
     limit: int | float | None = None
     limit_per_rank: bool = False
     fixed_order: bool = False
+    on_error: str = "raise"
     transfer: Callable[[Any], Any] | None = None
     say: Callable[[str], None] = print
     gather: Callable[[Any], list[Any]] = lambda value: [value]

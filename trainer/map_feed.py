@@ -7,7 +7,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from ..errors import PacelineError
 from .batch import count_samples
+from .data_errors import Collate, DataErrors, Delivered, name_sample
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .fingerprint import content_of
 from .order import Layout, Piece
@@ -35,6 +36,7 @@ from .sampling import (
     Source,
     end_workers,
     may_draw,
+    open_iterator,
     private_copy,
 )
 
@@ -50,6 +52,14 @@ class MapFeed(Feed):
         super().__init__(settings)
         self.data = loader
         self._collates = loader.batch_sampler is not None
+        self._errors = DataErrors(settings.on_error, settings.say)
+        self._own_iter = type(loader).__iter__ is not DataLoader.__iter__
+        if self._errors.skips and (self._own_iter or not self._collates):
+            raise PacelineError(
+                'on_data_error="skip" takes a DataLoader that collates samples, with an __iter__ of torch',
+                got=type(loader).__name__ if self._own_iter else "batch_size=None",
+                fix='on_data_error="retry"',
+            )
         plain = type(loader.batch_sampler) is BatchSampler
         self._units = not plain
         rank = settings.rank if settings.in_turn == 1 else None
@@ -74,7 +84,6 @@ class MapFeed(Feed):
         self._source = Source()
         self._iterator: Any = None
         self._loader = self._copy(loader)
-        self._own_iter = type(loader).__iter__ is not DataLoader.__iter__
         self._drawn_here = self._own_iter or (may_draw(loader) and loader.num_workers == 0)
         total = self._length()
         self.steps_per_epoch = None if total is None else self._layout.steps(self._cut(total))
@@ -88,7 +97,10 @@ class MapFeed(Feed):
         inside = vars(duplicate)
         inside["batch_sampler" if self._collates else "sampler"] = self._source
         if may_draw(loader):
-            inside["dataset"] = SeededDataset(loader.dataset)
+            skips = self._errors.skips and self._collates
+            inside["dataset"] = SeededDataset(loader.dataset, loader.num_workers, skips)
+            if skips:
+                inside["collate_fn"] = Collate(loader.collate_fn)
         return duplicate
 
     def _length(self) -> int | None:
@@ -164,12 +176,7 @@ class MapFeed(Feed):
         if sizes is not None:
             ends = list(accumulate(sizes, initial=0))
             start = bisect_left(ends, position)
-        first = start
-        self._source.make = lambda: self._indices(epoch, first, total)
-        self._source.length = self._layout.micro_batches(total, start)
-        assert self._loader.generator is not None
-        self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
-        self._iterator = iter(self._loader)
+        self._open(epoch, start, total)
         try:
             yield from self._read_steps(epoch, start, total, sizes)
         finally:
@@ -179,28 +186,69 @@ class MapFeed(Feed):
     def _read_steps(
         self, epoch: int, start: int, total: int, sizes: Sequence[int] | None
     ) -> Iterator[Step]:
-        iterator, plan = self._iterator, self._layout.epoch(total, start)
+        plan = self._layout.epoch(total, start)
+        begun = start
         upcoming = next(plan, None)
         self.ended = upcoming is None
         while upcoming is not None:
             (advance, pieces), upcoming = upcoming, next(plan, None)
             self.ended, self._pieces = upcoming is None, pieces
+            read = [self._read_piece(p, n, (epoch, begun, total)) for n, p in enumerate(pieces)]
+            batches = [self._moved(batch) for batch, _ in read]
+            moved = advance if sizes is None else sum(sizes[begun : begun + advance])
+            begun += advance
+            if sizes is None and not self._errors.skips:
+                yield batches, [p.size for p in pieces], advance, advance
+                continue
+            mine = [
+                self._size(p, b, sizes) - (missing if p.size else 0)
+                for p, (b, missing) in zip(pieces, read, strict=True)
+            ]
+            alone = sum(mine) if self.settings.world == 1 else None
+            known = self._collates and not self._errors.skips
+            yield batches, mine, moved if known else alone, moved
+
+    def _open(self, epoch: int, start: int, total: int, passed: int = 0) -> None:
+        """Begin to read at a step, behind so many of its micro-batches."""
+        self._source.make = lambda: islice(self._indices(epoch, start, total), passed, None)
+        self._source.length = self._layout.micro_batches(total, start) - passed
+        assert self._loader.generator is not None
+        self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
+        self._iterator = open_iterator(self._loader)
+
+    def _read_piece(self, piece: Piece, number: int, step: tuple[int, int, int]) -> tuple[Any, int]:
+        """A micro-batch, and how many of its samples could not be read.
+
+        Args:
+            number: Which one of the step it is.
+            step: Epoch, start and the epoch's end, for another reader to begin at.
+        """
+        tries = 0
+        while True:
             try:
-                batches = [
-                    self._moved(self._read(iterator, self._isolation(epoch, p.start))) for p in pieces
-                ]
+                batch = self._read(self._iterator, self._isolation(step[0], piece.start))
+                break
             except StopIteration:
                 raise PacelineError(
                     f"{type(self.data).__name__} ended before its sampler did",
                     fix="a loader's __iter__ must give one batch for each batch of its batch sampler",
                 ) from None
-            if sizes is None:
-                yield batches, [p.size for p in pieces], advance, advance
-            else:
-                moved, start = sum(sizes[start : start + advance]), start + advance
-                mine = [self._size(p, b, sizes) for p, b in zip(pieces, batches, strict=True)]
-                alone = sum(mine) if self.settings.world == 1 else None
-                yield batches, mine, moved if self._collates else alone, moved
+            except Exception as error:
+                name_sample(error, self._iterator, self._place_of)
+                if not self._errors.repeats(error, tries):
+                    raise
+            tries += 1
+            vars(self._loader)["_iterator"] = None
+            end_workers(self._iterator)
+            self._open(*step, passed=number)
+        return self._errors.unpack(batch) if isinstance(batch, Delivered) else (batch, 0)
+
+    def _place_of(self, worker: int) -> str:
+        """What a worker was reading."""
+        dataset = self._loader.dataset
+        if self._units or not isinstance(dataset, SeededDataset):
+            return "in the midst of its work"
+        return f"while reading dataset index {self._order[dataset.position_of(worker)]}, or one near it"
 
     def _isolation(self, epoch: int, start: int) -> Callable[[], None] | None:
         """What to seed before a read; None where a read cannot draw in this process."""
@@ -210,9 +258,9 @@ class MapFeed(Feed):
         seed = derive(self.settings.seed, epoch, start)
         return lambda: seed_for_sample(seed) if self._own_iter else None
 
-    def _size(self, piece: Piece, batch: Any, sizes: Sequence[int]) -> int:
-        if not piece.size:
-            return 0
+    def _size(self, piece: Piece, batch: Any, sizes: Sequence[int] | None) -> int:
+        if not piece.size or sizes is None:
+            return piece.size
         return sizes[piece.start] if self._collates else count_samples(batch)
 
     def _unit_sizes(self, order: Sequence[Any]) -> Sequence[int] | None:
@@ -249,6 +297,12 @@ class MapFeed(Feed):
     def fingerprint(self) -> dict[str, Any]:
         dataset = self.data.dataset
         return {"dataset": type(dataset).__name__, "samples": self._length()} | content_of(dataset)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._errors.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._errors.load_state_dict(state)
 
     def close(self) -> None:
         vars(self._loader)["_iterator"] = None

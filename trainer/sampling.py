@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from .data_errors import Samples
 from .placed_stream import PlacedStream, watch_worker
 from .rng import cpu_state, derive, same_state, seed_for_sample
 from .signals import WATCHED
@@ -61,10 +63,16 @@ class SeededDataset(StandIn, Dataset[Any]):
     """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
 
     A dataset with ``__getitems__`` of its own is read by the micro-batch, as long as nothing is drawn.
+
+    Args:
+        workers: How many read it.
+        skips: A sample that cannot be read is left out.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self.inner = dataset
+    def __init__(self, dataset: Any, workers: int = 0, skips: bool = False) -> None:
+        self.inner, self._skips = dataset, skips
+        # Where each worker is: what is left to see of one that was killed.
+        self._at = multiprocessing.RawArray("q", workers) if workers else None
         self._draws = not reads_plainly(dataset)
         own = getattr(dataset, "__getitems__", None)
         self._takes_batches = self._by_batch = callable(own) and not isinstance(dataset, Subset)
@@ -73,28 +81,50 @@ class SeededDataset(StandIn, Dataset[Any]):
     def __getitem__(self, item: PlacedIndex) -> Any:
         self._tell_worker(item.place.epoch)
         seed_for_sample(derive(*item.place))
-        return self.inner[item.index]
+        self._note(item.place.start)
+        with _named(item.index):
+            return self.inner[item.index]
 
     def __getitems__(self, indices: PlacedIndices) -> list[Any]:
         seed, epoch, start = indices.place
         self._tell_worker(epoch)
-        if self._by_batch or not self._draws:
+        if (self._by_batch or not self._draws) and not self._skips:
             seed_for_sample(derive(seed, epoch, start))
+            self._note(start)
             before = cpu_state()
-            samples = list(
-                self.inner.__getitems__(list(indices))
-                if self._by_batch
-                else [self.inner[i] for i in indices]
-            )
+            with _named(*indices):
+                samples = list(
+                    self.inner.__getitems__(list(indices))
+                    if self._by_batch
+                    else [self.inner[i] for i in indices]
+                )
             if not self._by_batch or same_state(before, cpu_state()):
                 return samples
             self._by_batch = False  # it draws: by the batch the draws would depend on the batch
-        samples = []
+        found = Samples()
+        found.left_out = []
         for position, index in enumerate(indices, start):
             seed_for_sample(derive(seed, epoch, position))
-            one = self.inner.__getitems__([index])[0] if self._takes_batches else self.inner[index]
-            samples.append(one)
-        return samples
+            self._note(position)
+            try:
+                with _named(index):
+                    found.append(
+                        self.inner.__getitems__([index])[0] if self._takes_batches else self.inner[index]
+                    )
+            except Exception as error:
+                if not self._skips:
+                    raise
+                found.left_out.append((index, f"{type(error).__name__}: {error}"[:200]))
+        return found if self._skips else list(found)
+
+    def _note(self, position: int) -> None:
+        info = get_worker_info() if self._at is not None else None
+        if info is not None and self._at is not None:
+            self._at[info.id] = position
+
+    def position_of(self, worker: int) -> int:
+        """Which position of the epoch's order a worker was last at."""
+        return 0 if self._at is None else int(self._at[worker])
 
     def _tell_worker(self, epoch: int) -> None:
         """A worker that lives on has a dataset of its own, which must hear of a new epoch too."""
@@ -104,6 +134,17 @@ class SeededDataset(StandIn, Dataset[Any]):
         set_epoch = getattr(self.inner, "set_epoch", None)
         if callable(set_epoch) and get_worker_info() is not None:
             set_epoch(epoch)
+
+
+@contextmanager
+def _named(*indices: Any) -> Iterator[None]:
+    """Say which sample an error came from; of several, that it was one of them."""
+    try:
+        yield
+    except Exception as error:
+        shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+        error.add_note(f"while reading dataset {'index' if len(indices) == 1 else 'indices'} {shown}")
+        raise
 
 
 class WorkerInit:
@@ -184,13 +225,18 @@ def end_workers(iterator: Any, for_good: bool = True) -> None:
     patience = time.monotonic() + _PATIENCE
     for worker in workers:
         worker.join(max(patience - time.monotonic(), 0))
-    stuck = [worker for worker in workers if worker.is_alive()]
-    if stuck and iterator._worker_pids_set:  # torch would take their end for a failure
-        torch._C._remove_worker_pids(id(iterator))
-        iterator._worker_pids_set = False
-    for worker in stuck:  # in a read that does not end; they do not listen to SIGTERM
+    for worker in [w for w in workers if w.is_alive()]:  # in a read that does not end; deaf to SIGTERM
         worker.kill()
     iterator._shutdown_workers()
+
+
+def open_iterator(loader: DataLoader[Any]) -> Any:
+    """``iter(loader)``; a worker that dies is an error of the read that needs it, not of any moment."""
+    iterator = iter(loader)
+    if getattr(iterator, "_worker_pids_set", False):  # else torch raises out of a handler of SIGCHLD
+        torch._C._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False  # type: ignore[attr-defined]
+    return iterator
 
 
 def reads_plainly(dataset: Any) -> bool:

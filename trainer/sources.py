@@ -46,12 +46,18 @@ def settings_for(trainer: Trainer, stage: str, limit: int | float | None) -> Fee
         in_turn=trainer.ranks_in_turn if training else 1,
         global_batch=arguments.global_batch_size if training else None,
         limit=limit,
+        on_error=_on_error(arguments.on_data_error, stage),
         # Without a global batch size a step grows with the ranks, and an epoch of so many with it.
         limit_per_rank=training and arguments.global_batch_size is None,
         transfer=make_transfer(environment.device, trainer.strategy.precision.input_dtype),
         say=trainer.say,
         gather=trainer.strategy.gather,
     )
+
+
+def _on_error(policy: str, stage: str) -> str:
+    """Of predictions none is left out: they stand in the order of the data."""
+    return "retry" if stage == "predict" and policy.startswith("skip") else policy
 
 
 def training_feed(trainer: Trainer, data: Any, saved_global_batch: int) -> Feed:

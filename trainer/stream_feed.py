@@ -16,7 +16,7 @@ from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .order import BatchSizes, split
 from .placed_stream import PlacedStream
 from .rng import derive, order_seed, seed_for_sample
-from .sampling import Source, end_workers, private_copy
+from .sampling import Source, end_workers, open_iterator, private_copy
 
 
 class StreamFeed(Feed):
@@ -190,7 +190,7 @@ class StreamFeed(Feed):
         return self._reads()
 
     def _reads(self) -> Iterator[Any]:
-        self._iterator = iter(self._source)
+        self._iterator = open_iterator(self._source) if self._loader else iter(self._source)
         try:
             yield from self._iterator
         finally:

@@ -76,6 +76,10 @@ class Trainer(Session):
             change, leave that update out (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``.
             On an accelerator looking at them waits for the device once a step (``"skip"``: once a
             micro-batch), except under ``"raise"`` with a fused optimizer; ``"ignore"`` never waits.
+        on_data_error: For a sample that cannot be read and a loader worker that dies: ``"raise"``, naming
+            them; read again with new workers (``"retry"``, three times in turn, ``"retry:5"``); or leave
+            samples out (``"skip"``, 10 of a rank at most, ``"skip:100"``), which costs a reduction of one
+            word a step on several ranks. For DataLoaders of samples; streams are not read again.
         max_restarts: How often all ranks are started again when one of them has failed; they go on from
             the run's newest checkpoint. A ``PacelineError`` is not tried again.
         timeouts: The longest time without progress, as a duration or by phase (``"start"``,
@@ -125,6 +129,7 @@ class Trainer(Session):
         checkpoint: bool = True,
         loggers: bool | Logger | Sequence[Logger] = True,
         nonfinite: str = "raise",
+        on_data_error: str = "raise",
         max_restarts: int = 0,
         timeouts: str | timedelta | dict[str, Any] | bool | None = None,
         debug: bool = False,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..durations import Duration
 from ..errors import is_users_frame
-from ..strategies.job import note_verdict
+from ..strategies.job import job_folder, note_verdict
 from .signals import end_at_once
 
 if TYPE_CHECKING:
@@ -139,7 +139,9 @@ class Watchdog:
     # -- the end -------------------------------------------------------------------------------
 
     def _folder(self) -> Path | None:
-        return None if self._trainer.folder is None else self._trainer.folder / "stacks"
+        """Where ranks write to each other: in the run's folder; before there is one, in the launcher's."""
+        place = self._trainer.folder or job_folder()
+        return None if place is None else place / "stacks"
 
     def _asked(self) -> bool:
         """Whether another rank's time is up."""
@@ -161,27 +163,32 @@ class Watchdog:
     def _expire(self, waited: float, deadline: float | None) -> None:
         trainer, folder = self._trainer, self._folder()
         mine = self._report(waited)
-        reports = {mine.rank: mine}
+        reports, world = {mine.rank: mine}, trainer.world
         if folder is not None:
             folder.mkdir(exist_ok=True)
             (folder / "asked").touch()
             self._write(folder, mine)
             reports = self._others(folder)
         else:
+            world = 1  # nothing is known of the others
+        if trainer.folder is None:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
         if mine.rank == min(reports):
-            told = _told(reports, trainer.world, self.phase, waited, deadline, folder)
+            told = _told(reports, world, self.phase, waited, deadline, folder if trainer.folder else None)
             trainer.run_log.say(told, console=False)
             if not note_verdict(told):
                 print(told, file=sys.stderr, flush=True)
-            self._send(reports, signal.SIGKILL)
+            if folder is not None:
+                self._send(reports, signal.SIGKILL)
         else:
             time.sleep(_WAKE)  # the one that tells it is the first to end
 
     def _report(self, waited: float) -> Report:
         state = self._trainer.state
         frame = sys._current_frames().get(self._main.ident or 0)
-        order, doing, waits = _doing(frame)
+        order, doing, waits = _doing(
+            frame, "before step 1" if self.phase == "start" else "between two steps"
+        )
         return Report(
             self._trainer.rank,
             state.global_step,
@@ -257,10 +264,14 @@ _PARTS = {
 }
 
 
-def _doing(frame: FrameType | None) -> tuple[int, str, bool]:
-    """Which part of a step a main thread is in, in words with the user's own line, and whether it waits."""
+def _doing(frame: FrameType | None, doing: str) -> tuple[int, str, bool]:
+    """Which part of a step a main thread is in, in words with the user's own line, and whether it waits.
+
+    Args:
+        doing: What it does where it is in none.
+    """
     frames = list(reversed([f for f, _ in traceback.walk_stack(frame)])) if frame is not None else []
-    order, doing = 0, "between two steps"
+    order = 0
     for one in frames:
         name, module = one.f_code.co_name, one.f_globals.get("__name__", "")
         ours = module.startswith("paceline.") and not is_users_frame(one.f_code.co_filename)
@@ -290,7 +301,7 @@ def _told(
     if silent:
         who = f"rank {', '.join(map(str, silent))} does not answer"
     elif world == 1:
-        who = "the run is stuck"
+        who = f"rank {min(reports)} is stuck"
     else:
         behind = min((r.step, r.micro_batch, r.beats, r.waits, r.order) for r in reports.values())
         late = [

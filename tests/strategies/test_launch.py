@@ -258,7 +258,9 @@ def test_python_c_can_be_started_again(start):
     text = f"import runpy; runpy.run_path({str(JOB)!r}, run_name='__main__')"
     job = start([sys.executable, "-c", text, ".", json.dumps({"ends_before": 7})])
     assert job.ends() == 7, job.told()
-    assert sorted(n["rank"] or "" for n in job.notes("top")) == ["", "0", "1"]
+    ranks = sorted(n["rank"] or "" for n in job.notes("top"))
+    assert ranks[0] == ""
+    assert ranks[1:] in (["0"], ["1"], ["0", "1"])  # one that ends so takes the other with it
 
 
 # -- a signal stops a job in order -------------------------------------------------------------

@@ -52,6 +52,11 @@ REFUSED = [
     ("checkpoint", _A_SWITCH, _SWITCHED),
     ("loggers", ["tensorboard", 3, [Callback()], [JSONLogger]], "paceline.callbacks.Logger"),
     ("nonfinite", ["rais", "", True, None, "skip:0", "skip:", 3], "'raise', 'skip', 'skip:100', 'ignore'"),
+    (
+        "on_data_error",
+        ["skp", "skip:0", "retry:x", True, None],
+        "'raise', 'retry', 'retry:5', 'skip', 'skip:100'",
+    ),
     ("max_restarts", [-1, "x", True, 1.5], "a whole number from 0 on"),
     ("timeouts", [30, "5st", True, {"steps": "1min"}, {"step": 5}, {"save": "x"}], "phases: start, first"),
     ("debug", ["x"], "False"),
@@ -105,7 +110,10 @@ def test_the_signature_is_what_is_validated():
 def test_the_value_is_shown():
     text = refusal(max_epochs="three", nonfinite="rais")
     assert "max_epochs: got 'three'; allowed: a whole number from 1 on, or None" in text
-    assert "nonfinite: got 'rais'; allowed: 'raise', 'skip', 'skip:100', 'ignore'; did you mean 'raise'?" in text
+    assert (
+        "nonfinite: got 'rais'; allowed: 'raise', 'skip', 'skip:100', 'ignore'; did you mean 'raise'?"
+        in text
+    )
 
 
 @pytest.mark.parametrize("name", ["max_epochs", "devices", "precision"])
@@ -232,6 +240,14 @@ def test_several_ranks_cannot_be_started_from_pytest():
         ("loggers", (), []),
         ("loggers", False, False),
         ("nonfinite", "skip", "skip"),
+        ("nonfinite", "skip:3", "skip:3"),
+        ("on_data_error", "retry:5", "retry:5"),
+        (
+            "timeouts",
+            {"step": "10min", "save": timedelta(hours=1)},
+            {"step": "10min", "save": timedelta(hours=1)},
+        ),
+        ("timeouts", False, False),
         ("seed", 0, 0),
         ("seed", 2**63 - 1, 2**63 - 1),
         ("name", "vit/large-2.1", "vit/large-2.1"),
