@@ -63,10 +63,9 @@ class DataErrors:
         self._say = say
         self.left_out = self.repeated = 0
 
-    def repeats(self, error: Exception, tries: int) -> bool:
+    def repeats(self, error: Exception, tries: int, worker_died: bool) -> bool:
         """Whether a read that failed is to be done again."""
-        sample_is_bad = self.skips and not _DEAD.search(str(error))
-        if tries >= self.retries or sample_is_bad:
+        if tries >= self.retries or (self.skips and not worker_died):
             return False
         self.repeated += 1
         notes = "; ".join(getattr(error, "__notes__", []))
@@ -110,23 +109,27 @@ class DataErrors:
         self.left_out, self.repeated = state.get("left_out", 0), state.get("repeated", 0)
 
 
-def name_sample(error: Exception, iterator: Any, place_of: Callable[[int], str]) -> None:
+def name_sample(error: Exception, iterator: Any, place_of: Callable[[int], str]) -> bool:
     """Add to an error of reading which worker it came from, and what that was reading.
 
     Args:
         iterator: The DataLoader's.
         place_of: The sample that a worker, by its number, was at.
+
+    Returns:
+        Whether a worker has died.
     """
-    workers = getattr(iterator, "_workers", ())
-    if _DEAD.search(str(error)):
-        for number, worker in enumerate(workers):
-            if not worker.is_alive():
-                error.add_note(f"worker {number} {_how(worker.exitcode)}, {place_of(number)}")
-        return
+    dead = [(n, w) for n, w in enumerate(getattr(iterator, "_workers", ())) if not w.is_alive()]
+    # What a dead worker has in the queue already is fetched from its process, which is not there.
+    if dead and (_DEAD.search(str(error)) or isinstance(error, (OSError, EOFError))):
+        for number, worker in dead:
+            error.add_note(f"worker {number} {_how(worker.exitcode)}, {place_of(number)}")
+        return True
     found = _READING.findall(str(error))
     if found:
         worker_number = re.search(r"worker process (\d+)", str(error))
         error.add_note(f"worker {worker_number[1] if worker_number else '?'}, {found[-1]}")
+    return False
 
 
 def _how(code: int | None) -> str:

@@ -234,8 +234,8 @@ class MapFeed(Feed):
                     fix="a loader's __iter__ must give one batch for each batch of its batch sampler",
                 ) from None
             except Exception as error:
-                name_sample(error, self._iterator, self._place_of)
-                if not self._errors.repeats(error, tries):
+                worker_died = name_sample(error, self._iterator, self._place_of)
+                if not self._errors.repeats(error, tries, worker_died):
                     raise
             tries += 1
             vars(self._loader)["_iterator"] = None

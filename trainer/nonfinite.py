@@ -173,6 +173,7 @@ class Guard:
         seen, self._seen = self._seen, {}
         samples = self._samples(max(micro_batches, *(index + 1 for index in seen), 1))
         return {
+            "rank": self.trainer.rank_of(min(seen, default=0)),
             "losses": [seen[index] for index in sorted(seen)],
             "samples": [sample for index in sorted(seen) for sample in samples[index]],
             "all": [sample for part in samples for sample in part],
@@ -201,9 +202,9 @@ _FIX = (
 
 def _told(everyone: list[dict[str, Any]]) -> tuple[str, str]:
     """What is not finite, and on which rank and samples."""
-    for rank, one in enumerate(everyone):
+    for one in everyone:
         if one["losses"]:
-            return f"the loss is {one['losses'][0]}", f", rank {rank}" + _shown(one["samples"])
+            return f"the loss is {one['losses'][0]}", f", rank {one['rank']}" + _shown(one["samples"])
     if len(everyone) == 1:
         return "a gradient is not finite", _shown(everyone[0]["all"])
     parts = [f"rank {rank}{_shown(one['all'])}" for rank, one in enumerate(everyone)]

@@ -46,7 +46,7 @@ def find_origin(loop: TrainLoop, batches: list[Any], sizes: list[int], samples: 
         with suppress(PacelineError):  # a graph that was promised to be static averages always
             loop.strategy.synchronise_gradients(False)
         for index, batch in enumerate(batches):
-            watch.begin(batch, sizes[index], samples[index])
+            watch.begin(batch, sizes[index], samples[index], loop.trainer.rank_of(index))
             known, arguments = watch.found is not None, loop.arguments(batch, index - len(batches))
             with watch.watching():
                 _take(loop, watch, arguments)
@@ -54,16 +54,16 @@ def find_origin(loop: TrainLoop, batches: list[Any], sizes: list[int], samples: 
             if watch.found is not None and not known and loop.world == 1:
                 with forward_line(check_nan=True) as lines, suppress(RuntimeError):
                     _take(loop, None, arguments)
-                told, its_samples = watch.found
-                watch.found = ("; ".join([told, *(f"computed at {line}" for line in lines)]), its_samples)
+                told = "; ".join([watch.found[0], *(f"computed at {line}" for line in lines)])
+                watch.found = (told, *watch.found[1:])
         found = loop.strategy.gather(watch.found)
     except Exception as error:  # the others see their connection closed
         return Origin(f"when the step was run again: {type(error).__name__}: {error}"[:200])
     shown = {rank: one for rank, one in enumerate(found) if one is not None}
-    own = {rank: one for rank, one in shown.items() if not one[0].endswith(_AVERAGED)}
-    for rank, (told, its_samples) in own.items():
+    own = [one for one in shown.values() if _AVERAGED not in one[0]]
+    for told, its_samples, rank in own:
         return Origin(told, rank, its_samples)
-    for rank, (told, its_samples) in shown.items():
+    for told, its_samples, rank in shown.values():
         return Origin(told, rank, its_samples) if len(shown) == 1 else Origin(told)
     return Origin("it did not come again when the step was run once more: what is drawn was drawn anew")
 
@@ -107,12 +107,12 @@ class _Watch:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.found: tuple[str, list[Any]] | None = None
-        self._size, self._samples = 0, []  # type: tuple[int, list[Any]]
+        self.found: tuple[str, list[Any], int] | None = None
+        self._size, self._samples, self._rank = 0, [], 0  # type: tuple[int, list[Any], int]
 
-    def begin(self, batch: Any, size: int, samples: list[Any]) -> None:
-        """The next micro-batch."""
-        self._size, self._samples = size, samples
+    def begin(self, batch: Any, size: int, samples: list[Any], rank: int) -> None:
+        """The next micro-batch, of this rank."""
+        self._size, self._samples, self._rank = size, samples, rank
         for tensor in tensors_of(batch):
             self._look("the batch itself", tensor)
 
@@ -164,4 +164,4 @@ class _Watch:
         if finite is not None and finite.ndim and len(finite) == self._size == len(samples):
             bad = ~finite.reshape(len(samples), -1).all(1)
             samples = [sample for sample, is_bad in zip(samples, bad.tolist(), strict=True) if is_bad]
-        self.found = (told, samples)
+        self.found = (told, samples, self._rank)

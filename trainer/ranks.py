@@ -36,11 +36,16 @@ class Ranks:
     stop_signal: int | None = None
     agreement: Agreement | None = None
     watchdog: Watchdog
+    ranks_in_turn: int = 1
 
     @property
     def rank(self) -> int:
         """This process' number among all, from 0."""
         return self.strategy.environment.rank
+
+    def rank_of(self, micro_batch: int) -> int:
+        """The rank whose micro-batch it is, of the step under way: this one, except in a replay."""
+        return self.rank if self.ranks_in_turn == 1 else micro_batch % self.ranks_in_turn
 
     @property
     def is_global_zero(self) -> bool:

@@ -221,6 +221,7 @@ class _RanksInTurn(Single):
         self.world, self.order = world, order
         self.at_step = False
         self.losses: list[float] = []
+        self._before: dict[int, Any] = {}
         self._generators: list[Any] = [None] * world
         self._calls, self._first_index = 0, 0
 
@@ -262,6 +263,11 @@ class _RanksInTurn(Single):
     def _take(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         if not self.at_step:
             return step(*arguments)
+        batch = id(arguments[0])
+        if batch in self._before:  # once more, to see where it fails: with the same draws
+            set_full_state(self._before[batch], self.device)
+        else:
+            self._before[batch] = full_state(self.device)
         output = pdb.Pdb().runcall(step, *arguments) if self.order.debug else step(*arguments)
         loss = output["loss"] if isinstance(output, Mapping) else output
         if isinstance(loss, torch.Tensor):

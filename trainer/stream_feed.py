@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import PacelineError
 from .batch import checksum, count_samples
+from .data_errors import name_sample
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .order import BatchSizes, split
 from .placed_stream import PlacedStream
@@ -250,6 +251,9 @@ class StreamFeed(Feed):
         except StopIteration:
             self._spent = True
             return None
+        except Exception as error:
+            name_sample(error, self._iterator, lambda worker: "in the midst of its part of the stream")
+            raise
         return batch, count_samples(batch)
 
     def _gather(self, iterator: Iterator[Any], epoch: int) -> Step:
