@@ -110,7 +110,12 @@ def _schedules(trainer: Session, saved: list[dict[str, Any]]) -> list[str]:
     now = [type(s.scheduler).__name__ for s in trainer.optimization.schedules]
     then = [s["class"] for s in saved]
     if now == then:
-        return []
+        owners = [trainer.optimization.optimizer_of(s) for s in trainer.optimization.schedules]
+        return [
+            f"schedule {index}: optimizer {one['optimizer']}'s in the checkpoint, {owner}'s now"
+            for index, (one, owner) in enumerate(zip(saved, owners, strict=True))
+            if one.get("optimizer", owner) != owner
+        ]
     shown = [", ".join(names) or "none" for names in (then, now)]
     return [f"learning rate schedules: {shown[0]} in the checkpoint, {shown[1]} now"]
 

@@ -20,6 +20,7 @@ from . import snapshot
 from .announce import first_lines
 from .evaluation import EvaluationLoop
 from .fingerprint import sample_of_weights
+from .folder_lock import check_writable
 from .loop import TrainLoop
 from .module import is_overridden
 from .optimization import Optimization, read_configuration
@@ -170,6 +171,7 @@ def _settle_folder(trainer: Trainer, source: Path | None) -> None:
     folder = trainer.folder
     if folder is not None:
         trainer.on_rank_zero(lambda: trainer.lock.take(folder))
+        trainer.on_rank_zero(lambda: check_writable(folder / "checkpoints"))
         if trainer.is_global_zero:
             files.sweep(folder / "checkpoints")
         for callback in trainer.callbacks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import tempfile
 from pathlib import Path
 from typing import IO
 
@@ -39,7 +40,10 @@ class FolderLock:
             import fcntl
         except ImportError:
             return
-        file = (folder / ".lock").open("a+")
+        try:
+            file = (folder / ".lock").open("a+")
+        except OSError as error:
+            raise _not_writable(folder, error) from None
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -61,6 +65,32 @@ class FolderLock:
             _held_here.discard(folder)
             file.close()
         self._files.clear()
+
+
+def check_writable(folder: Path) -> None:
+    """See that files can be made in a folder, where it is there.
+
+    Raises:
+        PacelineError: where they cannot.
+    """
+    if not folder.is_dir():
+        return
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".staging-", dir=folder)
+        os.close(descriptor)
+        os.unlink(name)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:  # a full disk is told at a save, with the bytes it takes
+            raise _not_writable(folder, error) from None
+
+
+def _not_writable(folder: Path, error: OSError) -> PacelineError:
+    return PacelineError(
+        "the run folder cannot be written",
+        where=str(folder),
+        got=str(error),
+        fix="go on as the user whose run it is, or give resume= a checkpoint's path and another run_dir",
+    )
 
 
 def _held(folder: Path, owner: str) -> PacelineError:

@@ -39,6 +39,11 @@ class Optimization:
     optimizers: list[Optimizer] = field(default_factory=list)
     schedules: list[Schedule] = field(default_factory=list)
 
+    def optimizer_of(self, schedule: Schedule) -> int | None:
+        """Which optimizer a schedule sets the rate of; None where it does not say."""
+        its = getattr(schedule.scheduler, "optimizer", None)
+        return next((index for index, one in enumerate(self.optimizers) if one is its), None)
+
     def of_interval(self, interval: str) -> list[Schedule]:
         """The schedules that step per ``"epoch"`` or per ``"step"``."""
         return [s for s in self.schedules if s.interval == interval]

@@ -13,8 +13,9 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
@@ -28,8 +29,10 @@ from .verification import verify
 
 if TYPE_CHECKING:
     from .arguments import TrainerArguments
+    from .module import TrainModule
     from .trainer import Trainer
 
+T = TypeVar("T")
 _VARIABLE = "PACELINE_REPLAY"
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "PACELINE_JOB")
 _SHOWN = 8
@@ -59,7 +62,8 @@ class Replay:
     """What a step came to.
 
     Attributes:
-        losses: Of each micro-batch, in the order of ``samples``.
+        losses: Of each micro-batch, in the order of ``samples``; under manual optimization those that were
+            gone backward from.
         samples: The dataset indices in each micro-batch; rank by rank within each round of them.
         gradient_norm: Of all gradients together, before clipping.
     """
@@ -72,10 +76,13 @@ class Replay:
 
     def __str__(self) -> str:
         lines = [f"step {self.step} again, without its update: gradient norm {self.gradient_norm:.6g}"]
-        for index, (loss, samples) in enumerate(zip(self.losses, self.samples, strict=False)):
+        for index, (loss, samples) in enumerate(zip_longest(self.losses, self.samples, fillvalue=())):
             shown = ", ".join(map(str, samples[:_SHOWN])) + (", ..." if len(samples) > _SHOWN else "")
             place = f"rank {index % self.ranks}, micro-batch {index // self.ranks}"
-            lines.append(f"  {place}: loss {loss:.6g}" + (f", dataset indices {shown}" if shown else ""))
+            parts = [f"loss {loss:.6g}"] if loss != () else []
+            lines.append(
+                f"  {place}: " + ", ".join(parts + ([f"dataset indices {shown}"] if shown else []))
+            )
         return "\n".join(lines)
 
 
@@ -145,6 +152,7 @@ def alone(given: dict[str, Any], accelerator: str) -> dict[str, Any]:
 
 def replay(
     trainer: Trainer,
+    module: TrainModule,
     fit: Callable[[Trainer, Path | None], Any],
     order: Order,
 ) -> Replay:
@@ -158,6 +166,12 @@ def replay(
     """
     run = Path(order.run)
     source, world = _before(run, order.step)
+    if world > 1 and not module.automatic_optimization:
+        raise PacelineError(
+            "under manual optimization each rank steps by itself, which one device cannot do for several",
+            got=f"a run of {world} ranks",
+            fix="train on one device until the step fails there too, and replay that run",
+        )
     twin = type(trainer)(**alone(_given(trainer.settings), order.accelerator))
     ranks = _RanksInTurn(world, order)
     ranks.attach(twin.strategy.environment, twin.strategy.precision)
@@ -269,10 +283,19 @@ class _RanksInTurn(Single):
         else:
             self._before[batch] = full_state(self.device)
         output = pdb.Pdb().runcall(step, *arguments) if self.order.debug else step(*arguments)
-        loss = output["loss"] if isinstance(output, Mapping) else output
-        if isinstance(loss, torch.Tensor):
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if self._automatic and isinstance(loss, torch.Tensor):
             self.losses.append(loss.detach().item())
         return output
+
+    def setup(self, module: torch.nn.Module, build_optimizers: Callable[[], T]) -> T:
+        self._automatic = bool(getattr(module, "automatic_optimization", True))
+        return super().setup(module, build_optimizers)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        if self.at_step and not self._automatic:
+            self.losses.append(loss.item())
+        super().backward(loss)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         self._first_index += self._calls // self.world

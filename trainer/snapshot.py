@@ -103,7 +103,11 @@ def _whole_state(
         "ranks": strategy.gather(of_rank),
         "optimizers": numbers,
         "schedulers": [
-            {"class": type(s.scheduler).__name__, "state": s.scheduler.state_dict()}
+            {
+                "class": type(s.scheduler).__name__,
+                "optimizer": trainer.optimization.optimizer_of(s),
+                "state": s.scheduler.state_dict(),
+            }
             for s in trainer.optimization.schedules
         ],
         "precision": strategy.precision.state_dict(),

@@ -291,7 +291,7 @@ class Trainer(Session):
         def fit(trainer: Trainer, source: Path | None) -> Run:
             return trainer.fit(module, data[0], data[1], data[2], resume=source, allow=allow)
 
-        return replay(self, fit, order)
+        return replay(self, module, fit, order)
 
     def check_invariance(
         self,

@@ -73,8 +73,11 @@ class Verification:
     def _blocks_of_head(self, name: str) -> int:
         if not name.endswith(".safetensors"):
             return len(self.manifest["files"][name]["crc32"])
-        with (self._folder / name).open("rb") as file:
-            header = 8 + int.from_bytes(file.read(8), "little")
+        try:
+            with (self._folder / name).open("rb") as file:
+                header = 8 + int.from_bytes(file.read(8), "little")
+        except OSError as error:
+            raise CheckpointError(f"a file of {self._of} cannot be read", got=str(error)) from None
         return -(-header // int(self.manifest["block"]))
 
     def _compare_size(self, name: str) -> None:
