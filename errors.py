@@ -97,7 +97,8 @@ def show_users_frames_only() -> None:
 def _print_users_frames(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
     ours = isinstance(error, PacelineError) or getattr(error, "_crossed_fit", False)
     if not ours or os.environ.get("PACELINE_TRACEBACK") == "full":
-        sys.__excepthook__(kind, error, tb)
+        if not tell_launcher(error, "".join(traceback.format_exception(kind, error, tb)).rstrip()):
+            sys.__excepthook__(kind, error, tb)
         return
     if isinstance(error, KeyboardInterrupt):  # the run said how it ended
         return

@@ -88,15 +88,15 @@ def find_environment(
         )
     if len(ids) * num_nodes > 1 or restarts:
         hindrance = why_not_relaunch()
-        if hindrance is not None and devices == "auto" and num_nodes == 1:
+        if hindrance is not None and devices == "auto" and num_nodes == 1 and not restarts:
             ids = ids[:1]  # a notebook trains on one device
         elif hindrance is not None:
             raise PacelineError(
                 f"{hindrance}, so it cannot "
                 + ("be started again" if restarts else f"start {len(ids) * num_nodes} ranks"),
                 got=f"devices={devices!r}" + (f", num_nodes={num_nodes}" if num_nodes > 1 else ""),
-                fix="write the training as a script and run `python train.py`, or train on one device "
-                "with devices=1",
+                fix="write the training as a script and run `python train.py`, or train here with "
+                + ("max_restarts=0" if restarts else "devices=1, on one device"),
             )
     device = _numbered(kind, ids[0])
     several = len(ids) * num_nodes > 1

@@ -96,6 +96,8 @@ def note_failure(error: BaseException, told: str = "") -> bool:
 
 
 errors.tell_launcher = note_failure
+if job_folder() is not None:
+    errors.show_users_frames_only()  # the launcher prints what nobody catches
 
 
 def note_verdict(text: str) -> bool:

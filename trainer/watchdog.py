@@ -90,6 +90,7 @@ class Watchdog:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._from_step = -1
+        self._woken: set[int] = set()
         if not seconds:
             return
         self._main = threading.main_thread()
@@ -101,6 +102,8 @@ class Watchdog:
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
         """Another phase, until this ends."""
+        if phase == "step":
+            self._from_step = self._trainer.state.global_step
         before, self.phase = self.phase, phase
         self.beats += 1
         try:
@@ -121,8 +124,6 @@ class Watchdog:
         last = time.monotonic()
         while not self._closed.wait(self._every):
             state = self._trainer.state
-            if self.phase == "step" and self._from_step < 0:
-                self._from_step = state.global_step
             now = (self.phase, self.beats, state.global_step, state.batch_idx)
             if now != seen:
                 seen, last = now, time.monotonic()
@@ -174,7 +175,7 @@ class Watchdog:
         if trainer.folder is None:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
         if mine.rank == min(reports):
-            told = _told(reports, world, self.phase, waited, deadline, folder if trainer.folder else None)
+            told = self._told(reports, world, waited, deadline)
             trainer.run_log.say(told, console=False)
             if not note_verdict(told):
                 print(told, file=sys.stderr, flush=True)
@@ -216,10 +217,11 @@ class Watchdog:
             passed = time.monotonic() - start
             if len(reports) == self._trainer.world or passed > _ANSWER:
                 return reports
-            if passed > _WAKE and not woken:
+            if passed > _WAKE + self._every and not woken:
                 woken = True
+                self._woken = set(range(self._trainer.world)) - set(reports)
                 self._send(reports, signal.SIGCONT, signal.SIGUSR2)
-            if woken and passed > 2 * _WAKE:
+            if woken and passed > 2 * _WAKE + self._every:
                 self._collect(folder, reports)
                 return reports
             time.sleep(0.05)
@@ -241,6 +243,28 @@ class Watchdog:
                 with suppress(OSError):
                     os.kill(process, number)
 
+    def _told(self, reports: dict[int, Report], world: int, waited: float, deadline: float | None) -> str:
+        """Who is late, and where everybody was."""
+        silent = sorted(set(range(world)) - set(reports))
+        behind = min(_how_far(report) for report in reports.values())
+        late = [report.rank for report in reports.values() if _how_far(report) == behind]
+        if silent:
+            who = f"rank {', '.join(map(str, silent))} does not answer"
+        elif self._woken:
+            who = f"rank {', '.join(map(str, sorted(self._woken)))} is late, and had to be woken"
+        elif world == 1:
+            who = f"rank {late[0]} is stuck"
+        else:
+            who = f"rank {late[0]} is late" if len(late) == 1 else "no rank is behind the others"
+        limit = f", and {deadline:g} s are allowed" if deadline is not None else ""
+        lines = [f"{who}: no progress for {waited:.0f} s{limit} ({self.phase}); all ranks are ended"]
+        for report in sorted(reports.values())[:_SHOWN]:
+            waits = ", waiting for others" if report.waits else ""
+            lines.append(f"  rank {report.rank}: step {report.step + 1}, {report.doing}{waits}")
+        if self._trainer.folder is not None:
+            lines.append(f"  stacks: {self._folder()}")
+        return "\n".join(lines)
+
 
 def _read(folder: Path) -> dict[int, Report]:
     """What ranks have said so far."""
@@ -250,6 +274,11 @@ def _read(folder: Path) -> dict[int, Report]:
             report = Report(*json.loads(path.read_text()))
             reports[report.rank] = report
     return reports
+
+
+def _how_far(report: Report) -> tuple[int, int, int, bool, int]:
+    """Less is behind."""
+    return (report.step, report.micro_batch, report.beats, report.waits, report.order)
 
 
 # Parts of a step, from the outside in; which comes first is behind.
@@ -285,33 +314,3 @@ def _doing(frame: FrameType | None, doing: str) -> tuple[int, str, bool]:
         doing += f", {code.co_filename}:{users[-1].f_lineno} in {code.co_name}"
     waits = any("torch/distributed" in f.f_code.co_filename for f in frames)
     return order, doing, waits
-
-
-def _told(
-    reports: dict[int, Report],
-    world: int,
-    phase: str,
-    waited: float,
-    deadline: float | None,
-    folder: Path | None,
-) -> str:
-    """Who is late, and where everybody was."""
-    silent = sorted(set(range(world)) - set(reports))
-    limit = f", and {deadline:g} s are allowed ({phase})" if deadline is not None else f" ({phase})"
-    if silent:
-        who = f"rank {', '.join(map(str, silent))} does not answer"
-    elif world == 1:
-        who = f"rank {min(reports)} is stuck"
-    else:
-        behind = min((r.step, r.micro_batch, r.beats, r.waits, r.order) for r in reports.values())
-        late = [
-            r.rank for r in reports.values() if (r.step, r.micro_batch, r.beats, r.waits, r.order) == behind
-        ]
-        who = f"rank {late[0]} is late" if len(late) == 1 else "no rank is behind the others"
-    lines = [f"{who}: no progress for {waited:.0f} s{limit}; all ranks are ended"]
-    for report in sorted(reports.values())[:_SHOWN]:
-        waits = ", waiting for others" if report.waits else ""
-        lines.append(f"  rank {report.rank}: step {report.step + 1}, {report.doing}{waits}")
-    if folder is not None:
-        lines.append(f"  stacks: {folder}")
-    return "\n".join(lines)
