@@ -102,12 +102,16 @@ class Save:
             for call in followers:
                 call()
 
-    def wait(self) -> None:
-        """Wait until it is written, with what follows it, or has failed."""
+    def wait(self, patience: float | None = None) -> None:
+        """Wait until it is written, with what follows it, or has failed.
+
+        Args:
+            patience: The most seconds; None: as long as it takes.
+        """
         faultpoint("save.wait")
         self._finish_copy()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(patience)
             self._thread = None
 
 
@@ -203,17 +207,21 @@ class CheckpointWriter:
         self.copying = False
         self._copy.finish()
 
-    def wait(self) -> Exception | None:
-        """Wait for the checkpoint under way. Its error, which stays with it."""
+    def wait(self, patience: float | None = None) -> Exception | None:
+        """Wait for the checkpoint under way. Its error, which stays with it.
+
+        Args:
+            patience: The most seconds; None: as long as it takes.
+        """
         save, self._under_way = self._under_way, None
         if save is None:
             return None
-        save.wait()
+        save.wait(patience)
         return save.error
 
-    def close(self) -> Exception | None:
+    def close(self, patience: float | None = None) -> Exception | None:
         """``wait``, and free the copies."""
-        error = self.wait()
+        error = self.wait(patience)
         self._copy = HostCopy()
         return error
 

@@ -28,6 +28,7 @@ from torch.utils.data import (
     default_convert,
     get_worker_info,
 )
+from torch.utils.data._utils import signal_handling
 
 from .data_errors import Samples
 from .placed_stream import PlacedStream, watch_worker
@@ -232,9 +233,14 @@ def end_workers(iterator: Any, for_good: bool = True) -> None:
 
 def open_iterator(loader: DataLoader[Any]) -> Any:
     """``iter(loader)``; a worker that dies is an error of the read that needs it, not of any moment."""
-    iterator = iter(loader)
-    if getattr(iterator, "_worker_pids_set", False):  # else torch raises out of a handler of SIGCHLD
-        torch._C._remove_worker_pids(id(iterator))
+    usual = signal_handling._set_worker_pids
+    # With the workers' ids torch raises out of a handler of SIGCHLD, wherever the main thread is.
+    signal_handling._set_worker_pids = lambda *ids: None
+    try:
+        iterator = iter(loader)
+    finally:
+        signal_handling._set_worker_pids = usual
+    if getattr(iterator, "_worker_pids_set", False):
         iterator._worker_pids_set = False  # type: ignore[attr-defined]
     return iterator
 

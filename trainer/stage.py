@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 
+_PATIENCE = 3.0
+
+
 @contextmanager
 def stage(trainer: Trainer, name: str, module: Any, datamodule: Any) -> Iterator[None]:
     """One ``fit``, ``validate``, ``test`` or ``predict``. What is raised inside is told, once.
@@ -102,7 +105,9 @@ def attach(strategy: Strategy, settings: Any, environment: Environment, precisio
 def _close(trainer: Trainer, failed: BaseException | None) -> None:
     for feed in trainer.feeds:
         feed.close()
-    unsaved = trainer.writer.close()
+    # A rank that failed is not waited for by the others' updates, and so not by their part of a save.
+    parted = failed is not None and trainer.world > 1
+    unsaved = trainer.writer.close(_PATIENCE if parted else None)
     if unsaved is not None and failed is not None and unsaved is not failed:
         failed.add_note(f"a checkpoint failed too: {unsaved}")
     trainer.lock.release()

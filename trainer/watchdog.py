@@ -251,13 +251,14 @@ class Watchdog:
         if silent:
             who = f"rank {', '.join(map(str, silent))} does not answer"
         elif self._woken:
-            who = f"rank {', '.join(map(str, sorted(self._woken)))} is late, and had to be woken"
+            who = f"rank {', '.join(map(str, sorted(self._woken)))} is late"
         elif world == 1:
             who = f"rank {late[0]} is stuck"
         else:
             who = f"rank {late[0]} is late" if len(late) == 1 else "no rank is behind the others"
         limit = f", and {deadline:g} s are allowed" if deadline is not None else ""
         lines = [f"{who}: no progress for {waited:.0f} s{limit} ({self.phase}); all ranks are ended"]
+        lines += ["  it did not answer until it was woken"] * bool(self._woken)
         for report in sorted(reports.values())[:_SHOWN]:
             waits = ", waiting for others" if report.waits else ""
             lines.append(f"  rank {report.rank}: step {report.step + 1}, {report.doing}{waits}")

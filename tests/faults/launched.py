@@ -1,0 +1,121 @@
+"""Runs commands with all they start, until nothing of them is left; tests read what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+JOB = Path(__file__).with_name("failing_job.py")
+MARK = "PACELINE_TEST_MARK"
+SECONDS = 60  # what any job may take on a machine that is busy
+GONE = 5  # what is left behind a job that has ended may take
+LAUNCHERS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "GROUP_",
+    "MASTER_",
+    "PET_",
+    "SLURM_",
+    "TORCHELASTIC_",
+    "PACELINE_",
+)
+
+
+class Outcome:
+    """What became of a command.
+
+    Attributes:
+        code: Its exit code; None where it had to be ended.
+        ended: When it was.
+        left: Command lines of what outlived it.
+    """
+
+    def __init__(self, folder: Path, command: list[Any], env: dict[str, str]) -> None:
+        self.folder, self._mark = folder, uuid.uuid4().hex
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            process = subprocess.Popen(
+                list(map(str, command)),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=folder,
+                env=kept | {"OMP_NUM_THREADS": "1", MARK: self._mark} | env,
+                start_new_session=True,
+            )
+        try:
+            self.code = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            self.code = None
+        self.ended = time.time()
+        deadline = time.monotonic() + (GONE if self.code is not None else 0)
+        while (found := self._alive()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.left = list(found.values())
+        for one in found:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        process.wait(10)
+
+    def _alive(self) -> dict[psutil.Process, str]:
+        found = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                ours = process.environ().get(MARK) == self._mark
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found[process] = " ".join(process.cmdline())
+        return found
+
+    def notes(self, what: str, **values: Any) -> list[dict[str, Any]]:
+        """What the job noted of that kind, with these values."""
+        return notes(self.folder, what, **values)
+
+    def errors(self) -> list[str]:
+        """The lines of its standard error."""
+        return (self.folder / "err").read_text().splitlines()
+
+    def told(self) -> str:
+        """All it printed, for a test that fails."""
+        out, err = (self.folder / "out").read_text(), (self.folder / "err").read_text()
+        return f"exit code {self.code}\n{out[-3000:]}\n{err[-6000:]}"
+
+    def seconds(self) -> float:
+        """From the last thing that happened to a rank to the end of it all."""
+        return self.ended - self.notes("meets")[-1]["time"]
+
+
+def notes(folder: Path, what: str, **values: Any) -> list[dict[str, Any]]:
+    """The notes of that kind, with these values, that a job left in its folder."""
+    path = folder / "notes"
+    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    wanted = {"what": what} | values
+    return [one for one in found if all(one.get(key) == value for key, value in wanted.items())]
+
+
+def run(folder: Path, options: dict[str, Any], through: tuple[str, ...] = (), **env: str) -> Outcome:
+    """Run the job with these options, to its end.
+
+    Args:
+        through: What starts it: modules with their arguments; () for the script itself.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return Outcome(folder, [sys.executable, *through, JOB, json.dumps(options)], env)
+
+
+def side_by_side(folder: Path, work: dict[str, Callable[[Path], Any]], at_once: int) -> dict[str, Any]:
+    """Do all of it, so many at once, each in a folder of its name: most of what they take is waiting."""
+    with ThreadPoolExecutor(at_once) as pool:
+        found = {name: pool.submit(one, folder / name.replace(" ", "-")) for name, one in work.items()}
+        return {name: one.result() for name, one in found.items()}
