@@ -1,0 +1,467 @@
+"""Runs that signals come into: many fits in one process, or one in a process that is left alone with it.
+
+python signals_job.py FOLDER
+
+Reads orders, a line of JSON each, and answers each with one. ``{"do": CASE, "in": FOLDER, "with": {},
+"env": {}}`` forks a process that does one of the functions of CASES and ends as a script ends; the answer
+is its id. ``{"wait": ID, "for": SECONDS}`` is answered with how it ended: an exit code, a signal's number
+below 0, None where it had to be killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from crash_job import digest, files, warm_up
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from paceline import Trainer, TrainModule
+from paceline.callbacks import Callback, Checkpoint, EarlyStopping, JSONLogger
+from paceline.faultpoints import Fault, arm
+from paceline.trainer import agreement
+from paceline.trainer.verification import verify
+
+SAMPLES, BATCH, EPOCHS = 22, 4, 2  # 6 steps an epoch; the last has two samples
+SECONDS = 60  # for a fit among many; then all stacks are written and the process ends
+NEVER = 10**9
+TIMED = ("time", "perf/samples_per_second")
+
+
+class Samples(Dataset):
+    """Numbers, each drawn upon as it is read.
+
+    Args:
+        stuck: The sample whose read sends SIGTERM to the process that trains, and then takes an hour.
+    """
+
+    def __init__(self, count: int = SAMPLES, stuck: int | None = None) -> None:
+        self.count, self.stuck, self.main = count, stuck, os.getpid()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == self.stuck:
+            os.kill(self.main, signal.SIGTERM)
+            time.sleep(3600)
+        return torch.tensor([float(index), torch.rand(()).item()])
+
+
+class Stream(IterableDataset):
+    """The same samples, which only come one behind the other."""
+
+    def __init__(self, stuck: int | None = None) -> None:
+        self.samples = Samples(SAMPLES, stuck)
+
+    def __iter__(self):
+        return (self.samples[index] for index in range(SAMPLES))
+
+
+class Net(TrainModule):
+    """Draws in dropout, and remembers what each step was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.drop, self.last = nn.Linear(2, 6), nn.Dropout(0.3), nn.Linear(6, 1)
+        self.seen: list[Any] = []
+
+    def training_step(self, batch):
+        self.seen.append([self.global_step, batch[:, 0].int().tolist()])
+        self.log("drawn", torch.rand(()))
+        return self.last(self.drop(self.first(batch / 10))).square().mean()
+
+    def validation_step(self, batch):
+        self.log("loss", self.last(self.first(batch / 10)).square().mean())
+
+    test_step = validation_step
+
+    def predict_step(self, batch):
+        return self.last(self.first(batch))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+# -- many fits in one process --------------------------------------------------------------------
+
+
+class Series:
+    """Fits of one setting, and the faults that come into them.
+
+    Args:
+        strategy: Its name; None for one device.
+        places: The names of places for faults, all that there are.
+        chosen: Those of them at which something is to happen; None for each that is passed.
+        often: Let it happen at a middle and at the last passing, not at a middle one alone.
+        workers: Processes that read the data.
+        at_each_step: Let ranks agree in every step, not twice a second, as though steps took long.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        strategy: str | None,
+        places: list[str],
+        chosen: list[str] | None = None,
+        often: bool = False,
+        workers: int = 0,
+        at_each_step: bool = True,
+    ) -> None:
+        self.folder, self.name, self.strategy, self.places = folder, name, strategy, places
+        self.chosen, self.often, self.workers = chosen, often, workers
+        self.rank, self.world = int(os.environ.get("RANK", 0)), 2 if strategy else 1
+        agreement._SECONDS = 0.0 if at_each_step else 0.5
+
+    def trainer(self, place: Path) -> Trainer:
+        ranks = {"devices": 2, "strategy": self.strategy} if self.strategy else {}
+        callbacks = [JSONLogger(), EarlyStopping("val/loss", patience=9), Checkpoint(3, monitor="val/loss")]
+        return Trainer(
+            run_dir=place, name="n", accelerator="cpu", progress=False, loggers=False, seed=5, log_every=2,
+            validate_every="4st", max_epochs=EPOCHS, callbacks=callbacks, **ranks,
+        )  # fmt: skip
+
+    def loader(self, data: Any, size: int = BATCH, **options: Any) -> DataLoader:
+        return DataLoader(data, size // self.world, num_workers=self.workers, **options)
+
+    def attempt(self, place: Path, faults: list[Fault], data: Any = None, resume: str = "auto") -> Any:
+        """One fit, and how it ended."""
+        data = Samples() if data is None else data
+        shuffle = {} if isinstance(data, IterableDataset) else {"shuffle": True}
+        trainer, module = self.trainer(place), Net()
+        Notes(place).write("joined")
+        loaders = self.loader(data, **shuffle), self.loader(Samples(6), 2)
+        found = self.end_of(lambda: trainer.fit(module, *loaders, resume=resume), faults)
+        newest = files.finished(place / "n/1/checkpoints")[-1:]
+        return found | {
+            "step": trainer.global_step,
+            "seen": module.seen,
+            "newest": [path.name for path in newest],
+            "asked": trainer.stop_asked,
+        }
+
+    def end_of(self, run: Any, faults: list[Fault]) -> dict[str, Any]:
+        """Do it while the faults are armed: the exit code, or what was raised."""
+        if faults:
+            arm(*faults)
+        end: Any = "done"
+        began = time.monotonic()
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        try:
+            run()
+        except SystemExit as stopped:
+            end = stopped.code
+        except BaseException as error:
+            end = f"{type(error).__name__}: {error}"
+        faulthandler.cancel_dump_traceback_later()
+        arm()
+        return {"end": end, "took": time.monotonic() - began}
+
+    def case(self, name: str, attempts: list[list[Fault]], data: Any = None, **about: Any) -> None:
+        """Attempts until the run is done; what came of it is a line in FOLDER/cases-RANK.jsonl."""
+        place = self.folder / self.name / name
+        place.mkdir(parents=True, exist_ok=True)
+        found: list[Any] = []
+        about["signals"] = sum(map(bool, attempts)) + name.startswith("stuck")
+        for number, faults in enumerate(attempts):
+            given = data if number == 0 else type(data)() if data is not None else None
+            found.append(self.attempt(place, faults, given))
+            if self.rank == 0 and number == about["signals"]:
+                about["final"] = final(place / "n/1")
+        if self.rank == 0:
+            about["at last"] = final(place / "n/1")
+        about |= {"series": self.name, "case": name, "rank": self.rank, "attempts": found}
+        self.note(about)
+
+    def note(self, about: dict[str, Any]) -> None:
+        with (self.folder / f"cases-{self.rank}.jsonl").open("a") as file:
+            file.write(json.dumps(about) + "\n")
+
+    def run(self) -> None:
+        """A run that nothing happens to, which counts the places; then the others."""
+        counters = [Fault(place, "SIGTERM", NEVER) for place in self.places]
+        arm(*counters)
+        self.case("whole", [[]])
+        passed = {fault.place: fault.passed for fault in counters if fault.passed}
+        self.note({"series": self.name, "rank": self.rank, "passed": passed})
+        everywhere = [passed] * self.world
+        if self.world > 1:
+            dist.all_gather_object(everywhere, passed)
+        for place in passed if self.chosen is None else self.chosen:
+            for rank, times in enumerate(everywhere):
+                count = times.get(place, 0)  # rank 0 alone seals a checkpoint
+                middle = count // 2 + 1
+                for at in sorted({middle, count} if self.often else {middle} if count else ()):
+                    attempts = [[Fault(place, "SIGTERM", at, rank)], []]
+                    if at == count > 1:
+                        attempts += [[]]  # a run that is at its end already
+                    self.case(f"{place} {at} on {rank}", attempts, place=place)
+
+    def resumed(self) -> None:
+        """A signal while a resumed run starts."""
+        for place in [place for place in self.places if place.startswith("start.")]:
+            first, again = Fault("step.end", "SIGTERM", 5, 0), Fault(place, "SIGTERM", 1, self.world - 1)
+            self.case(f"again {place}", [[first], [again], []])
+
+    def stuck(self) -> None:
+        """A signal while a batch is waited for that does not come."""
+        self.case("stuck", [[], []], Samples(SAMPLES, stuck=13))
+        if not self.workers:
+            self.case("whole stream", [[]], Stream())
+            self.case("stuck stream", [[], []], Stream(stuck=13))
+
+    def evaluations(self) -> None:
+        """The same in validate, test and predict that are called by themselves."""
+        for kind in ("validate", "test", "predict"):
+            counters = [Fault(place, "SIGTERM", NEVER) for place in self.places]
+            self.evaluate(kind, "whole", counters)
+            for fault in [fault for fault in counters if fault.place.startswith(kind) and fault.passed]:
+                for rank in range(self.world):
+                    at = fault.passed // 2 + 1
+                    self.evaluate(kind, fault.place, [Fault(fault.place, "SIGTERM", at, rank)], rank)
+
+    def evaluate(self, kind: str, case: str, faults: list[Fault], to: int = 0) -> None:
+        trainer, module = self.trainer(self.folder / "evaluated"), Net()
+        loader = self.loader(Samples(12), 2)
+        found = self.end_of(lambda: getattr(trainer, kind)(module, loader), faults)
+        found["passed"] = {fault.place: fault.passed for fault in faults if fault.passed}
+        about = {"series": self.name, "kind": kind, "case": f"{case} on {to}", "rank": self.rank}
+        self.note(about | found)
+
+
+def final(run: Path) -> dict[str, Any]:
+    """All that must be the same: tensors, counters, generators, rows of values."""
+    newest = files.finished(run / "checkpoints")[-1]
+    verify(newest)
+    tensors: dict[str, list[str]] = {}  # which rank writes what may be another one behind a resume
+    for path in newest.glob("*.safetensors"):
+        for name, value in digest(load_file(path)).items():
+            tensors[name] = sorted([*tensors.get(name, []), value])
+    state = json.loads((newest / "state.json").read_text())
+    del state["counters"]["elapsed"]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [{name: value for name, value in row.items() if name not in TIMED} for row in rows]
+    kept = {part: state[part] for part in ("counters", "ranks")}
+    return {"name": newest.name, "tensors": tensors, "state": kept, "rows": rows}
+
+
+def series(folder: Path, each: list[list[Any]]) -> None:
+    """Several of them: what to do, and the arguments of a Series."""
+    for verbs, arguments in each:
+        one = Series(folder, **arguments)
+        for verb in verbs:
+            getattr(one, verb)()
+
+
+# -- one run in a process of its own -------------------------------------------------------------
+
+
+class Notes(Callback):
+    """What a run came to, in files that a test waits for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, what: str, **about: Any) -> None:
+        path = self.folder / f"{what}-{os.environ.get('RANK', 0)}"
+        path.with_suffix(".new").write_text(json.dumps(about | {"at": time.time()}))
+        path.with_suffix(".new").replace(path)
+
+    def on_step_end(self, trainer):
+        if trainer.global_step == 3:
+            self.write("trains")
+
+    def on_fit_end(self, trainer):
+        self.write("end", step=trainer.global_step)
+
+
+class Busy(Net):
+    """Steps that take a little while, until one never ends.
+
+    Args:
+        stuck: ``"asleep"``: in Python; ``"outside"``: in a call that hears of no signal.
+    """
+
+    def __init__(self, notes: Notes, stuck: str) -> None:
+        super().__init__()
+        self.notes, self.stuck = notes, stuck
+
+    def training_step(self, batch):
+        time.sleep(0.01)
+        if self.global_step == 4 and self.stuck:
+            workers = [int(child) for child in children(os.getpid())]
+            self.notes.write("stuck", workers=workers)
+            if self.stuck == "asleep":
+                time.sleep(3600)
+            elif self.stuck == "outside":
+                mutex, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+                library.pthread_mutex_lock(mutex)
+                library.pthread_mutex_lock(mutex)  # which nobody lets go of
+            elif self.stuck == "collective":
+                dist.all_reduce(torch.ones(1))  # the other rank never comes
+        return super().training_step(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+def children(process: int) -> list[str]:
+    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
+
+
+def train(folder: Path, stuck: list[str] | None = None, workers: int = 0, save: bool = False) -> None:
+    """Train until a signal comes.
+
+    Args:
+        stuck: By rank, what of Busy's; "" for nothing.
+        save: Write a checkpoint behind each step.
+    """
+    notes, rank = Notes(folder), int(os.environ.get("RANK", 0))
+    ranks = {"devices": 2, "strategy": "ddp"} if "RANK" in os.environ else {}
+    trainer = Trainer(
+        run_dir=folder, name="n", accelerator="cpu", progress=False, loggers=False, max_epochs=NEVER,
+        callbacks=[notes, Checkpoint(1 if save else NEVER)], **ranks,
+    )  # fmt: skip
+    module = Busy(notes, (stuck or ["", ""])[rank])
+    data = Samples(4000)  # an epoch that no test comes to the end of
+    trainer.fit(module, DataLoader(data, BATCH, shuffle=True, num_workers=workers))
+    notes.write("behind")
+
+
+def evaluate(folder: Path, kind: str) -> None:
+    """Evaluate, and be sent SIGTERM in the midst of it."""
+    arm(Fault(f"{kind}.batch", "SIGTERM", 2))
+    trainer = Trainer(run_dir=folder, accelerator="cpu", progress=False, loggers=False)
+    getattr(trainer, kind)(Net(), DataLoader(Samples(), BATCH))
+    Notes(folder).write("behind")
+
+
+class Failing(Callback):
+    """Fails again when the run has failed."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes, self.calls = notes, 0
+
+    def on_exception(self, trainer, error):
+        self.calls += 1
+        self.notes.write("failed", error=type(error).__name__, calls=self.calls)
+        raise OSError("in on_exception")
+
+    def on_teardown(self, trainer):
+        raise OSError("in on_teardown")
+
+
+class Closed(Callback):
+    """Behind one that fails."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes, self.calls = notes, 0
+
+    def on_exception(self, trainer, error):
+        self.calls += 1
+
+    def on_teardown(self, trainer):
+        self.notes.write("closed", calls=self.calls)
+
+
+class Raises(Net):
+    """Fails on rank 1, or on the only one, behind so many steps."""
+
+    def __init__(self, behind: int) -> None:
+        super().__init__()
+        self.behind = behind
+
+    def training_step(self, batch):
+        trainer = self.trainer
+        if self.global_step == self.behind and trainer.rank == trainer.world - 1:
+            raise ArithmeticError("in the user's step")
+        return super().training_step(batch)
+
+
+def fail(folder: Path, behind: int) -> None:
+    """Train until the module fails; a checkpoint is begun behind each third step."""
+    notes = Notes(folder)
+    ranks = {"devices": 2, "strategy": "ddp"} if "RANK" in os.environ else {}
+    trainer = Trainer(
+        run_dir=folder, name="n", accelerator="cpu", progress=False, loggers=[JSONLogger()], max_epochs=9,
+        callbacks=[notes, Failing(notes), Closed(notes), Checkpoint(3)], **ranks,
+    )  # fmt: skip
+    trainer.fit(Raises(behind), DataLoader(Samples(), BATCH), DataLoader(Samples(6), 2))
+
+
+def attempt(folder: Path, strategy: str | None, faults: list[list[Any]]) -> None:
+    """One attempt at a run that is stopped again and again; notes when it came to its end.
+
+    Args:
+        faults: Arguments of Fault.
+    """
+    one = Series(folder, "soak", strategy, [])
+    found = one.attempt(folder, [Fault(*fault) for fault in faults])
+    if found["end"] == "done":
+        newest = max((folder / "n").iterdir(), key=lambda run: int(run.name))
+        Notes(folder).write("done", final=final(newest))
+    elif found["end"] != 143:
+        raise RuntimeError(found["end"])
+    sys.exit(0 if found["end"] == "done" else found["end"])
+
+
+CASES = {function.__name__: function for function in (series, train, evaluate, fail, attempt)}
+
+
+def serve(answers: Any) -> Any:
+    """Answer orders; in a process that was forked, what it is to do."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "wait" in order:
+            print(json.dumps(end_of(order["wait"], order["for"])), file=answers, flush=True)
+            continue
+        process = os.fork()
+        if process == 0:
+            return order
+        print(process, file=answers, flush=True)
+    return None
+
+
+def end_of(process: int, seconds: float) -> int | None:
+    deadline = time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.killpg(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return None
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a trainer says is no answer
+    warm_up(Path(sys.argv[1]) / "warm", 2)
+    order = serve(answers)
+    if order is not None:
+        os.setsid()
+        folder = Path(order["in"])
+        folder.mkdir(parents=True, exist_ok=True)
+        output = os.open(folder / f"output-{os.getpid()}", os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.update(order.get("env", {}))
+        CASES[order["do"]](folder, **order.get("with", {}))
