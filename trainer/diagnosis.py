@@ -43,7 +43,7 @@ def explain(error: BaseException, trainer: Session) -> None:
         pass  # it says what there is to say
     elif is_out_of_memory(error):
         error.add_note(f"in {trainer.place}" if evaluation is None else f"in {trainer.stage}")
-        for note in memory_notes(trainer):
+        for note in memory_notes(trainer, training=evaluation is None):
             error.add_note(note)
         snapshot = write_snapshot(trainer)
         if snapshot is not None:

@@ -23,8 +23,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def memory_notes(trainer: Session) -> list[str]:
-    """What this run holds, and what would need less, most likely to help first."""
+def memory_notes(trainer: Session, training: bool) -> list[str]:
+    """What this run holds, and what would need less, most likely to help first.
+
+    Args:
+        training: It ran out in a step of training, not in an evaluation.
+    """
     module, strategy = trainer.module, trainer.strategy
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
     gradients = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
@@ -39,7 +43,7 @@ def memory_notes(trainer: Session) -> list[str]:
         f"memory: parameters {shown_size(parameters)}, gradients {shown_size(gradients)}, optimizer "
         f"{shown_size(moments)}; {_in_use(strategy.device)}"
     )
-    return [held, "try: " + "; ".join(_ways(trainer))]
+    return [held, "try: " + "; ".join(_ways(trainer, training))]
 
 
 def _in_use(device: torch.device) -> str:
@@ -52,14 +56,16 @@ def _in_use(device: torch.device) -> str:
     return f"on {device}"
 
 
-def _ways(trainer: Session) -> list[str]:
+def _ways(trainer: Session, training: bool) -> list[str]:
     strategy, plan, ways = trainer.strategy, trainer.strategy.plan, []
-    if plan.samples and plan.micro_batch is not None and plan.micro_batch > 1:
+    if not training or not trainer.module.automatic_optimization:
+        ways.append("a smaller batch_size of this DataLoader")
+    elif plan.samples and plan.micro_batch is not None and plan.micro_batch > 1:
         ways.append(
             f"DataLoader(batch_size={plan.micro_batch // 2}) and "
             f"Trainer(global_batch_size={plan.samples}), half at once in the same steps"
         )
-    if not strategy.activation_checkpointing:
+    if training and not strategy.activation_checkpointing:
         ways.append(f"strategy={type(strategy).__name__}(activation_checkpointing=True)")
     if strategy.precision.compute_dtype == torch.float32:
         ways.append('precision="bf16"')

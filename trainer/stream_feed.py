@@ -194,6 +194,9 @@ class StreamFeed(Feed):
         self._iterator = open_iterator(self._source) if self._loader else iter(self._source)
         try:
             yield from self._iterator
+        except Exception as error:
+            name_sample(error, self._iterator, lambda worker: "in the midst of its part of the stream")
+            raise
         finally:
             end_workers(self._iterator, for_good=False)
             self._iterator = None
@@ -251,9 +254,6 @@ class StreamFeed(Feed):
         except StopIteration:
             self._spent = True
             return None
-        except Exception as error:
-            name_sample(error, self._iterator, lambda worker: "in the midst of its part of the stream")
-            raise
         return batch, count_samples(batch)
 
     def _gather(self, iterator: Iterator[Any], epoch: int) -> Step:

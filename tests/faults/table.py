@@ -16,8 +16,6 @@ PAGE = TESTS.parent / "docs" / "reliability.md"
 ROWS = runpy.run_path(str(Path(__file__).with_name("rows.py")))["ROWS"]
 
 # Rows of which a part has no test yet.
-_TO_COME = {20}
-
 _INTRODUCTION = """# Reliability: faults, and the tests that inject them
 
 Every promise about failures has a test that makes the failure happen, on a CPU, with two real ranks where
@@ -50,9 +48,7 @@ def page() -> str:
     found = marked()
     lines = ["| # | fault | what happens | shown by |", "|---|---|---|---|"]
     for row in ROWS:
-        shown = [f"`{test}`" for test in found[row.number]] + ["*not all of it yet*"] * (
-            row.number in _TO_COME
-        )
+        shown = [f"`{test}`" for test in found[row.number]]
         lines.append(f"| {row.number} | {row.fault} | {row.outcome} | {'<br>'.join(shown)} |")
     made = "The table is written by `python tests/faults/table.py`, from the marks on the tests.\n"
     return "\n".join([_INTRODUCTION, made, *lines]) + "\n"

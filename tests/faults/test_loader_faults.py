@@ -95,12 +95,8 @@ def test_of_a_batch_sampler_the_worker_is_named(tmp_path):
 
 
 @pytest.mark.fault(21)
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param("a stream", marks=pytest.mark.xfail(strict=True, reason="it is told by torch alone"))],
-)
-def test_of_a_stream_the_worker_is_named(tmp_path, kind):
-    error, _, _ = fails(tmp_path, loaders(kind, 2, "kill"), RuntimeError)
+def test_of_a_stream_the_worker_is_named(tmp_path):
+    error, _, _ = fails(tmp_path, loaders("a stream", 2, "kill"), RuntimeError)
     assert "was killed by SIGKILL" in told(error)
 
 

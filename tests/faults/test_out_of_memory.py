@@ -109,7 +109,6 @@ def test_only_what_this_run_can_do_is_told(tmp_path):
 
 
 @pytest.mark.fault(29)
-@pytest.mark.xfail(strict=True, reason="global_batch_size is refused there, and told all the same")
 def test_under_manual_optimization_no_global_batch_size_is_told(tmp_path):
     notes, _, _ = fails(tmp_path, job.Manual("forward"))
     assert "memory: parameters 8 kB" in notes
@@ -129,7 +128,6 @@ def test_a_pass_without_training_is_told_too(tmp_path, what):
 
 
 @pytest.mark.fault(29)
-@pytest.mark.xfail(strict=True, reason="the training's batch size is told")
 def test_of_a_validation_within_a_fit_the_trainings_batch_size_is_not_told(tmp_path):
     trainer, _ = job.start(tmp_path)
     with pytest.raises(torch.OutOfMemoryError) as raised:
