@@ -1,7 +1,7 @@
 """What looking for signals and for numbers that are not finite costs a step, on one CPU rank.
 
-The same run with nonfinite="raise" and "ignore", in turn, on ready batches; and an iteration with and without
-the look for a signal. Prints a table; ``--json FILE`` writes it.
+The same run with nonfinite="raise" and "ignore", in turn, on ready batches; and an iteration with and
+without the look for a signal. Prints a table; ``--json FILE`` writes it.
 """
 
 from __future__ import annotations
