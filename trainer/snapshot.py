@@ -234,7 +234,9 @@ def _load_rank(
     if trainer.is_global_zero:
         trainer.train_store.load_state_dict(logged)
         set_full_state(ranks[0]["rng"], device)
-    if len(ranks) == trainer.ranks_in_turn:
+    if 1 < trainer.ranks_in_turn == len(ranks):
+        if same_data:
+            trainer.load_feed_state(ranks[0]["data"])
         return []
     inexact = (
         f"the checkpoint is of {len(ranks)} rank{'s' if len(ranks) > 1 else ''}: what is drawn inside the "
