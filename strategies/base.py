@@ -51,6 +51,7 @@ class Strategy(ABC):
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         debug: Check that all ranks call the same collective before each of ours.
         holds_less: The argument that chooses a strategy with less in each device's memory; None: this one.
+        patience: Seconds that a collective may take; None is torch's default.
         holds_back: Whether an update with gradients that are not finite is to be left out.
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
         say: Takes a line for the user; the Trainer puts its own here.
@@ -62,6 +63,7 @@ class Strategy(ABC):
     sync_batchnorm: bool = False
     debug: bool = False
     holds_less: str | None = None
+    patience: float | None = None
     holds_back: bool = True
     plan: StepPlan = StepPlan()
     say: Callable[[str], None] = staticmethod(print)

@@ -37,7 +37,7 @@ class Distributed(Single):
     def attach(self, environment: Environment, precision: Precision) -> None:
         super().attach(environment, precision)
         if not environment.starts:
-            join(environment)
+            join(environment, self.patience)
 
     @property
     def _group(self) -> dist.ProcessGroup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from datetime import timedelta
 from functools import cache
 
 import torch
@@ -13,11 +14,20 @@ import torch.distributed as dist
 from .environment import Environment
 from .job import die_with_launcher
 
+_usual = dist.default_pg_timeout
 
-def join(environment: Environment) -> None:
-    """Take this rank's place among the others. Waits until all are there; later calls do nothing."""
+
+def join(environment: Environment, patience: float | None = None) -> None:
+    """Take this rank's place among the others. Waits until all are there; later calls do nothing.
+
+    Args:
+        patience: Seconds that a collective may take; None is torch's default.
+    """
+    global _usual
     if dist.is_initialized():
         return
+    if patience is not None:
+        _usual = timedelta(seconds=patience)
     die_with_launcher()
     if environment.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // environment.local_world))
@@ -31,7 +41,9 @@ def join(environment: Environment) -> None:
     if environment.world == 1:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     else:
-        dist.init_process_group(backend, rank=environment.rank, world_size=environment.world)
+        rank, world = environment.rank, environment.world
+        timeout = None if patience is None else _usual
+        dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout)
     sys.excepthook = hook  # torch's shows every frame
     atexit.register(_leave)
 
@@ -62,5 +74,5 @@ def writers_group() -> dist.ProcessGroup:
 
 @cache
 def _extra_group(everyone: dist.ProcessGroup, use: str) -> dist.ProcessGroup:
-    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=_usual)
     return group

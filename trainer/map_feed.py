@@ -83,6 +83,7 @@ class MapFeed(Feed):
         self._pieces: list[Piece] = []
         self._source = Source()
         self._iterator: Any = None
+        self._pass: object = None
         self._loader = self._copy(loader)
         self._drawn_here = self._own_iter or (may_draw(loader) and loader.num_workers == 0)
         total = self._length()
@@ -176,12 +177,15 @@ class MapFeed(Feed):
         if sizes is not None:
             ends = list(accumulate(sizes, initial=0))
             start = bisect_left(ends, position)
+        end_workers(self._iterator, for_good=False)  # of a pass that was broken off
         self._open(epoch, start, total)
+        this_pass = self._pass = object()
         try:
             yield from self._read_steps(epoch, start, total, sizes)
         finally:
-            end_workers(self._iterator, for_good=False)
-            self._iterator = None
+            if self._pass is this_pass:
+                end_workers(self._iterator, for_good=False)
+                self._iterator = None
 
     def _read_steps(
         self, epoch: int, start: int, total: int, sizes: Sequence[int] | None

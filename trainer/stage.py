@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 
-_PATIENCE = 3.0
+_PATIENCE = 3.0  # seconds, for a save under way when a rank has failed
+_MARGIN = 60.0
+_A_YEAR = 365 * 86400.0
 
 
 @contextmanager
@@ -97,6 +99,9 @@ def attach(strategy: Strategy, settings: Any, environment: Environment, precisio
     """Give the strategy its place. The process that starts the ranks touches no device."""
     strategy.debug, strategy.sync_batchnorm = settings.debug, settings.sync_batchnorm
     strategy.holds_back = settings.nonfinite != "ignore"
+    if environment.world > 1:  # whoever is late is to be named, which torch's own limit does not
+        longest = max(deadlines(settings.timeouts, environment.world).values(), default=_A_YEAR)
+        strategy.patience = longest + _MARGIN
     strategy.attach(environment, precision)
     if not environment.starts:
         precision.attach(environment.device)

@@ -191,15 +191,17 @@ class StreamFeed(Feed):
         return self._reads()
 
     def _reads(self) -> Iterator[Any]:
-        self._iterator = open_iterator(self._source) if self._loader else iter(self._source)
+        iterator = open_iterator(self._source) if self._loader else iter(self._source)
+        self._iterator = iterator
         try:
-            yield from self._iterator
+            yield from iterator
         except Exception as error:
-            name_sample(error, self._iterator, lambda worker: "in the midst of its part of the stream")
+            name_sample(error, iterator, lambda worker: "in the midst of its part of the stream")
             raise
         finally:
-            end_workers(self._iterator, for_good=False)
-            self._iterator = None
+            end_workers(iterator, for_good=False)
+            if self._iterator is iterator:
+                self._iterator = None
 
     def _look(self, iterator: Iterator[Any], epoch: int) -> None:
         """See whether all ranks read the same, or each a part of its own.
