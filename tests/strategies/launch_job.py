@@ -212,4 +212,5 @@ if __name__ == "__main__":
         mine = torch.ones(1)
         dist.all_reduce(mine)
         note("own group", sum=mine.item())
+        dist.destroy_process_group()  # it is the script's: what is left of one may abort an ending process
     print(f"printed below by {os.environ.get('RANK')}", flush=True)
