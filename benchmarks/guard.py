@@ -1,6 +1,6 @@
 """What looking for signals and for numbers that are not finite costs a step, on one CPU rank.
 
-The same run with nonfinite="raise" and "ignore", in turn, on ready batches; and an iteration with and
+The run of ``overhead.py`` (a tiny MLP) with nonfinite="raise" and "ignore", in turn; an iteration with and
 without the look for a signal. Prints a table; ``--json FILE`` writes it.
 """
 
@@ -16,29 +16,12 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.nn import functional as F
+from overhead import BATCH, WIDTH, Plain
 
-from paceline import Trainer, TrainModule
+from paceline import Trainer
 from paceline.trainer.signals import SignalStop
 
 STEPS = 3000
-
-
-class Net(TrainModule):
-    """The tiny MLP of ``overhead.py``: six parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(
-            nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)
-        )
-
-    def training_step(self, batch):
-        return F.cross_entropy(self.net(batch[0]), batch[1])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
 def one_run(batches: list, nonfinite: str, folder: str) -> float:
@@ -46,7 +29,7 @@ def one_run(batches: list, nonfinite: str, folder: str) -> float:
     quiet = {"accelerator": "cpu", "progress": False, "checkpoint": False, "loggers": False}
     trainer = Trainer(**quiet, nonfinite=nonfinite, max_steps=STEPS, run_dir=folder)
     with contextlib.redirect_stdout(io.StringIO()):
-        trainer.fit(Net(), batches)
+        trainer.fit(Plain(), batches)
     return trainer.state.elapsed / STEPS * 1e6
 
 
@@ -65,7 +48,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    batches = [(torch.randn(8, 32), torch.randint(0, 10, (8,))) for _ in range(STEPS)]
+    batches = [(torch.randn(BATCH, WIDTH), torch.randint(0, 2, (BATCH,))) for _ in range(STEPS)]
     guard, look = [], []
     signals = SignalStop(lambda why, number: None, give_up_reads=True)
     with tempfile.TemporaryDirectory() as folder:

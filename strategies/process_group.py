@@ -74,5 +74,6 @@ def writers_group() -> dist.ProcessGroup:
 
 @cache
 def _extra_group(everyone: dist.ProcessGroup, use: str) -> dist.ProcessGroup:
+    atexit.register(_extra_group.cache_clear)  # before the interpreter takes everything apart
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=_usual)
     return group

@@ -88,7 +88,8 @@ class Single(Strategy):
 
     def own_gradients(self, optimizer: Optimizer) -> list[Tensor]:
         """The gradients of ``optimizer`` that this rank has, shards as plain tensors."""
-        return [p.grad for p in parameters_of(optimizer) if p.grad is not None]
+        groups = optimizer.param_groups
+        return [g for group in groups for p in group["params"] if (g := p.grad) is not None]
 
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
         grads = self.own_gradients(optimizer)

@@ -47,6 +47,7 @@ class Guard:
         self.reads_losses = self.most > 0
         self._seen: dict[int, float] = {}
         self._unread: list[Tensor] = []
+        self._scales = trainer.strategy.precision.scales
         self._automatic = trainer.module.automatic_optimization
         optimizers = trainer.optimization.optimizers
         self.late = (
@@ -81,15 +82,17 @@ class Guard:
         Raises:
             PacelineError: for a loss of this rank that no gradient comes from.
         """
-        unread, self._unread = self._unread, []
-        if self.strategy.precision.scales:  # gradients may overflow there, and are left out by the scaler
+        unread = self._unread
+        if unread:
+            self._unread = []
+        if self._scales:  # gradients may overflow there, and are left out by the scaler
             return False
         flag = self.strategy.nonfinite(optimizer)
         if flag is None:
             return False
         if self.late:
             return self._finds_late(optimizer, flag)
-        found = bool(flag.item())
+        found = flag.item() > 0
         if found:
             flag.zero_()
             self._seen |= _not_finite(unread)
