@@ -122,14 +122,13 @@ class SignalStop:
         os.close(self._ears)
         os.close(self._mouth)
 
-    def reraise(self, agreed: int | None, requeue: Sequence[str] = ()) -> None:
+    def reraise(self, number: int | None, requeue: Sequence[str] = ()) -> None:
         """After an orderly stop, end the process as the signal meant: nothing of the script runs on.
 
         Args:
-            agreed: The signal that stopped the run, which may have come to another rank.
+            number: The signal that stopped the run, which may have come to another rank.
             requeue: The command that puts this job back into the queue, for SIGUSR1.
         """
-        number = agreed
         if number is None:
             return
         if number == signal.SIGUSR1 and requeue:

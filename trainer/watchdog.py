@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ..durations import Duration
 from ..errors import is_users_frame
@@ -90,6 +90,7 @@ class Watchdog:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._from_step = -1
+        self._by_signal: IO[str] | None = None
         self._woken: set[int] = set()
         if not seconds:
             return
@@ -117,6 +118,11 @@ class Watchdog:
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
+        if self._by_signal is not None:
+            faulthandler.unregister(signal.SIGUSR2)
+            self._by_signal.close()
+            with suppress(OSError):
+                os.unlink(self._by_signal.name)
 
     def _watch(self) -> None:
         state = self._trainer.state
@@ -152,7 +158,7 @@ class Watchdog:
     def _answer_by_signal(self) -> None:
         """Let SIGUSR2 write the stacks, from now on; it has to know the file beforehand."""
         folder = self._folder()
-        if folder is None or hasattr(self, "_by_signal") or not hasattr(faulthandler, "register"):
+        if folder is None or self._by_signal is not None or not hasattr(faulthandler, "register"):
             return
         if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:  # somebody else's
             return
