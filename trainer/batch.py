@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_LISTED = 8
 
 
 def first_tensor(batch: Any) -> Tensor | None:
@@ -29,6 +32,11 @@ def tensors_of(batch: Any) -> list[Tensor]:
     if isinstance(batch, Tensor):
         return [batch]
     return [tensor for item in _children(batch) for tensor in tensors_of(item)]
+
+
+def listed(samples: Collection[Any]) -> str:
+    """The first few of some dataset indices, for messages."""
+    return ", ".join(map(str, islice(samples, _LISTED))) + (", ..." if len(samples) > _LISTED else "")
 
 
 def count_samples(batch: Any) -> int:

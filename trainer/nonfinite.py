@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..errors import PacelineError
+from .batch import listed
 from .origin import Origin
 
 if TYPE_CHECKING:
     from .session import Session
 
 _MOST_SKIPPED = 10
-_SHOWN = 8
 _MOST_RANKS = 4
 
 
@@ -217,8 +217,7 @@ def _told(everyone: list[dict[str, Any]]) -> tuple[str, str]:
 def _shown(samples: list[Any]) -> str:
     if not samples:
         return ""
-    shown = ", ".join(map(str, samples[:_SHOWN])) + (", ..." if len(samples) > _SHOWN else "")
-    return f", dataset indices {shown}" if len(samples) > 1 else f", dataset index {shown}"
+    return f", dataset {'indices' if len(samples) > 1 else 'index'} {listed(samples)}"
 
 
 def _not_finite(losses: list[Tensor]) -> dict[int, float]:

@@ -23,6 +23,7 @@ from ..callbacks import Callback, Checkpoint, Logger
 from ..errors import PacelineError
 from ..strategies import Single
 from . import checkpoint_files as files
+from .batch import listed
 from .plain import decode
 from .rng import derive, full_state, seed_everything, set_full_state, untouched
 from .verification import verify
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _VARIABLE = "PACELINE_REPLAY"
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "PACELINE_JOB")
-_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,10 @@ class Replay:
     def __str__(self) -> str:
         lines = [f"step {self.step} again, without its update: gradient norm {self.gradient_norm:.6g}"]
         for index, (loss, samples) in enumerate(zip_longest(self.losses, self.samples, fillvalue=())):
-            shown = ", ".join(map(str, samples[:_SHOWN])) + (", ..." if len(samples) > _SHOWN else "")
             place = f"rank {index % self.ranks}, micro-batch {index // self.ranks}"
             parts = [f"loss {loss:.6g}"] if loss != () else []
-            lines.append(
-                f"  {place}: " + ", ".join(parts + ([f"dataset indices {shown}"] if shown else []))
-            )
+            parts += [f"dataset indices {listed(samples)}"] if samples else []
+            lines.append(f"  {place}: " + ", ".join(parts))
         return "\n".join(lines)
 
 

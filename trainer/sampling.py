@@ -30,6 +30,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils import signal_handling
 
+from .batch import listed
 from .data_errors import Samples
 from .placed_stream import PlacedStream, watch_worker
 from .rng import cpu_state, derive, same_state, seed_for_sample
@@ -143,8 +144,8 @@ def _named(*indices: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
-        error.add_note(f"while reading dataset {'index' if len(indices) == 1 else 'indices'} {shown}")
+        kind = "index" if len(indices) == 1 else "indices"
+        error.add_note(f"while reading dataset {kind} {listed(indices)}")
         raise
 
 
