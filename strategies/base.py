@@ -107,13 +107,16 @@ class Strategy(ABC):
     def unscale(self, optimizer: Optimizer) -> None:
         """Leave the reduced, true gradients of ``optimizer`` in ``.grad``."""
 
-    def nonfinite(self, optimizer: Optimizer) -> Tensor | None:
-        """A number above 0 where a gradient of ``optimizer`` is not finite, behind ``unscale``.
+    def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
+        """Raise ``found`` above 0 where a gradient of ``optimizer`` is not finite, behind ``unscale``.
 
-        It is the same on all ranks, lies on the device, and stays until it is set to 0. None: ``step``
-        looks by itself and returns False.
+        Args:
+            found: One number on the device, float32, no dimension; the same on all ranks afterwards.
+
+        Returns:
+            False where nothing looked: ``step`` does so by itself, and returns False then.
         """
-        return None
+        return False
 
     @abstractmethod
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:

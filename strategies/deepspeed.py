@@ -149,8 +149,8 @@ class DeepSpeed(Distributed):
     def unscale(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled by the engine's own step."""
 
-    def nonfinite(self, optimizer: Optimizer) -> Tensor | None:
-        return None
+    def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
+        return False
 
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
         self._factor = self._factor * factor

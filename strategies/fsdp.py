@@ -138,11 +138,10 @@ class FSDP(Distributed):
         for found in self.precision.overflows(optimizer):  # each rank has looked at its shards only
             dist.all_reduce(found, dist.ReduceOp.MAX)
 
-    def nonfinite(self, optimizer: Optimizer) -> Tensor | None:
-        found = super().nonfinite(optimizer)
-        assert found is not None
+    def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
+        super().find_nonfinite(optimizer, found)
         dist.all_reduce(found, dist.ReduceOp.MAX)  # each rank has looked at its shards only
-        return found
+        return True
 
     def own_gradients(self, optimizer: Optimizer) -> list[Tensor]:
         return [_local(grad) for grad in super().own_gradients(optimizer)]

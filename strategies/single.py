@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from .base import Strategy, clear_gradients, parameters_of, refuse_sharded
 from .materialise import is_on_meta, materialise
 
 T = TypeVar("T")
+_check_and_multiply = torch._amp_foreach_non_finite_check_and_unscale_
 
 
 class Single(Strategy):
@@ -24,7 +26,6 @@ class Single(Strategy):
     """
 
     name = "single"
-    _flags: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, *, activation_checkpointing: bool = False) -> None:
         self.activation_checkpointing = activation_checkpointing
@@ -70,26 +71,32 @@ class Single(Strategy):
     def unscale(self, optimizer: Optimizer) -> None:
         self.precision.unscale(optimizer)
 
-    def nonfinite(self, optimizer: Optimizer) -> Tensor | None:
-        if self._flags is None:
-            self._flags = (torch.zeros((), device=self.device), torch.ones((), device=self.device))
-        flag, one = self._flags
+    def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
         grads = self.own_gradients(optimizer)
         if not grads:
-            return flag
+            return True
         try:
             # One pass: multiplied by one, gradients stay as they are, to the bit.
-            torch._amp_foreach_non_finite_check_and_unscale_(grads, flag, one)
+            _check_and_multiply(grads, found, self._one)
         except (RuntimeError, NotImplementedError):  # sparse ones, complex ones, several devices
             for grad in grads:
                 values = grad.coalesce().values() if grad.is_sparse else grad
-                flag += (~torch.isfinite(values).all()).to(flag.device)
-        return flag
+                found += (~torch.isfinite(values).all()).to(found.device)
+        return True
+
+    @cached_property
+    def _one(self) -> Tensor:
+        return torch.ones((), device=self.device)
 
     def own_gradients(self, optimizer: Optimizer) -> list[Tensor]:
         """The gradients of ``optimizer`` that this rank has, shards as plain tensors."""
-        groups = optimizer.param_groups
-        return [g for group in groups for p in group["params"] if (g := p.grad) is not None]
+        found = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is not None:
+                    found.append(gradient)
+        return found
 
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
         grads = self.own_gradients(optimizer)
@@ -139,4 +146,4 @@ class Single(Strategy):
 
     def close(self) -> None:
         self.stop_recomputing()
-        self._flags = None
+        vars(self).pop("_one", None)

@@ -7,6 +7,7 @@ it to every rank. What is left in ``.grad`` is looked at once, before hooks, cli
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,6 @@ class Guard:
         self.reads_losses = self.most > 0
         self._seen: dict[int, float] = {}
         self._unread: list[Tensor] = []
-        self._scales = trainer.strategy.precision.scales
         self._automatic = trainer.module.automatic_optimization
         optimizers = trainer.optimization.optimizers
         self.late = (
@@ -56,6 +56,14 @@ class Guard:
             and self._automatic
             and all(group.get("fused") for group in optimizers[0].param_groups)
         )
+        scales = trainer.strategy.precision.scales  # gradients may overflow, and it leaves them out
+        self._look = _nothing_looks if scales else trainer.strategy.find_nonfinite
+        self._word: array[float] | None = None
+        if trainer.strategy.device.type == "cpu":  # memory that Python reads without asking torch
+            self._word = array("f", [0.0])
+            self._flag = torch.frombuffer(self._word, dtype=torch.float32).squeeze()
+        else:
+            self._flag = torch.zeros((), device=trainer.strategy.device)
         self._before: tuple[Tensor, torch.Event | None, str] | None = None
 
     def poison(self, loss: Tensor, micro_batch: int, value: float) -> Tensor:
@@ -82,19 +90,17 @@ class Guard:
         Raises:
             PacelineError: for a loss of this rank that no gradient comes from.
         """
-        unread = self._unread
-        if unread:
-            self._unread = []
-        if self._scales:  # gradients may overflow there, and are left out by the scaler
-            return False
-        flag = self.strategy.nonfinite(optimizer)
-        if flag is None:
+        looked = self._look(optimizer, self._flag)
+        if self._word is not None and not self._word[0] and not self._seen:
+            return False  # on a CPU, as a rule
+        unread, self._unread = self._unread, []
+        if not looked:
             return False
         if self.late:
-            return self._finds_late(optimizer, flag)
-        found = flag.item() > 0
+            return self._finds_late(optimizer)
+        found = self._flag.item() > 0
         if found:
-            flag.zero_()
+            self._flag.zero_()
             self._seen |= _not_finite(unread)
         elif self._seen and self._automatic:  # a loss that no gradient comes from
             if self.trainer.world == 1:
@@ -104,8 +110,9 @@ class Guard:
             self._seen.clear()
         return found
 
-    def _finds_late(self, optimizer: Optimizer, flag: Tensor) -> bool:
+    def _finds_late(self, optimizer: Optimizer) -> bool:
         """Look at the flag of the step before, which is here by now; this step's goes to the optimizer."""
+        flag = self._flag
         optimizer.found_inf, optimizer.grad_scale = flag, None  # type: ignore[attr-defined]
         self.finish()
         copied = flag.to("cpu", non_blocking=True, copy=True)
@@ -201,6 +208,10 @@ _FIX = (
     "look at those samples, lower the learning rate or set clip_grad_norm; "
     'nonfinite="skip" leaves such steps out, 10 at most'
 )
+
+
+def _nothing_looks(optimizer: Optimizer, found: Tensor) -> bool:
+    return False
 
 
 def _told(everyone: list[dict[str, Any]]) -> tuple[str, str]:
