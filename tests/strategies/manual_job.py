@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Checkpoint
+from paceline.callbacks import Checkpoint, JSONLogger
 
 GLOBAL, EPOCHS = 8, 3
 
@@ -178,6 +178,7 @@ def train(folder: Path, name: str, devices: int, case: dict) -> None:
         "log_every": 1,
         "callbacks": [Checkpoint(every=case.pop("save", 1000), keep=None)],
         "progress": False,
+        "loggers": JSONLogger(),
         "run_dir": folder,
         "name": name,
     }

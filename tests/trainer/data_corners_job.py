@@ -87,7 +87,13 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for case in sys.argv[3:]:
         trainer = Trainer(
-            accelerator="cpu", devices=DEVICES, precision="64", progress=False, run_dir=FOLDER, max_epochs=1
+            accelerator="cpu",
+            devices=DEVICES,
+            precision="64",
+            progress=False,
+            loggers=False,
+            run_dir=FOLDER,
+            max_epochs=1,
         )
         module = Model()
         trainer.fit(module, *CASES[case]())
