@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from overhead import BATCH, WIDTH, Plain
+from tiny import Plain, make_batches
 
 from paceline import Trainer
 from paceline.callbacks import Callback
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    batches = [(torch.randn(BATCH, WIDTH), torch.randint(0, 2, (BATCH,))) for _ in range(500)]
+    batches = make_batches(500)
     guard, look = [], []
     signals = SignalStop(lambda why, number: None, give_up_reads=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,10 @@
-"""Microseconds per step over a hand-written loop, on ready batches: only the loop is measured.
+"""Microseconds a step over a hand-written loop, on ready batches: only the loop is measured.
 
     python benchmarks/overhead.py [--steps 4000] [--rounds 7] [--json FILE]
 
-"off": no progress bar, no loggers, no checkpoint. "typical": a progress bar, TensorBoard, metrics.jsonl
-and one value logged per step. The loops run interleaved, round by round; medians are shown.
+"off": no progress bar, no loggers, no checkpoint. "typical": a progress bar, TensorBoard, metrics.jsonl and
+one value logged per step. Peers that are installed run too (``peers.py``). The loops run interleaved, round
+by round; medians are shown.
 """
 
 from __future__ import annotations
@@ -20,50 +21,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import peers
 import torch
-from torch import nn
+from tiny import Logging, Plain, Stopwatch, Terminal, make_batches, make_net
 from torch.nn import functional as F
 
-from paceline import Trainer, TrainModule
-from paceline.callbacks import Callback, Curves, ModelSummary, Progress, TensorBoard
-
-BATCH, WIDTH = 8, 16
-
-
-def make_net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2))
-
-
-class Plain(TrainModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = make_net()
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        return F.cross_entropy(self.net(x), y)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.01)
-
-
-class Logging(Plain):
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        loss = F.cross_entropy(self.net(x), y)
-        self.log("loss_again", loss, prog_bar=True)
-        return loss
-
-
-class Stopwatch(Callback):
-    """Times the steps between the first and the last, so that start and end are left out."""
-
-    def on_train_epoch_start(self, trainer):
-        self.begun = time.perf_counter()
-
-    def on_train_epoch_end(self, trainer):
-        self.seconds = time.perf_counter() - self.begun
+from paceline import Trainer
+from paceline.callbacks import Curves, ModelSummary, Progress, TensorBoard
 
 
 def raw(batches: list) -> float:
@@ -80,6 +44,7 @@ def raw(batches: list) -> float:
 
 
 def off(batches: list) -> float:
+    """Ours, nothing on."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         trainer = Trainer(
@@ -94,14 +59,8 @@ def off(batches: list) -> float:
     return watch.seconds
 
 
-class Terminal(io.StringIO):
-    """Makes the progress bar believe that it draws on a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def typical(batches: list) -> float:
+    """Ours with what is on by default, and one value."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(Terminal()):
         trainer = Trainer(accelerator="cpu", checkpoint=False, callbacks=[watch], run_dir=folder)
@@ -112,16 +71,38 @@ def typical(batches: list) -> float:
 
 
 def measure(loops: dict[str, Callable[[list], float]], steps: int, rounds: int) -> dict[str, list[float]]:
-    batches = [(torch.randn(BATCH, WIDTH), torch.randint(2, (BATCH,))) for _ in range(steps)]
+    """Microseconds a step of each loop, round by round."""
+    batches = make_batches(steps)
     for loop in loops.values():
         loop(batches[:200])
-    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    found: dict[str, list[float]] = {name: [] for name in loops}
     for number in range(rounds):
         order = list(loops.items())
         for name, loop in order if number % 2 else reversed(order):
             gc.collect()
-            seconds[name].append(loop(batches) / steps * 1e6)
-    return seconds
+            found[name].append(loop(batches) / steps * 1e6)
+    return found
+
+
+def over_raw(times: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Medians, and those of the differences to the hand-written loop within a round."""
+    base = statistics.median(times["raw"])
+    result = {}
+    for name, values in times.items():
+        over = [value - raw for value, raw in zip(values, times["raw"], strict=True)]
+        result[name] = {
+            "us_per_step": round(statistics.median(values), 2),
+            "over_raw_us": round(statistics.median(over), 2),
+            "ratio": round(statistics.median(values) / base, 3),
+        }
+    return result
+
+
+def show(title: str, result: dict[str, dict[str, float]]) -> None:
+    """Print a table."""
+    print(f"{title:<14}{'us/step':>10}{'over raw':>10}{'ratio':>8}")
+    for name, row in result.items():
+        print(f"{name:<14}{row['us_per_step']:>10}{row['over_raw_us']:>10}{row['ratio']:>8}")
 
 
 def main() -> None:
@@ -131,21 +112,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    times = measure({"raw": raw, "off": off, "typical": typical}, arguments.steps, arguments.rounds)
-    base = statistics.median(times["raw"])
-    result = {
-        name: {
-            "us_per_step": round(statistics.median(values), 2),
-            "over_raw_us": round(
-                statistics.median(v - r for v, r in zip(values, times["raw"], strict=True)), 2
-            ),
-            "ratio": round(statistics.median(values) / base, 3),
-        }
-        for name, values in times.items()
+    tables = {
+        "off": {"raw": raw, "paceline": off} | peers.found(typical=False),
+        "typical": {"raw": raw, "paceline": typical} | peers.found(typical=True),
     }
-    print(f"{'loop':<10}{'us/step':>10}{'over raw':>10}{'ratio':>8}")
-    for name, row in result.items():
-        print(f"{name:<10}{row['us_per_step']:>10}{row['over_raw_us']:>10}{row['ratio']:>8}")
+    result = {}
+    for title, loops in tables.items():
+        result[title] = over_raw(measure(loops, arguments.steps, arguments.rounds))
+        show(title, result[title])
     if arguments.json:
         about = {
             "torch": torch.__version__,

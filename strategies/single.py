@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import state
-from .base import Strategy, clear_gradients, parameters_of, refuse_sharded
+from .base import Strategy, parameters_of, refuse_sharded
 from .materialise import is_on_meta, materialise
+from .unrecorded import clear_gradients, take_step
 
 T = TypeVar("T")
 _check_and_multiply = torch._amp_foreach_non_finite_check_and_unscale_
@@ -119,7 +120,7 @@ class Single(Strategy):
             applied = self.precision.step(optimizer)
             self.precision.update()
         else:
-            optimizer.step()
+            take_step(optimizer)
         clear_gradients(optimizer)
         return applied
 

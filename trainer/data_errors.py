@@ -29,7 +29,9 @@ class Delivered(NamedTuple):
 class Samples(list[Any]):
     """What was read of a batch, and what was left out of it."""
 
-    left_out: list[tuple[Any, str]]
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out: list[tuple[Any, str]] = []
 
 
 class Collate:

@@ -11,9 +11,11 @@ from itertools import accumulate, chain, islice
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from ..errors import PacelineError
+from ..faultpoints import faultpoint
 from .batch import count_samples
 from .data_errors import Collate, DataErrors, Delivered, name_sample
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
@@ -28,6 +30,7 @@ from .rng import (
     seed_generator,
     set_cpu_state,
 )
+from .rows import Rows, RowsDataset, handed_on, is_read_by_rows
 from .sampling import (
     Place,
     PlacedIndex,
@@ -80,10 +83,14 @@ class MapFeed(Feed):
                 batches.drop_last,
             )
         self._order: Sequence[Any] = ()
+        self._rows: Rows | None = None  # of an epoch that is read without the loader
+        self._row_of: Tensor | None = None
         self._pieces: list[Piece] = []
         self._source = Source()
         self._iterator: Any = None
         self._pass: object = None
+        self._pins = loader.pin_memory and torch.accelerator.is_available()
+        self._by_rows = not self._own_iter and is_read_by_rows(loader)
         self._loader = self._copy(loader)
         self._drawn_here = self._own_iter or (may_draw(loader) and loader.num_workers == 0)
         total = self._length()
@@ -97,7 +104,9 @@ class MapFeed(Feed):
         duplicate = private_copy(loader)
         inside = vars(duplicate)
         inside["batch_sampler" if self._collates else "sampler"] = self._source
-        if may_draw(loader):
+        if self._by_rows:
+            inside["dataset"], inside["collate_fn"] = RowsDataset(loader.dataset), handed_on
+        elif may_draw(loader):
             skips = self._errors.skips and self._collates
             inside["dataset"] = SeededDataset(loader.dataset, loader.num_workers, skips)
             if skips:
@@ -214,11 +223,23 @@ class MapFeed(Feed):
 
     def _open(self, epoch: int, start: int, total: int, passed: int = 0) -> None:
         """Begin to read at a step, behind so many of its micro-batches."""
+        self._rows = self._find_rows()
+        if self._rows is not None:
+            return
         self._source.make = lambda: islice(self._indices(epoch, start, total), passed, None)
         self._source.length = self._layout.micro_batches(total, start) - passed
         assert self._loader.generator is not None
         self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
         self._iterator = open_iterator(self._loader)
+
+    def _find_rows(self) -> Rows | None:
+        """What an epoch is read from in this process, a batch in one piece; None: from the loader."""
+        loader = self.data
+        if not self._by_rows or self._units or loader.num_workers or type(loader) is not DataLoader:
+            return None
+        rows = Rows.of(loader.dataset)
+        self._row_of = None if rows is None else rows.find(self._order)
+        return None if self._row_of is None else rows
 
     def _read_piece(self, piece: Piece, number: int, step: tuple[int, int, int]) -> tuple[Any, int]:
         """A micro-batch, and how many of its samples could not be read.
@@ -227,6 +248,12 @@ class MapFeed(Feed):
             number: Which one of the step it is.
             step: Epoch, start and the epoch's end, for another reader to begin at.
         """
+        if self._rows is not None:
+            faultpoint("data.read")
+            assert self._row_of is not None
+            at = piece.start if piece.size else step[1]
+            rows = self._row_of[at : at + max(piece.size, 1)]
+            return self._rows.read(rows, self._pins), 0
         tries = 0
         while True:
             try:

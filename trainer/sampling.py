@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -33,7 +32,7 @@ from torch.utils.data._utils import signal_handling
 from .batch import listed
 from .data_errors import Samples
 from .placed_stream import PlacedStream, watch_worker
-from .rng import cpu_state, derive, same_state, seed_for_sample
+from .rng import ALL, NONE, Generators, cpu_state, derive, either, moved, seed_for_sample, set_cpu_state
 from .signals import WATCHED
 from .stand_in import StandIn
 
@@ -64,7 +63,9 @@ class PlacedIndex(NamedTuple):
 class SeededDataset(StandIn, Dataset[Any]):
     """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
 
-    A dataset with ``__getitems__`` of its own is read by the micro-batch, as long as nothing is drawn.
+    Seeding costs more than many a sample. So only those generators are seeded for each sample that one was
+    seen to draw from; a batch in which another one has moved is read again. A dataset with ``__getitems__``
+    of its own is read by the micro-batch, as long as nothing is drawn.
 
     Args:
         workers: How many read it.
@@ -75,54 +76,70 @@ class SeededDataset(StandIn, Dataset[Any]):
         self.inner, self._skips = dataset, skips
         # Where each worker is: what is left to see of one that was killed.
         self._at = multiprocessing.RawArray("q", workers) if workers else None
-        self._draws = not reads_plainly(dataset)
+        self._plain = reads_plainly(dataset)
+        self._drawn = NONE
         own = getattr(dataset, "__getitems__", None)
-        self._takes_batches = self._by_batch = callable(own) and not isinstance(dataset, Subset)
+        self._takes_batches = callable(own) and not isinstance(dataset, Subset)
         self._epoch: int | None = None
 
     def __getitem__(self, item: PlacedIndex) -> Any:
         self._tell_worker(item.place.epoch)
         seed_for_sample(derive(*item.place))
-        self._note(item.place.start)
-        with _named(item.index):
-            return self.inner[item.index]
+        found = Samples()
+        self._read([item.index], item.place, ALL, found)
+        return found[0]
 
     def __getitems__(self, indices: PlacedIndices) -> list[Any]:
-        seed, epoch, start = indices.place
-        self._tell_worker(epoch)
-        if (self._by_batch or not self._draws) and not self._skips:
-            seed_for_sample(derive(seed, epoch, start))
-            self._note(start)
-            before = cpu_state()
-            with _named(*indices):
-                samples = list(
-                    self.inner.__getitems__(list(indices))
-                    if self._by_batch
-                    else [self.inner[i] for i in indices]
-                )
-            if not self._by_batch or same_state(before, cpu_state()):
-                return samples
-            self._by_batch = False  # it draws: by the batch the draws would depend on the batch
-        found = Samples()
-        found.left_out = []
-        for position, index in enumerate(indices, start):
-            seed_for_sample(derive(seed, epoch, position))
-            self._note(position)
+        place = indices.place
+        self._tell_worker(place.epoch)
+        # As the last sample finds them, whichever of them are seeded for it: collating may draw too.
+        seed_for_sample(derive(place.seed, place.epoch, place.start + len(indices) - 1))
+        before = None if self._plain else cpu_state()
+        while True:
+            failed: Exception | None = None
+            found = Samples()
             try:
-                with _named(index):
-                    found.append(
-                        self.inner.__getitems__([index])[0] if self._takes_batches else self.inner[index]
-                    )
+                self._read(indices, place, self._drawn, found)
+            except Exception as error:
+                failed = error
+            if before is not None:
+                drawn = moved(before, cpu_state())
+                known, self._drawn = self._drawn, either(self._drawn, drawn)
+                if known != self._drawn:
+                    set_cpu_state(before)
+                    continue
+            if failed is not None:
+                raise failed
+            return found if self._skips else list(found)
+
+    def _read(self, indices: list[Any], place: Place, seeded: Generators, found: Samples) -> None:
+        """Read samples into ``found``, these generators seeded for each."""
+        inner, takes_batches, seeds = self.inner, self._takes_batches, any(seeded)
+        worker = None if self._at is None else get_worker_info()
+        if takes_batches and not seeds and not self._skips:
+            self._note(worker, place.start)
+            try:
+                found.extend(inner.__getitems__(list(indices)))
+            except Exception as error:
+                error.add_note(f"while reading dataset indices {listed(indices)}")
+                raise
+            return
+        for position, index in enumerate(indices, place.start):
+            if seeds:
+                seed_for_sample(derive(place.seed, place.epoch, position), seeded)
+            if worker is not None:
+                self._note(worker, position)
+            try:
+                found.append(inner.__getitems__([index])[0] if takes_batches else inner[index])
             except Exception as error:
                 if not self._skips:
+                    error.add_note(f"while reading dataset index {index}")
                     raise
                 found.left_out.append((index, f"{type(error).__name__}: {error}"[:200]))
-        return found if self._skips else list(found)
 
-    def _note(self, position: int) -> None:
-        info = get_worker_info() if self._at is not None else None
-        if info is not None and self._at is not None:
-            self._at[info.id] = position
+    def _note(self, worker: Any, position: int) -> None:
+        if worker is not None and self._at is not None:
+            self._at[worker.id] = position
 
     def position_of(self, worker: int) -> int:
         """Which position of the epoch's order a worker was last at."""
@@ -136,17 +153,6 @@ class SeededDataset(StandIn, Dataset[Any]):
         set_epoch = getattr(self.inner, "set_epoch", None)
         if callable(set_epoch) and get_worker_info() is not None:
             set_epoch(epoch)
-
-
-@contextmanager
-def _named(*indices: Any) -> Iterator[None]:
-    """Say which sample an error came from; of several, that it was one of them."""
-    try:
-        yield
-    except Exception as error:
-        kind = "index" if len(indices) == 1 else "indices"
-        error.add_note(f"while reading dataset {kind} {listed(indices)}")
-        raise
 
 
 class WorkerInit:

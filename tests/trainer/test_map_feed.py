@@ -884,6 +884,76 @@ def test_one_that_draws_there_draws_by_position_whatever_the_micro_batch(workers
     assert read(loader, 0, 8) == whole[8:]
 
 
+class Rarely(Numbers):
+    """A few samples draw, each from another generator; none of them is in the first micro-batch."""
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = 0.0
+        if index == 9:
+            drawn = random.random()
+        elif index == 14:
+            drawn = float(np.random.rand())
+        elif index >= 18:
+            drawn = torch.rand(()).item() + random.random()
+        return index, drawn
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [1, 4, 23])
+def test_draws_that_are_rare_go_by_position_too(batch_size, workers):
+    whole = read(DataLoader(Rarely(), batch_size=5))
+    assert [index for index, drawn in whole if drawn] == [9, 14, *range(18, SIZE)]
+    loader = DataLoader(Rarely(), batch_size=batch_size, num_workers=workers)
+    assert read(loader) == whole
+    assert read(loader, 0, 12) == whole[12:]  # the one that drew first was read before
+    every = DataLoader(Drawing(), batch_size=5)
+    drawn = {index: (t, python, numpy) for index, t, python, numpy in read(every)}
+    assert dict(whole)[9] == drawn[9][1]
+    assert dict(whole)[14] == drawn[14][2]
+    assert dict(whole)[20] == drawn[20][0] + drawn[20][1]
+
+
+def test_collating_draws_the_same_whatever_samples_drew_before():
+    def noisy(samples: list[Any]) -> Any:
+        return default_collate([(*s, random.random(), torch.rand(()).item()) for s in samples])
+
+    def loader() -> DataLoader:
+        return DataLoader(Rarely(), batch_size=4, collate_fn=noisy)
+
+    whole = read(loader())
+    assert len({row[2] for row in whole}) == SIZE
+    for position in range(4, SIZE, 4):
+        assert read(loader(), 0, position) == whole[position:]
+
+
+def test_a_dataset_that_draws_nothing_is_read_once_and_seeded_once_a_batch(monkeypatch):
+    seeds, asked = [], []
+
+    class Counting(Numbers):
+        def __getitem__(self, index: int) -> int:
+            asked.append(index)
+            return index
+
+    seed = sampling.seed_for_sample
+    monkeypatch.setattr(sampling, "seed_for_sample", lambda *a: (seeds.append(a), seed(*a)))
+    read(DataLoader(Counting(), batch_size=4))
+    assert asked == list(range(SIZE))
+    assert len(seeds) == 6
+
+
+def test_only_what_draws_is_seeded_for_each_sample(monkeypatch):
+    seeds = []
+
+    class Torchs(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return index, torch.rand(()).item()
+
+    seed = sampling.seed_for_sample
+    monkeypatch.setattr(sampling, "seed_for_sample", lambda *a: (seeds.append(a[1:]), seed(*a)))
+    read(DataLoader(Torchs(), batch_size=4))
+    assert seeds.count(((True, False, False),)) == SIZE
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_users_loader_is_left_as_it_was(persistent):
     loader = DataLoader(

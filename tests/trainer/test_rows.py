@@ -1,0 +1,222 @@
+"""Batches of tensors' rows: what the user's own loader gives, to the bit, without reading single rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+from paceline.trainer.feed import FeedSettings, make_feed
+from paceline.trainer.rng import order_seed, seed_everything
+
+SEED, SIZE = 5, 23
+NUMBERS = torch.arange(SIZE * 6.0).reshape(SIZE, 2, 3)
+LABELS = torch.arange(SIZE)
+
+
+class Unread(TensorDataset):
+    """A subclass: what it does with an index is its own."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(tensor[index] + 1 for tensor in self.tensors)
+
+
+class Slow:
+    """Rows may not be read one by one."""
+
+    def __enter__(self) -> None:
+        self.usual = TensorDataset.__getitem__
+
+        def refuse(dataset: TensorDataset, index: Any) -> Any:
+            raise AssertionError("a single row is read")
+
+        TensorDataset.__getitem__ = refuse  # type: ignore[method-assign]
+
+    def __exit__(self, *error: object) -> None:
+        TensorDataset.__getitem__ = self.usual  # type: ignore[method-assign]
+
+
+def batches_of(loader: DataLoader, epoch: int = 0, **settings: Any) -> list[Any]:
+    feed = make_feed(loader, FeedSettings(seed=SEED, **settings))
+    try:
+        return [batch for step in feed.steps(epoch) for batch in step[0]]
+    finally:
+        feed.close()
+
+
+def by_hand(loader: DataLoader, epoch: int = 0) -> list[Any]:
+    seed_everything(order_seed(SEED, epoch))
+    return list(loader)
+
+
+def assert_same(ours: list[Any], theirs: list[Any]) -> None:
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert type(mine) is type(other)
+        parts = (
+            zip([mine], [other], strict=True)
+            if isinstance(mine, torch.Tensor)
+            else zip(mine, other, strict=True)
+        )
+        for a, b in parts:
+            assert (a.dtype, a.shape, a.stride(), a.requires_grad) == (
+                b.dtype,
+                b.shape,
+                b.stride(),
+                b.requires_grad,
+            )
+            assert torch.equal(a, b)
+
+
+DATASETS = {
+    "two": lambda: TensorDataset(NUMBERS, LABELS),
+    "one": lambda: TensorDataset(NUMBERS),
+    "no dimension": lambda: TensorDataset(LABELS),
+    "types": lambda: TensorDataset(LABELS > 4, NUMBERS.to(torch.complex64), NUMBERS.half(), LABELS.byte()),
+    "subset": lambda: Subset(TensorDataset(NUMBERS, LABELS), range(3, 20)),
+    "subset of a subset": lambda: Subset(Subset(TensorDataset(NUMBERS), list(range(1, 20, 2))), [4, 0, 4]),
+    "subset by numpy": lambda: Subset(TensorDataset(NUMBERS, LABELS), np.arange(2, 15)),
+    "split": lambda: random_split(TensorDataset(NUMBERS, LABELS), [15, 8])[0],
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("name", DATASETS)
+def test_batches_are_the_loader_s_own_and_no_row_is_read_alone(name, shuffle, workers):
+    dataset = DATASETS[name]()
+    loader = DataLoader(dataset, 4, shuffle=shuffle, num_workers=workers)
+    theirs = by_hand(DataLoader(dataset, 4, shuffle=shuffle), epoch=1)
+    with Slow():
+        ours = batches_of(loader, epoch=1)
+    assert_same(ours, theirs)
+
+
+def test_a_tensor_is_a_dataset_too():
+    loader = DataLoader(NUMBERS, 4, shuffle=True)
+    assert_same(batches_of(loader), by_hand(loader))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: RandomSampler(LABELS, replacement=True, num_samples=30),
+        lambda: WeightedRandomSampler([1.0] * SIZE, 9),
+        lambda: SequentialSampler(LABELS),
+    ],
+)
+def test_samplers_of_all_kinds(sampler):
+    loader = DataLoader(TensorDataset(NUMBERS, LABELS), 4, sampler=sampler(), drop_last=True)
+    with Slow():
+        ours = batches_of(loader)
+    assert_same(ours, by_hand(loader))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_sampler_of_the_user_s(workers):
+    class Pairs(BatchSampler):
+        def __iter__(self):
+            yield from [[1, 2], [5], [9, 0, 3]]
+
+    dataset = TensorDataset(NUMBERS, LABELS)
+    loader = DataLoader(dataset, batch_sampler=Pairs(LABELS, 2, False), num_workers=workers)
+    with Slow():
+        ours = batches_of(loader)
+    assert_same(ours, by_hand(DataLoader(dataset, batch_sampler=Pairs(LABELS, 2, False))))
+
+
+def test_steps_of_several_ranks_and_from_the_middle():
+    dataset = TensorDataset(LABELS)
+    loader = DataLoader(dataset, 2, shuffle=True)
+    whole = torch.cat([batch[0] for batch in batches_of(loader)])
+    for position in (0, 8, 16):
+        found = {}
+        for rank in (0, 1):
+            feed = make_feed(loader, FeedSettings(seed=SEED, rank=rank, world=2, accumulate=2))
+            found[rank] = [[b[0].tolist() for b in s[0]] for s in feed.steps(0, position)]
+        steps = zip(found[0], found[1], strict=True)
+        pairs = [pair for mine, other in steps for pair in zip(mine, other, strict=True)]
+        flat = [number for pair in pairs for part in pair for number in part]
+        rest = whole[position:].tolist()
+        assert flat[: len(rest) - len(rest) % 8] == rest[: len(rest) - len(rest) % 8]
+        # A rank without a sample is given the step's first one.
+        assert set(flat) == set(rest)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Unread(NUMBERS, LABELS),
+        TensorDataset(NUMBERS.transpose(1, 2), LABELS),
+        Subset(TensorDataset(NUMBERS), [-1, 2, 5, 7]),
+    ],
+    ids=["subclass", "strides", "from the end"],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_all_others_are_read_as_torch_reads_them(dataset, workers):
+    theirs = by_hand(DataLoader(dataset, 4, shuffle=True))
+    ours = batches_of(DataLoader(dataset, 4, shuffle=True, num_workers=workers))
+    assert_same(ours, theirs)
+
+
+def test_lazily_conjugated_numbers():
+    loader = DataLoader(TensorDataset(NUMBERS.to(torch.complex64).conj()), 4)
+    assert_same(batches_of(loader), by_hand(loader))
+
+
+class Other:
+    """A sampler of whatever it is given."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@pytest.mark.parametrize("items", [[3, -1, 4], [np.int64(3), 1, 4]])
+def test_indices_that_are_no_row_numbers(items):
+    loader = DataLoader(TensorDataset(NUMBERS, LABELS), 2, sampler=Other(items))
+    assert_same(batches_of(loader), by_hand(loader))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_index_that_is_not_there_is_an_error_and_no_other_row(workers):
+    loader = DataLoader(TensorDataset(NUMBERS), 2, sampler=Other([3, SIZE]), num_workers=workers)
+    with pytest.raises(IndexError, match="out of"):
+        batches_of(loader)
+
+
+def test_a_collate_function_of_the_user_s_sees_rows():
+    loader = DataLoader(TensorDataset(NUMBERS, LABELS), 4, collate_fn=len)
+    assert batches_of(loader) == by_hand(loader)
+
+
+def test_tensors_exchanged_between_epochs_are_read():
+    dataset = TensorDataset(LABELS)
+    feed = make_feed(DataLoader(dataset, 4), FeedSettings(seed=SEED))
+    assert next(feed.steps(0))[0][0][0].tolist() == [0, 1, 2, 3]
+    dataset.tensors = (LABELS + 100,)
+    assert next(feed.steps(1))[0][0][0].tolist() == [100, 101, 102, 103]
+
+
+def test_a_batch_is_its_own():
+    dataset = TensorDataset(NUMBERS.clone())
+    for step in make_feed(DataLoader(dataset, 4), FeedSettings(seed=SEED)).steps(0):
+        step[0][0][0].fill_(-1)
+    assert torch.equal(dataset.tensors[0], NUMBERS)

@@ -1,0 +1,109 @@
+"""Reads a batch of a dataset of tensors in one piece, where torch's loader stacks single rows."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+from .stand_in import StandIn
+
+
+class Rows:
+    """A ``TensorDataset``, a tensor, or subsets of one: a batch is a selection of rows of each tensor.
+
+    Values, types, shapes and strides are those that the default collate function gives.
+
+    Args:
+        chosen: The row of each sample; None: its own number.
+        alone: A sample is a tensor, not a tuple of them.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], chosen: Tensor | None, alone: bool) -> None:
+        self._tensors, self._chosen, self._alone = tensors, chosen, alone
+
+    @classmethod
+    def of(cls, dataset: Any) -> Rows | None:
+        """None where samples have to be read one by one."""
+        if type(dataset) is Subset:
+            inner = cls.of(dataset.dataset)
+            chosen = None if inner is None else inner.find(dataset.indices)
+            return None if inner is None or chosen is None else cls(inner._tensors, chosen, inner._alone)
+        alone = type(dataset) is Tensor
+        if not alone and type(dataset) is not TensorDataset:
+            return None
+        tensors = (dataset,) if alone else tuple(dataset.tensors)
+        return cls(tensors, None, alone) if tensors and all(map(_is_plain, tensors)) else None
+
+    def find(self, samples: Sequence[Any]) -> Tensor | None:
+        """The rows of samples; None where one of them is no whole number from 0 on, or is not there."""
+        if isinstance(samples, array):
+            found = torch.frombuffer(samples, dtype=torch.int64)
+        elif isinstance(samples, np.ndarray) and samples.dtype.kind in "iu" and samples.ndim == 1:
+            found = torch.from_numpy(samples.astype(np.int64))
+        elif all(type(sample) is int for sample in samples):
+            found = torch.tensor(samples, dtype=torch.int64)
+        else:
+            return None
+        there = len(self._tensors[0]) if self._chosen is None else len(self._chosen)
+        if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < there:
+            return None
+        return found if self._chosen is None else self._chosen[found]
+
+    def read(self, rows: Tensor, pin: bool = False) -> Any:
+        """The batch of these rows.
+
+        Args:
+            pin: Into memory that a device can copy from while the host goes on.
+        """
+        batch = [tensor.index_select(0, rows) for tensor in self._tensors]
+        if pin:
+            batch = [part.pin_memory() for part in batch]
+        return batch[0] if self._alone else batch
+
+
+class RowsDataset(StandIn, Dataset[Any]):
+    """Gives a loader, in its workers too, batches that are collated already."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.inner = dataset
+        self._rows: Rows | None = None
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.inner[index]
+
+    def __getitems__(self, indices: list[Any]) -> Any:
+        self._rows = rows = self._rows or Rows.of(self.inner)
+        found = None if rows is None else rows.find(indices)
+        if rows is None or found is None:
+            return default_collate([self.inner[index] for index in indices])
+        return rows.read(found)
+
+
+def handed_on(batch: Any) -> Any:
+    """Stands where the collate function was."""
+    return batch
+
+
+def is_read_by_rows(loader: DataLoader[Any]) -> bool:
+    """Whether batches of a loader are rows of tensors, collated as torch does."""
+    usual = loader.collate_fn is default_collate and loader.batch_sampler is not None
+    known = default_collate_fn_map  # others may have added to it
+    usual = usual and known.get(Tensor) is collate_tensor_fn and tuple not in known
+    return usual and Rows.of(loader.dataset) is not None
+
+
+def _is_plain(tensor: Any) -> bool:
+    return (
+        type(tensor) is Tensor
+        and tensor.layout is torch.strided
+        and tensor.ndim > 0
+        and tensor.is_contiguous()
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
+    )
