@@ -1,10 +1,10 @@
-"""Microseconds a step over DataLoaders: what exact order and seeding cost, and what reading by the batch gives.
+"""Microseconds a step over DataLoaders: what exact order and seeding cost, what reading by the batch gives.
 
     python benchmarks/loaders.py [--rounds 7] [--json FILE]
 
 The same loop, model and DataLoader by hand and under the Trainer, interleaved: digits in memory (a
-``TensorDataset``, batch 128), and a dataset that reads or draws sample by sample (batch 32), without and with
-two workers. Whole runs are timed, after the first batch of the first epoch; losses are compared.
+``TensorDataset``, batch 128), and a dataset that reads or draws sample by sample (batch 32), without and
+with two workers. Whole runs are timed, after the first batch of the first epoch; losses are compared.
 """
 
 from __future__ import annotations

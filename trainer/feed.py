@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..errors import PacelineError
 from ..faultpoints import faultpoint
-from .rng import cpu_state, set_cpu_state
+from .generator_memory import restore, snapshot
 
 Step = tuple[list[Any], list[int], int | None, int]
 
@@ -98,12 +98,12 @@ class Feed(ABC):
         faultpoint("data.read")
         if isolate is None:
             return next(iterator)
-        before = cpu_state()
+        before = snapshot()
         isolate()
         try:
             return next(iterator)
         finally:
-            set_cpu_state(before)
+            restore(before)
 
     def _moved(self, batch: Any) -> Any:
         """A batch, on the device."""

@@ -20,13 +20,13 @@ from .batch import count_samples
 from .data_errors import Collate, DataErrors, Delivered, name_sample
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .fingerprint import content_of
+from .generator_memory import seed_for_sample
 from .order import Layout, Piece
 from .rng import (
     cpu_state,
     derive,
     generators_of,
     order_seed,
-    seed_for_sample,
     seed_generator,
     set_cpu_state,
 )

@@ -11,7 +11,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 from ..errors import PacelineError
-from .rng import derive, seed_for_sample
+from .generator_memory import seed_for_sample
+from .rng import derive
 from .stand_in import StandIn
 
 

@@ -31,8 +31,9 @@ from torch.utils.data._utils import signal_handling
 
 from .batch import listed
 from .data_errors import Samples
+from .generator_memory import moved, restore, seed_for_sample, snapshot
 from .placed_stream import PlacedStream, watch_worker
-from .rng import ALL, NONE, Generators, cpu_state, derive, either, moved, seed_for_sample, set_cpu_state
+from .rng import ALL, NONE, Generators, derive, either
 from .signals import WATCHED
 from .stand_in import StandIn
 
@@ -94,23 +95,17 @@ class SeededDataset(StandIn, Dataset[Any]):
         self._tell_worker(place.epoch)
         # As the last sample finds them, whichever of them are seeded for it: collating may draw too.
         seed_for_sample(derive(place.seed, place.epoch, place.start + len(indices) - 1))
-        before = None if self._plain else cpu_state()
+        before = None if self._plain else snapshot()
         while True:
-            failed: Exception | None = None
-            found = Samples()
+            found, known = Samples(), self._drawn
             try:
-                self._read(indices, place, self._drawn, found)
-            except Exception as error:
-                failed = error
-            if before is not None:
-                drawn = moved(before, cpu_state())
-                known, self._drawn = self._drawn, either(self._drawn, drawn)
-                if known != self._drawn:
-                    set_cpu_state(before)
-                    continue
-            if failed is not None:
-                raise failed
-            return found if self._skips else list(found)
+                self._read(indices, place, known, found)
+            finally:
+                if before is not None:
+                    self._drawn = either(known, moved(before, snapshot()))
+            if before is None or self._drawn == known:
+                return found if self._skips else list(found)
+            restore(before)
 
     def _read(self, indices: list[Any], place: Place, seeded: Generators, found: Samples) -> None:
         """Read samples into ``found``, these generators seeded for each."""

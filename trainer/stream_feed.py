@@ -14,9 +14,10 @@ from ..errors import PacelineError
 from .batch import checksum, count_samples
 from .data_errors import name_sample
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
+from .generator_memory import seed_for_sample
 from .order import BatchSizes, split
 from .placed_stream import PlacedStream
-from .rng import derive, order_seed, seed_for_sample
+from .rng import derive, order_seed
 from .sampling import Source, end_workers, open_iterator, private_copy
 
 

@@ -18,8 +18,9 @@ from torch.utils.data._utils import worker as torch_worker
 
 from paceline.errors import PacelineError
 from paceline.trainer.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.generator_memory import moved, snapshot
 from paceline.trainer.placed_stream import PlacedStream, watch_worker
-from paceline.trainer.rng import NONE, cpu_state, moved
+from paceline.trainer.rng import NONE
 
 SIZE = 23
 
@@ -261,11 +262,11 @@ def test_one_that_asks_too_late_is_told(monkeypatch):
 
 
 def test_reading_leaves_the_main_generators_alone():
-    before = cpu_state()
+    before = snapshot()
     feed, _ = feed_of(DataLoader(Plain(), batch_size=4))
     with closing(feed.steps(0)) as steps:
         list(islice(steps, 2))
-    assert moved(before, cpu_state()) == NONE
+    assert moved(before, snapshot()) == NONE
 
 
 # Map-style data: what the readers above have in common with it

@@ -1,0 +1,140 @@
+"""Many fits in one process, some cut by a signal or an error, and all that they could leave behind.
+
+Run as ``leaks_job.py FOLDER`` it does cases on two ranks (``pairs.py``).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import runpy
+import shutil
+import signal
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import Trainer, TrainModule
+from paceline.callbacks import Checkpoint, EarlyStopping, JSONLogger, TensorBoard
+from paceline.faultpoints import Fault, arm
+
+SETTLED = 6  # from here on what is made once and kept is there
+SECONDS = 90
+PLACES = ("step.backward", "validate.batch", "save.write", "start.ready", "epoch.end", "data.read")
+HOOKS = [name for name in vars(nn.Module()) if "hooks" in name]
+
+
+class Net(TrainModule):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)
+        self.fails = False
+
+    def training_step(self, batch):
+        if self.fails and self.global_step == 3:
+            raise ArithmeticError("in a step")
+        return self.loss(batch)
+
+    def validation_step(self, batch):
+        self.log("loss", self.loss(batch))
+
+    def loss(self, batch):
+        return self.last(self.norm(self.first(batch[0]))).square().mean()
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+def one_fit(number, module, folder, rank=0, **settings):
+    """How it ended: every third is cut by a signal, every fifth by an error where nobody waits for it.
+
+    Args:
+        rank: Which rank of several this is; the signal is sent to one of them.
+    """
+    trainer = Trainer(
+        run_dir=folder, name="n", accelerator="cpu", progress=number % 4 == 1, max_epochs=2,
+        loggers=[TensorBoard(), JSONLogger()], validate_every="2st", clip_grad_norm=1.0,
+        callbacks=[Checkpoint(2, monitor="val/loss"), EarlyStopping("val/loss", patience=50)],
+        **settings,
+    )  # fmt: skip
+    fixed = torch.Generator().manual_seed(0)  # ranks and runs that go on have the same data
+    data = TensorDataset(torch.randn(16 * trainer.world, 2, generator=fixed))
+    workers = 2 if number % 3 == 1 else 0
+    loaders = [
+        DataLoader(data, 4, num_workers=workers, persistent_workers=bool(workers)),
+        DataLoader(data, 8, num_workers=workers),
+    ]
+    cut = number % 3 == 0
+    module.fails = not cut and number % 5 == 0 and trainer.world == 1
+    if cut and (number // 3) % trainer.world == rank:
+        arm(Fault(PLACES[number // 3 % len(PLACES)], "SIGTERM"))
+    try:
+        trainer.fit(module, *loaders, resume="auto" if number % 7 == 6 else None)
+    except (SystemExit, ArithmeticError) as error:
+        return type(error).__name__
+    finally:
+        arm()
+    return None
+
+
+def held(module, temporary):
+    """All that a run could leave behind."""
+    gc.collect()
+    tasks = Path("/proc/self/task")
+    descriptors = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup)
+    return {
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "tasks": len(list(tasks.iterdir())),
+        "descriptors": len(descriptors),
+        "children": [
+            child for task in tasks.iterdir() for child in (task / "children").read_text().split()
+        ],
+        "handlers": {int(number): str(signal.getsignal(number)) for number in signal.valid_signals()},
+        "wakeup": wakeup,
+        "temporary": sorted(os.listdir(temporary)),
+        "hooks": {name: [len(getattr(part, name)) for part in module.modules()] for name in HOOKS},
+        "on tensors": [
+            str((p._backward_hooks, p._post_accumulate_grad_hooks)) for p in module.parameters()
+        ],
+        "attributes": sorted(vars(module)),
+        "trainers": sum(type(thing) is Trainer for thing in gc.get_objects()),
+    }
+
+
+def fits(count, folder, rank=0, **settings) -> dict[str, Any]:
+    """How so many fits ended, and what was held before, behind the first few and behind the last."""
+    temporary = tempfile.mkdtemp(prefix="leaks-")  # short: loader workers have sockets there
+    usual, tempfile.tempdir = tempfile.tempdir, temporary
+    os.environ["TMPDIR"] = temporary
+    try:
+        module, ends = Net(), []
+        found = {"before": held(module, temporary)}
+        for number in range(count):
+            ends.append(one_fit(number, module, folder, rank, **settings))
+            if number == SETTLED:
+                found["settled"] = held(module, temporary)
+        return found | {"after": held(module, temporary), "ends": ends}
+    finally:
+        tempfile.tempdir = usual
+        del os.environ["TMPDIR"]
+        shutil.rmtree(temporary)
+
+
+def on_rank(folder: Path, count: int, strategy: str) -> dict[str, Any]:
+    """The same on one of two ranks."""
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(SECONDS, exit=True)
+    return fits(count, folder, int(os.environ["RANK"]), devices=2, strategy=strategy)
+
+
+if __name__ == "__main__":
+    runpy.run_path(str(Path(__file__).with_name("pairs.py")))["serve"](on_rank, one_pair=False)
