@@ -123,6 +123,7 @@ def main() -> None:
     if arguments.json:
         about = {
             "torch": torch.__version__,
+            "peers": peers.versions(),
             "python": platform.python_version(),
             "steps": arguments.steps,
             "rounds": arguments.rounds,

@@ -7,6 +7,7 @@ Each function takes ready batches and returns the seconds from the first step to
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import logging
 import tempfile
@@ -246,3 +247,10 @@ def found(typical: bool) -> dict[str, Loop]:
             "Lightning": ("lightning", lightning_typical),
         }
     return {name: loop for name, (needs, loop) in loops.items() if importlib.util.find_spec(needs)}
+
+
+def versions() -> dict[str, str]:
+    """Of what is installed."""
+    names = ("lightning", "accelerate", "transformers", "pytorch-ignite")
+    found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+    return {name: found[name] for name in names if name in found}

@@ -21,6 +21,7 @@ from .rng import Generators
 
 _WORDS = 624
 _BYTES = 4 * (_WORDS + 1)
+_HALF = 16  # a flag, and a number of 8 bytes behind it
 
 
 class Snapshot(NamedTuple):
@@ -58,54 +59,65 @@ class _Python:
 class _Numpy:
     """numpy's global generator: the words, then the number of those used.
 
-    The second half of a pair of normal numbers lies elsewhere. It can only be waiting where words have
-    moved since it was known not to be.
+    Normal numbers are drawn in pairs, and the second of one may be waiting (``has_gauss``). It lies in the
+    object that has the generator; where, is found by putting a number there that is nowhere else.
     """
 
     def __init__(self) -> None:
         self.owner: Any = None
-        self.address: int | None = None
-        self.none_waits: bytes | None = None
+        self.words = self._half = 0  # addresses; 0: not known
+        self._looked = False
 
-    def find(self) -> int | None:
-        """Where the words are of the generator that is in use now; None: not known."""
+    def find(self) -> bool:
+        """Whether the state of the generator that is in use now can be seen."""
         owner = np.random.get_bit_generator()  # type: ignore[attr-defined]
         if owner is not self.owner:
-            self.owner, self.address, self.none_waits = owner, None, None
+            self.owner, self.words = owner, 0
             if type(owner) is np.random.MT19937:
+                if not self._looked:
+                    self._looked, self._half = (
+                        True,
+                        _find_half(getattr(np.random.get_state, "__self__", None)),
+                    )
                 address = owner.ctypes.state_address
                 told: Any = np.random.get_state()
                 words = struct.pack("=624Ii", *told[1].tolist(), told[2])
-                self.address = address if ctypes.string_at(address, _BYTES) == words else None
-        return self.address
+                if self._half and ctypes.string_at(address, _BYTES) == words:
+                    self.words = address
+        return bool(self.words)
 
     def get(self) -> Any:
-        address = self.find()
-        if address is not None:
-            words = ctypes.string_at(address, _BYTES)
-            if words == self.none_waits:
-                return words
-        state: Any = np.random.get_state()
-        if address is None or state[3]:
-            return state
-        self.none_waits = words
-        return words
+        if not self.find():
+            return np.random.get_state()
+        return ctypes.string_at(self.words, _BYTES), ctypes.string_at(self._half, _HALF)
 
     def set(self, state: Any) -> None:
-        address = self.find()
-        if not isinstance(state, bytes) or address is None:
+        if not self.find():
             np.random.set_state(state)
-            self.none_waits = None
             return
-        np.random.seed(0)  # forgets a second half
-        ctypes.memmove(address, state, _BYTES)
-        self.none_waits = state
+        ctypes.memmove(self.words, state[0], _BYTES)
+        ctypes.memmove(self._half, state[1], _HALF)
 
-    def seed(self, number: int) -> None:
-        np.random.seed(number)
-        address = self.find()
-        if address is not None:
-            self.none_waits = ctypes.string_at(address, _BYTES)
+
+def _find_half(generator: Any) -> int:
+    """Where a generator of numpy keeps whether a second half is waiting, and the half; 0: not known."""
+    kept: Any = np.random.get_state()
+    try:
+        size = type(generator).__basicsize__
+        found = []
+        for number in (0.123456789012345, -9.87654321098765):
+            np.random.set_state((*kept[:3], 1, number))
+            memory = ctypes.string_at(id(generator), size)
+            found.append(memory.find(struct.pack("=id", 1, number)[-8:]))
+            waits = [struct.unpack_from("=i", memory, found[-1] - 8)[0]] if found[-1] >= 8 else []
+            np.random.set_state((*kept[:3], 0, number))
+            memory = ctypes.string_at(id(generator), size)
+            waits += [struct.unpack_from("=i", memory, found[-1] - 8)[0]] if found[-1] >= 8 else []
+            if waits != [1, 0] or found[0] != found[-1]:
+                return 0
+        return id(generator) + found[0] - 8
+    finally:
+        np.random.set_state(kept)
 
 
 _python, _numpy = _Python(), _Numpy()
@@ -125,11 +137,11 @@ def restore(state: Snapshot) -> None:
 
 def moved(first: Snapshot, second: Snapshot) -> Generators:
     """Which were drawn from between two snapshots."""
-    numpy, later = first.numpy, second.numpy
-    if not isinstance(numpy, bytes) and not isinstance(later, bytes):
-        same = numpy[2:] == later[2:] and np.array_equal(numpy[1], later[1])
+    if len(first.numpy) == len(second.numpy) == 2:
+        same = first.numpy == second.numpy
     else:
-        same = type(numpy) is type(later) and numpy == later
+        (_, words, *rest), (_, later, *others) = first.numpy, second.numpy
+        same = rest == others and np.array_equal(words, later)
     return not torch.equal(first.torch, second.torch), first.python != second.python, not same
 
 
@@ -140,4 +152,4 @@ def seed_for_sample(seed: int, which: Generators = (True, True, True)) -> None:
     if which[1]:
         random.seed(seed)
     if which[2]:
-        _numpy.seed(seed & 0xFFFFFFFF)
+        np.random.seed(seed & 0xFFFFFFFF)

@@ -89,8 +89,8 @@ class MapFeed(Feed):
         self._source = Source()
         self._iterator: Any = None
         self._pass: object = None
-        self._pins = loader.pin_memory and torch.accelerator.is_available()
-        self._by_rows = not self._own_iter and is_read_by_rows(loader)
+        self._pins = loader.pin_memory and _pins()
+        self._by_rows = is_read_by_rows(loader)
         self._loader = self._copy(loader)
         self._drawn_here = self._own_iter or (may_draw(loader) and loader.num_workers == 0)
         total = self._length()
@@ -223,6 +223,8 @@ class MapFeed(Feed):
 
     def _open(self, epoch: int, start: int, total: int, passed: int = 0) -> None:
         """Begin to read at a step, behind so many of its micro-batches."""
+        if isinstance(self._loader.dataset, RowsDataset):
+            self._loader.dataset.forget()
         self._rows = self._find_rows()
         if self._rows is not None:
             return
@@ -235,10 +237,10 @@ class MapFeed(Feed):
     def _find_rows(self) -> Rows | None:
         """What an epoch is read from in this process, a batch in one piece; None: from the loader."""
         loader = self.data
-        if not self._by_rows or self._units or loader.num_workers or type(loader) is not DataLoader:
+        if not self._by_rows or self._units or loader.num_workers:
             return None
         rows = Rows.of(loader.dataset)
-        self._row_of = None if rows is None else rows.find(self._order)
+        self._row_of = None if rows is None else rows.rows_of(self._order)
         return None if self._row_of is None else rows
 
     def _read_piece(self, piece: Piece, number: int, step: tuple[int, int, int]) -> tuple[Any, int]:
@@ -338,6 +340,12 @@ class MapFeed(Feed):
     def close(self) -> None:
         vars(self._loader)["_iterator"] = None
         end_workers(self._iterator)
+
+
+def _pins() -> bool:
+    """Whether torch's own loader would pin here what it reads."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator is not None and accelerator.type != "mps"
 
 
 def _placed(indices: list[Any], place: Place) -> PlacedIndices:

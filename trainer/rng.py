@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch
 
 # For each generator of the CPU, whether it is meant: torch's, ``random``'s, numpy's.
 Generators = tuple[bool, bool, bool]
-ALL: Generators = (True, True, True)
 NONE: Generators = (False, False, False)
 
 
@@ -21,6 +20,18 @@ def derive(*parts: int) -> int:
     """A 63-bit number that depends on all of ``parts`` and on nothing else."""
     text = ",".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def deriver(*parts: int) -> Callable[[int], int]:
+    """``derive`` of ``parts`` and one number more, at half the cost."""
+    begun = hashlib.blake2b(",".join(map(str, parts)).encode() + b",", digest_size=8)
+
+    def of(number: int) -> int:
+        digest = begun.copy()
+        digest.update(b"%d" % number)
+        return int.from_bytes(digest.digest(), "little") >> 1
+
+    return of
 
 
 def order_seed(seed: int, epoch: int) -> int:
@@ -47,11 +58,6 @@ def seed_everything(seed: int) -> int:
 def cpu_state() -> tuple[Any, Any, Any]:
     """The state of torch's CPU generator, ``random`` and numpy."""
     return torch.get_rng_state(), random.getstate(), np.random.get_state()
-
-
-def either(first: Generators, second: Generators) -> Generators:
-    """Those of either."""
-    return first[0] or second[0], first[1] or second[1], first[2] or second[2]
 
 
 def set_cpu_state(state: tuple[Any, Any, Any]) -> None:

@@ -10,9 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
-from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from .stand_in import StandIn
+
+_COLLATES = dict(default_collate_fn_map)  # a program may add its own
+# Types of which torch selects no rows, and those of the same size.
+_SELECTED_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+_DTYPES = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *_SELECTED_AS),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+}
 
 
 class Rows:
@@ -33,7 +41,7 @@ class Rows:
         """None where samples have to be read one by one."""
         if type(dataset) is Subset:
             inner = cls.of(dataset.dataset)
-            chosen = None if inner is None else inner.find(dataset.indices)
+            chosen = None if inner is None else inner.rows_of(dataset.indices)
             return None if inner is None or chosen is None else cls(inner._tensors, chosen, inner._alone)
         alone = type(dataset) is Tensor
         if not alone and type(dataset) is not TensorDataset:
@@ -41,13 +49,13 @@ class Rows:
         tensors = (dataset,) if alone else tuple(dataset.tensors)
         return cls(tensors, None, alone) if tensors and all(map(_is_plain, tensors)) else None
 
-    def find(self, samples: Sequence[Any]) -> Tensor | None:
+    def rows_of(self, samples: Any) -> Tensor | None:
         """The rows of samples; None where one of them is no whole number from 0 on, or is not there."""
-        if isinstance(samples, array):
+        if isinstance(samples, array) and samples.typecode == "q" and samples:
             found = torch.frombuffer(samples, dtype=torch.int64)
         elif isinstance(samples, np.ndarray) and samples.dtype.kind in "iu" and samples.ndim == 1:
             found = torch.from_numpy(samples.astype(np.int64))
-        elif all(type(sample) is int for sample in samples):
+        elif isinstance(samples, (list, tuple, range)) and all(type(sample) is int for sample in samples):
             found = torch.tensor(samples, dtype=torch.int64)
         else:
             return None
@@ -62,9 +70,9 @@ class Rows:
         Args:
             pin: Into memory that a device can copy from while the host goes on.
         """
-        batch = [tensor.index_select(0, rows) for tensor in self._tensors]
+        batch = [_select(tensor, rows) for tensor in self._tensors]
         if pin:
-            batch = [part.pin_memory() for part in batch]
+            batch = [part.pin_memory() if part.is_cpu else part for part in batch]
         return batch[0] if self._alone else batch
 
 
@@ -80,10 +88,14 @@ class RowsDataset(StandIn, Dataset[Any]):
 
     def __getitems__(self, indices: list[Any]) -> Any:
         self._rows = rows = self._rows or Rows.of(self.inner)
-        found = None if rows is None else rows.find(indices)
+        found = None if rows is None else rows.rows_of(list(indices))
         if rows is None or found is None:
             return default_collate([self.inner[index] for index in indices])
         return rows.read(found)
+
+    def forget(self) -> None:
+        """Another epoch begins: the tensors may be others."""
+        self._rows = None
 
 
 def handed_on(batch: Any) -> Any:
@@ -93,17 +105,28 @@ def handed_on(batch: Any) -> Any:
 
 def is_read_by_rows(loader: DataLoader[Any]) -> bool:
     """Whether batches of a loader are rows of tensors, collated as torch does."""
-    usual = loader.collate_fn is default_collate and loader.batch_sampler is not None
-    known = default_collate_fn_map  # others may have added to it
-    usual = usual and known.get(Tensor) is collate_tensor_fn and tuple not in known
-    return usual and Rows.of(loader.dataset) is not None
+    if type(loader) is not DataLoader or loader.batch_sampler is None:
+        return False
+    if loader.collate_fn is not default_collate or default_collate_fn_map != _COLLATES:
+        return False
+    return Rows.of(loader.dataset) is not None
+
+
+def _select(tensor: Tensor, rows: Tensor) -> Tensor:
+    if not tensor.is_cpu:
+        rows = rows.to(tensor.device, non_blocking=True)
+    alike = _SELECTED_AS.get(tensor.dtype)
+    if alike is None:
+        return tensor.index_select(0, rows)
+    return tensor.view(alike).index_select(0, rows).view(tensor.dtype)
 
 
 def _is_plain(tensor: Any) -> bool:
     return (
         type(tensor) is Tensor
         and tensor.layout is torch.strided
+        and tensor.dtype in _DTYPES
         and tensor.ndim > 0
         and tensor.is_contiguous()
-        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
+        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
     )

@@ -33,7 +33,7 @@ from .batch import listed
 from .data_errors import Samples
 from .generator_memory import moved, restore, seed_for_sample, snapshot
 from .placed_stream import PlacedStream, watch_worker
-from .rng import ALL, NONE, Generators, derive, either
+from .rng import NONE, Generators, derive, deriver
 from .signals import WATCHED
 from .stand_in import StandIn
 
@@ -64,9 +64,9 @@ class PlacedIndex(NamedTuple):
 class SeededDataset(StandIn, Dataset[Any]):
     """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
 
-    Seeding costs more than many a sample. So only those generators are seeded for each sample that one was
-    seen to draw from; a batch in which another one has moved is read again. A dataset with ``__getitems__``
-    of its own is read by the micro-batch, as long as nothing is drawn.
+    torch's generator is seeded for each sample. Seeding those of ``random`` and numpy costs more than many
+    a sample: it begins when one was seen to draw from them, and the batch where that was is read again.
+    A dataset with ``__getitems__`` of its own is read by the micro-batch, as long as nothing is drawn.
 
     Args:
         workers: How many read it.
@@ -75,10 +75,10 @@ class SeededDataset(StandIn, Dataset[Any]):
 
     def __init__(self, dataset: Any, workers: int = 0, skips: bool = False) -> None:
         self.inner, self._skips = dataset, skips
-        # Where each worker is: what is left to see of one that was killed.
+        # Where each worker is: what is left to see of one that was killed. And what was seen to be drawn.
         self._at = multiprocessing.RawArray("q", workers) if workers else None
+        self._drawn: Any = multiprocessing.RawArray("b", 3) if workers else [False] * 3
         self._plain = reads_plainly(dataset)
-        self._drawn = NONE
         own = getattr(dataset, "__getitems__", None)
         self._takes_batches = callable(own) and not isinstance(dataset, Subset)
         self._epoch: int | None = None
@@ -86,42 +86,60 @@ class SeededDataset(StandIn, Dataset[Any]):
     def __getitem__(self, item: PlacedIndex) -> Any:
         self._tell_worker(item.place.epoch)
         seed_for_sample(derive(*item.place))
-        found = Samples()
-        self._read([item.index], item.place, ALL, found)
-        return found[0]
+        try:
+            return self.inner[item.index]
+        except Exception as error:
+            error.add_note(f"while reading dataset index {item.index}")
+            raise
 
-    def __getitems__(self, indices: PlacedIndices) -> list[Any]:
+    def __getitems__(self, indices: PlacedIndices) -> Any:
         place = indices.place
         self._tell_worker(place.epoch)
-        # As the last sample finds them, whichever of them are seeded for it: collating may draw too.
+        # A collate function may draw: whatever is seeded for samples, it finds what the last one found.
         seed_for_sample(derive(place.seed, place.epoch, place.start + len(indices) - 1))
-        before = None if self._plain else snapshot()
+        if self._plain:
+            return self._read_samples(indices, place, NONE)
+        before = snapshot()
         while True:
-            found, known = Samples(), self._drawn
+            drawn = tuple(map(bool, self._drawn))
+            by_batch = self._takes_batches and not any(drawn) and not self._skips
+            seeded = NONE if by_batch else (True, drawn[1], drawn[2])
+            failed, found = None, None
             try:
-                self._read(indices, place, known, found)
-            finally:
-                if before is not None:
-                    self._drawn = either(known, moved(before, snapshot()))
-            if before is None or self._drawn == known:
-                return found if self._skips else list(found)
-            restore(before)
+                if by_batch:
+                    found = self._read_batch(indices, place.start)
+                else:
+                    found = self._read_samples(indices, place, seeded)
+            except Exception as error:
+                failed = error
+            of_batch = by_batch and found is not None and not isinstance(found, (list, tuple))
+            new = [m and not s for m, s in zip(moved(before, snapshot()), seeded, strict=True)]
+            if any(new) and not of_batch:
+                for kind, is_new in enumerate(new):
+                    self._drawn[kind] = is_new or drawn[kind]
+                restore(before)
+            elif failed is not None:
+                raise failed
+            else:
+                return found
 
-    def _read(self, indices: list[Any], place: Place, seeded: Generators, found: Samples) -> None:
-        """Read samples into ``found``, these generators seeded for each."""
+    def _read_batch(self, indices: list[Any], start: int) -> Any:
+        self._note(None if self._at is None else get_worker_info(), start)
+        try:
+            return self.inner.__getitems__(list(indices))
+        except Exception as error:
+            error.add_note(f"while reading dataset indices {listed(indices)}")
+            raise
+
+    def _read_samples(self, indices: list[Any], place: Place, seeded: Generators) -> list[Any]:
+        """Sample by sample, these generators seeded for each."""
         inner, takes_batches, seeds = self.inner, self._takes_batches, any(seeded)
         worker = None if self._at is None else get_worker_info()
-        if takes_batches and not seeds and not self._skips:
-            self._note(worker, place.start)
-            try:
-                found.extend(inner.__getitems__(list(indices)))
-            except Exception as error:
-                error.add_note(f"while reading dataset indices {listed(indices)}")
-                raise
-            return
+        seed_of = deriver(place.seed, place.epoch)
+        found = Samples()
         for position, index in enumerate(indices, place.start):
             if seeds:
-                seed_for_sample(derive(place.seed, place.epoch, position), seeded)
+                seed_for_sample(seed_of(position), seeded)
             if worker is not None:
                 self._note(worker, position)
             try:
@@ -131,6 +149,7 @@ class SeededDataset(StandIn, Dataset[Any]):
                     error.add_note(f"while reading dataset index {index}")
                     raise
                 found.left_out.append((index, f"{type(error).__name__}: {error}"[:200]))
+        return found if self._skips else list(found)
 
     def _note(self, worker: Any, position: int) -> None:
         if worker is not None and self._at is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from types import MethodType
 
@@ -65,7 +66,9 @@ def test_a_profiler_sees_it():
     _, optimizer = an_optimizer()
     with torch.autograd.profiler.profile() as profile:
         take_step(optimizer)
-    assert "Optimizer.step#SGD.step" in {event.name for event in profile.function_events}
+        clear_gradients(optimizer)
+    names = {event.name for event in profile.function_events}
+    assert {"Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad"} <= names
 
 
 def test_a_schedule_knows_of_it():
@@ -88,6 +91,39 @@ def test_what_stands_in_its_place_is_called(scheduled):
     take_step(optimizer)
     assert called == ["mine"]
     assert parameter.tolist() == [1.0, 2.0]
+
+
+def test_what_is_wrapped_around_the_class_s_step_is_called(monkeypatch):
+    called = []
+    an_optimizer()  # torch records a class's steps from its first object on
+    usual = torch.optim.SGD.step
+
+    @functools.wraps(usual)
+    def timed(self, *arguments):
+        called.append("timed")
+        return usual(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", timed)
+    parameter, optimizer = an_optimizer()
+    take_step(optimizer)
+    assert called == ["timed"]
+    assert parameter.tolist() == pytest.approx([0.9, 1.0])
+
+
+def test_a_subclass_that_takes_the_name_of_what_it_wraps_is_called():
+    an_optimizer()
+    called = []
+
+    class Mine(torch.optim.SGD):
+        @functools.wraps(torch.optim.SGD.step)
+        def step(self, closure=None):
+            called.append("mine")
+            return super().step(closure)
+
+    parameter, optimizer = an_optimizer(Mine)
+    take_step(optimizer)
+    assert called == ["mine"]
+    assert parameter.tolist() == pytest.approx([0.9, 1.0])
 
 
 def test_an_optimizer_of_the_user_s_own():
@@ -129,3 +165,8 @@ def test_gradients_are_cleared_as_the_optimizer_does():
     parameter, optimizer = an_optimizer(Keeps)
     clear_gradients(optimizer)
     assert parameter.grad.tolist() == [0, 0]
+    _, optimizer = an_optimizer()
+    called = []
+    optimizer.zero_grad = lambda: called.append("mine")
+    clear_gradients(optimizer)
+    assert called == ["mine"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from paceline import Trainer, TrainModule
+from paceline import Trainer, TrainModule, seed_everything
 
 
 class Model(TrainModule):
@@ -111,3 +112,40 @@ def test_without_it_nothing_is_switched():
     module = Model()
     Trainer(max_epochs=1, progress=False).fit(module, loader())
     assert {enabled for enabled, _ in module.seen} == {False}
+
+
+@pytest.mark.parametrize("validates", [None, "1st"])
+def test_a_half_drawn_pair_of_normal_numbers_outlives_validation_and_reading(tmp_path, validates):
+    """numpy draws two at once and keeps the second: nothing that puts states back may lose it."""
+
+    class Items(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return torch.ones(1)
+
+    class Drawing(TrainModule):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.drawn = nn.Parameter(torch.ones(1)), []
+
+        def training_step(self, batch):
+            self.drawn.append(np.random.randn())
+            return (self.scale * batch).sum()
+
+        def validation_step(self, batch):
+            np.random.randn()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    module = Drawing()
+    trainer = Trainer(
+        run_dir=tmp_path, accelerator="cpu", max_epochs=1, progress=False, loggers=False, checkpoint=False,
+        validate_every=validates, sanity_val_batches=0,
+    )  # fmt: skip
+    loader = DataLoader(Items(), 1)
+    trainer.fit(module, loader, loader)
+    seed_everything(0)
+    assert module.drawn == [np.random.randn() for _ in range(8)]

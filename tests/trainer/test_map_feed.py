@@ -926,32 +926,109 @@ def test_collating_draws_the_same_whatever_samples_drew_before():
         assert read(loader(), 0, position) == whole[position:]
 
 
-def test_a_dataset_that_draws_nothing_is_read_once_and_seeded_once_a_batch(monkeypatch):
-    seeds, asked = [], []
+@pytest.fixture
+def seeds(monkeypatch):
+    """Which generators were seeded, time by time; () for all."""
+    found, seed = [], sampling.seed_for_sample
+    monkeypatch.setattr(sampling, "seed_for_sample", lambda *a: (found.append(a[1:]), seed(*a)))
+    return found
+
+
+def test_a_dataset_that_draws_nothing_is_read_once_and_torch_alone_is_seeded(seeds):
+    asked = []
 
     class Counting(Numbers):
         def __getitem__(self, index: int) -> int:
             asked.append(index)
             return index
 
-    seed = sampling.seed_for_sample
-    monkeypatch.setattr(sampling, "seed_for_sample", lambda *a: (seeds.append(a), seed(*a)))
     read(DataLoader(Counting(), batch_size=4))
     assert asked == list(range(SIZE))
-    assert len(seeds) == 6
-
-
-def test_only_what_draws_is_seeded_for_each_sample(monkeypatch):
-    seeds = []
-
-    class Torchs(Numbers):
-        def __getitem__(self, index: int) -> Any:
-            return index, torch.rand(()).item()
-
-    seed = sampling.seed_for_sample
-    monkeypatch.setattr(sampling, "seed_for_sample", lambda *a: (seeds.append(a[1:]), seed(*a)))
-    read(DataLoader(Torchs(), batch_size=4))
+    assert seeds.count(()) == 6
     assert seeds.count(((True, False, False),)) == SIZE
+    assert len(seeds) == 6 + SIZE
+
+
+def test_another_generator_is_seeded_when_it_was_drawn_from(seeds):
+    class Nines(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return index, float(np.random.rand()) if index == 9 else 0.0
+
+    read(DataLoader(Nines(), batch_size=4))
+    # Two batches before it, its own once in vain and once more, and the three behind it.
+    assert seeds.count(((True, False, False),)) == 3 * 4
+    assert seeds.count(((True, False, True),)) == 4 + 4 + 4 + 3
+
+
+class Seeding(Numbers):
+    """Asks torch for its seed, or draws from a fork of it: nothing moves."""
+
+    def __getitem__(self, index: int) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            drawn = torch.rand(()).item()
+        return index, float(torch.initial_seed() % 2**20), drawn
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [1, 4, 23])
+def test_a_seed_that_is_only_looked_at_is_the_sample_s_own(batch_size, workers):
+    whole = read(DataLoader(Seeding(), batch_size=5))
+    assert all(len({row[column] for row in whole}) == SIZE for column in (1, 2))
+    assert read(DataLoader(Seeding(), batch_size=batch_size, num_workers=workers)) == whole
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 23])
+def test_an_error_that_only_a_wrong_draw_brings_is_none(batch_size):
+    drawn = [row[2] for row in read(DataLoader(Drawing(), batch_size=5))]
+    least, most = min(drawn), max(drawn)
+
+    class Picky(Drawing):
+        def __getitem__(self, index: int) -> Any:
+            if not least <= random.random() <= most:
+                raise ValueError("an unlucky draw")
+            return index
+
+    assert read(DataLoader(Picky(), batch_size=batch_size)) == list(range(SIZE))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_getitems_has_collated_already_is_handed_on(workers):
+    class Collated(Numbers):
+        def __getitems__(self, indices: list[int]) -> Any:
+            return {"x": torch.tensor(indices), "noise": torch.rand(len(indices))}
+
+    loader = DataLoader(Collated(), batch_size=4, collate_fn=lambda given: given, num_workers=workers)
+    found = [batch for step in take(feed_of(loader)) for batch in step[0]]
+    assert [batch["x"].tolist() for batch in found][:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len({value for batch in found for value in batch["noise"].tolist()}) == SIZE
+
+
+def test_a_loader_that_does_not_collate_asks_for_items():
+    class Both(Numbers):
+        def __getitem__(self, index: Any) -> Any:
+            return torch.tensor(index)
+
+        def __getitems__(self, indices: Any) -> Any:
+            raise AssertionError("asked for several")
+
+    loader = DataLoader(
+        Both(), batch_size=None, sampler=BatchSampler(SequentialSampler(range(SIZE)), 4, False)
+    )
+    found = [batch.tolist() for step in take(feed_of(loader)) for batch in step[0]]
+    assert found[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_what_one_worker_has_seen_all_know_in_every_epoch(tmp_path):
+    class Counted(Drawing):
+        def __getitem__(self, index: int) -> Any:
+            (tmp_path / f"{index}-{random.getrandbits(64):x}-{os.getpid()}").touch()
+            return super().__getitem__(index)
+
+    feed = feed_of(DataLoader(Counted(), batch_size=4, num_workers=2))
+    for epoch in range(3):
+        take(feed, epoch)
+    # At most a batch of each worker is read in vain, in the first epoch only.
+    assert 3 * SIZE < len(list(tmp_path.iterdir())) <= 3 * SIZE + 2 * 4
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -85,9 +86,13 @@ DATASETS = {
     "one": lambda: TensorDataset(NUMBERS),
     "no dimension": lambda: TensorDataset(LABELS),
     "types": lambda: TensorDataset(LABELS > 4, NUMBERS.to(torch.complex64), NUMBERS.half(), LABELS.byte()),
+    "token ids": lambda: TensorDataset(
+        *(NUMBERS.to(t) for t in (torch.uint16, torch.uint32, torch.uint64))
+    ),
     "subset": lambda: Subset(TensorDataset(NUMBERS, LABELS), range(3, 20)),
     "subset of a subset": lambda: Subset(Subset(TensorDataset(NUMBERS), list(range(1, 20, 2))), [4, 0, 4]),
     "subset by numpy": lambda: Subset(TensorDataset(NUMBERS, LABELS), np.arange(2, 15)),
+    "subset by array": lambda: Subset(TensorDataset(NUMBERS, LABELS), array("q", [5, 1, 1, 9])),
     "split": lambda: random_split(TensorDataset(NUMBERS, LABELS), [15, 8])[0],
 }
 
@@ -161,8 +166,11 @@ def test_steps_of_several_ranks_and_from_the_middle():
         Unread(NUMBERS, LABELS),
         TensorDataset(NUMBERS.transpose(1, 2), LABELS),
         Subset(TensorDataset(NUMBERS), [-1, 2, 5, 7]),
+        Subset(TensorDataset(NUMBERS), array("i", [3, 0, 5, 0])),
+        Subset(TensorDataset(NUMBERS), {0: 5, 1: 7, 2: 8}),
+        Subset(TensorDataset(NUMBERS), torch.tensor([4, 1, 1])),
     ],
-    ids=["subclass", "strides", "from the end"],
+    ids=["subclass", "strides", "from the end", "short array", "mapping", "tensor"],
 )
 @pytest.mark.parametrize("workers", [0, 1])
 def test_all_others_are_read_as_torch_reads_them(dataset, workers):
@@ -207,12 +215,40 @@ def test_a_collate_function_of_the_user_s_sees_rows():
     assert batches_of(loader) == by_hand(loader)
 
 
-def test_tensors_exchanged_between_epochs_are_read():
+class Fours(BatchSampler):
+    """Batches of four, as units."""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("units", [False, True])
+def test_tensors_exchanged_between_epochs_are_read(units, workers):
     dataset = TensorDataset(LABELS)
-    feed = make_feed(DataLoader(dataset, 4), FeedSettings(seed=SEED))
+    loader = DataLoader(dataset, 4, num_workers=workers)
+    if units:
+        sampler = Fours(SequentialSampler(LABELS), 4, False)
+        loader = DataLoader(dataset, batch_sampler=sampler, num_workers=workers)
+    feed = make_feed(loader, FeedSettings(seed=SEED))
     assert next(feed.steps(0))[0][0][0].tolist() == [0, 1, 2, 3]
     dataset.tensors = (LABELS + 100,)
     assert next(feed.steps(1))[0][0][0].tolist() == [100, 101, 102, 103]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator")
+def test_tensors_on_a_device_and_pinned_ones():
+    device = torch.accelerator.current_accelerator()
+    loader = DataLoader(TensorDataset(NUMBERS.to(device), LABELS.to(device)), 4, shuffle=True)
+    assert_same(batches_of(loader), by_hand(loader))
+    (x, y), *_ = batches_of(DataLoader(TensorDataset(NUMBERS, LABELS), 4, pin_memory=True))
+    assert x.is_pinned()
+    assert y.is_pinned()
+
+
+def test_a_program_s_own_way_to_collate_is_taken(monkeypatch):
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    monkeypatch.setitem(default_collate_fn_map, tuple, lambda batch, **_: "mine")
+    assert batches_of(DataLoader(TensorDataset(LABELS), 20)) == ["mine", "mine"]
 
 
 def test_a_batch_is_its_own():
