@@ -23,6 +23,7 @@ from .precision import (
     make_precision,
 )
 from .single import Single
+from .units import find_units
 
 __all__ = [
     "DDP",
@@ -42,6 +43,7 @@ __all__ = [
     "Strategy",
     "choose_strategy",
     "find_environment",
+    "find_units",
     "launch",
     "make_precision",
     "make_strategy",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from os import PathLike
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,7 @@ from ..callbacks.logger import Logger
 from ..durations import Duration
 from ..errors import PacelineError, nearest
 from ..strategies import PRECISIONS, STRATEGIES, Precision, Strategy, find_environment
+from .compilation import BLOCKS, MODES, read_setting
 from .watchdog import PHASES
 
 PEERS = {
@@ -165,7 +166,7 @@ class TrainerArguments(BaseModel):
     profile: None = None
     seed: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**63)] = 0
     deterministic: bool = False
-    compile: Literal[False] = False
+    compile: Annotated[Any, BeforeValidator(lambda v: _compile(v))] = False
     run_dir: Annotated[Any, BeforeValidator(_folder)] = "runs"
     name: Annotated[str, Field(pattern=r"^[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*$")] | None = None
 
@@ -189,6 +190,9 @@ _ALLOWED = {
     "timeouts": 'a time such as "10min", times by phase such as {"step": "10min"} (phases: '
     + ", ".join(PHASES)
     + "), None, or False for none",
+    "compile": "True, False, 'blocks', a mode ("
+    + ", ".join(MODES)
+    + "), or a dict of torch.compile's arguments",
     "nonfinite": "'raise', 'skip', 'skip:100', 'ignore'",
     "seed": "a whole number from 0 to 2**63 - 1",
     "strategy": ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
@@ -204,7 +208,6 @@ _ALLOWED["overfit_batches"] = "a count (int), a part (float from 0.0 to 1.0), or
 _SHOWN = 7  # with the traceback's head, the user's line and the rest: 12 lines
 _LATER = {
     "profile": "None",
-    "compile": "False",
 }
 
 
@@ -212,6 +215,12 @@ def _as_list(value: Any) -> Any:
     if isinstance(value, Callback):
         return [value]
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _compile(value: Any) -> Any:
+    if value is not False:
+        read_setting(value)
+    return value
 
 
 def _as_loggers(value: Any) -> Any:
@@ -272,6 +281,9 @@ def _violation(name: str, value: Any) -> str:
     allowed = _ALLOWED.get(name, "True, False")
     if isinstance(value, str) and name == "nonfinite":
         near = nearest(value, ("raise", "skip", "ignore"))
+        meant = f"; did you mean {near!r}?" if near else ""
+    if isinstance(value, str) and name == "compile":
+        near = nearest(value, (BLOCKS, *MODES))
         meant = f"; did you mean {near!r}?" if near else ""
     if name == "strategy" and isinstance(value, str):
         return _as_line("strategy", value)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import PacelineError, is_users_frame
 from .batch import tensors_of
+from .compilation import uncompiled
 from .ghost import nothing_kept
 from .rng import untouched
 
@@ -48,11 +49,12 @@ def find_origin(loop: TrainLoop, batches: list[Any], sizes: list[int], samples: 
         for index, batch in enumerate(batches):
             watch.begin(batch, sizes[index], samples[index], loop.trainer.rank_of(index))
             known, arguments = watch.found is not None, loop.arguments(batch, index - len(batches))
-            with watch.watching():
+            with uncompiled(loop.trainer.compilation), watch.watching():
                 _take(loop, watch, arguments)
             watch.look_at_gradients()
             if watch.found is not None and not known and loop.world == 1:
-                with forward_line(check_nan=True) as lines, suppress(RuntimeError):
+                eager = uncompiled(loop.trainer.compilation)
+                with eager, forward_line(check_nan=True) as lines, suppress(RuntimeError):
                     _take(loop, None, arguments)
                 told = "; ".join([watch.found[0], *(f"computed at {line}" for line in lines)])
                 watch.found = (told, *watch.found[1:])

@@ -15,6 +15,7 @@ from ..durations import Cadence
 from ..errors import PacelineError, nearest
 from ..strategies import Strategy
 from .checkpoint_writer import CheckpointWriter
+from .compilation import Compilation
 from .evaluation import EvaluationLoop
 from .feed import Feed
 from .folder_lock import FolderLock
@@ -84,6 +85,7 @@ class Session(Saving):
         self.hooks: HookTable
         self.signals: SignalStop
         self.guard: Guard | None = None
+        self.compilation: Compilation | None = None
         self.stage = ""
         self._module: TrainModule | None = None
         self.use(strategy)
@@ -248,6 +250,8 @@ class Session(Saving):
         if not values:
             return
         self.metrics.update(values)
+        if self.compilation is not None:
+            self.compilation.report(self.place)
         if self.is_global_zero:
             state = self.state
             row = {

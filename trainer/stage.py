@@ -13,6 +13,7 @@ from ..faultpoints import faultpoint
 from ..strategies import Environment, Precision, Strategy, choose_strategy, start_ranks
 from . import fitting
 from .agreement import Agreement
+from .compilation import Compilation
 from .diagnosis import explain
 from .module import TrainModule, configure
 from .signals import SignalStop
@@ -51,6 +52,8 @@ def stage(trainer: Trainer, name: str, module: Any, datamodule: Any) -> Iterator
         faultpoint("start.setup")
         _call_where_written("setup", datamodule, module, name)
         trainer.hooks.call("on_setup", trainer, name)
+        if trainer.settings.compile is not False:
+            trainer.compilation = Compilation(module, trainer.settings.compile, trainer.say)
         yield
     except BaseException as error:
         failed = error
@@ -117,6 +120,10 @@ def _close(trainer: Trainer, failed: BaseException | None) -> None:
         failed.add_note(f"a checkpoint failed too: {unsaved}")
     trainer.lock.release()
     trainer.strategy.close()
+    if trainer.compilation is not None:
+        trainer.compilation.report(trainer.stage)
+        trainer.compilation.undo()
+        trainer.compilation = None
     trainer.watchdog.close()
     trainer.signals.close()
     trainer.agreement = None

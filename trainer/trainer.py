@@ -137,7 +137,7 @@ class Trainer(Session):
         profile: None = None,
         seed: int = 0,
         deterministic: bool = False,
-        compile: bool = False,
+        compile: bool | str | dict[str, Any] = False,
         run_dir: str | Path = "runs",
         name: str | None = None,
         **unknown: Never,

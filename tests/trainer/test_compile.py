@@ -1,0 +1,225 @@
+"""compile=...: the same run, the same names, nothing compiled twice, and a module left as it was."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import PacelineError, Run, Trainer, TrainModule
+from paceline.callbacks import Checkpoint, JSONLogger
+from paceline.trainer.compilation import read_setting
+
+EAGER = {"backend": "eager"}
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 12), nn.Linear(12, 6)
+
+    def forward(self, x):
+        return x + self.last(torch.tanh(self.first(x)))
+
+
+class Net(TrainModule):
+    """Logs in its forward, draws in its dropout, and is evaluated in batches of another size."""
+
+    def __init__(self, bad=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.drop, self.head, self.bad = nn.Dropout(0.2), nn.Linear(6, 3), bad
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        self.log("size", x.detach().square().mean())
+        return self.head(self.drop(x))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self(x), y)
+        self.log("twice", 2 * loss.detach())
+        return loss * float("nan") if self.bad == self.global_step else loss
+
+    def validation_step(self, batch):
+        self.log("loss", F.cross_entropy(self(batch[0]), batch[1]))
+
+    def predict_step(self, batch):
+        return self(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def data(count=50):
+    draw = torch.Generator().manual_seed(1)
+    return TensorDataset(torch.randn(count, 6, generator=draw), torch.arange(count) % 3)
+
+
+def fit(folder, compile, resume=None, module=None, **settings):
+    usual = {
+        "accelerator": "cpu",
+        "progress": False,
+        "loggers": JSONLogger(),
+        "max_epochs": 3,
+        "accumulate": 2,
+    }
+    trainer = Trainer(**usual | settings, log_every=2, run_dir=folder, compile=compile)
+    module = module or Net()
+    trainer.fit(module, DataLoader(data(), 4, shuffle=True), DataLoader(data(20), 8), resume=resume)
+    return trainer, module
+
+
+def rows(trainer):
+    kept = [
+        {k: v for k, v in row.items() if not k.startswith(("perf/", "time"))}
+        for row in Run(trainer.folder).rows
+    ]
+    assert len(kept) > 10
+    return kept
+
+
+def log_of(trainer):
+    return (trainer.folder / "log.txt").read_text()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("setting", [EAGER, EAGER | {"blocks": True}])
+def test_it_is_the_same_run_to_the_bit(tmp_path, setting):
+    plain, expected = fit(tmp_path / "plain", False)
+    compiled, found = fit(tmp_path / "compiled", setting)
+    assert rows(compiled) == rows(plain)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value), name
+    assert re.search(r"compiled \d+ graphs? in \d+\.\d s", log_of(compiled))
+    assert "compiled" not in log_of(plain)
+
+
+def test_inductor_is_the_same_run_but_for_rounding(tmp_path):
+    _, expected = fit(tmp_path / "plain", False, max_epochs=1)
+    compiled, found = fit(tmp_path / "compiled", {"blocks": True}, max_epochs=1)
+    assert "compiled" in log_of(compiled)
+    for name, value in expected.state_dict().items():
+        torch.testing.assert_close(found.state_dict()[name], value, rtol=0, atol=1e-5)
+
+
+def test_names_in_checkpoints_are_the_module_s_own_and_runs_go_on_either_way(tmp_path):
+    _, expected = fit(tmp_path / "whole", EAGER)
+    for first, then in ((EAGER, EAGER), (EAGER, False), (False, EAGER)):
+        folder = tmp_path / f"{bool(first)}-{bool(then)}"
+        cut, _ = fit(folder, first, max_epochs=1, callbacks=[Checkpoint()])
+        saved = Run(cut.folder).load
+        assert saved is not None
+        _, found = fit(folder, then, resume="latest")
+        for name, value in expected.state_dict().items():
+            assert torch.equal(found.state_dict()[name], value), name
+    assert not any("_orig_mod" in name for name in expected.state_dict())
+
+
+def test_the_module_is_left_as_it_was(tmp_path):
+    module = Net()
+    before = {name: set(vars(part)) for name, part in module.named_modules()}
+    fit(tmp_path, EAGER, module=module)
+    assert {name: set(vars(part)) - {"_trainer"} for name, part in module.named_modules()} == before
+    assert not any(part._compiled_call_impl for part in module.modules())
+    copy.deepcopy(module)
+    handler = torch._dynamo.callback.callback_handler
+    assert handler.start_callbacks == handler.end_callbacks == []
+
+
+def test_one_that_the_user_compiled_stays_compiled(tmp_path):
+    module = Net()
+    module.head.compile(backend="eager")
+    mine = module.head._compiled_call_impl
+    fit(tmp_path, EAGER, module=module, max_epochs=1)
+    assert module.head._compiled_call_impl is mine
+
+
+def test_blocks_compile_once_and_nothing_is_compiled_behind_the_first_epoch(tmp_path):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    fit(tmp_path, {"backend": backend, "blocks": True}, max_epochs=1)
+    # Training and evaluation; the last batch has another size, and so have those of evaluation.
+    once = len(graphs)
+    assert once <= 4
+    torch.compiler.reset()
+    graphs.clear()
+    fit(tmp_path, {"backend": backend, "blocks": True}, max_epochs=4)
+    assert len(graphs) == once
+
+
+def test_logging_does_not_compile_anew(tmp_path):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    fit(tmp_path, {"backend": backend}, max_epochs=1)
+    once = len(graphs)
+    torch.compiler.reset()
+    graphs.clear()
+    fit(tmp_path, {"backend": backend}, max_epochs=5)
+    assert len(graphs) == once
+
+
+def test_evaluation_and_prediction_alone(tmp_path):
+    module = Net()
+    plain = Trainer(accelerator="cpu", progress=False, run_dir=tmp_path)
+    compiled = Trainer(accelerator="cpu", progress=False, run_dir=tmp_path, compile=EAGER)
+    loader = DataLoader(data(20), 8)
+    assert compiled.validate(module, loader) == plain.validate(module, loader)
+    pairs = zip(compiled.predict(module, loader), plain.predict(module, loader), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+def test_what_is_not_finite_is_found_in_the_code_as_it_is_written(tmp_path):
+    class Bad(Net):
+        def forward(self, x):
+            return super().forward(x) + (self.head(x) * float("nan") if self.global_step == 3 else 0)
+
+    with pytest.raises(PacelineError, match="the loss is nan") as caught:
+        fit(tmp_path, EAGER, module=Bad())
+    assert "step 4" in str(caught.value)
+
+
+def test_blocks_that_are_not_there(tmp_path):
+    class Flat(Net):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Block()])
+
+    with pytest.raises(PacelineError, match="found no repeated blocks"):
+        fit(tmp_path, "blocks", module=Flat())
+
+
+def test_settings():
+    assert read_setting(True) == ({}, False)
+    assert read_setting("blocks") == ({}, True)
+    assert read_setting("max-autotune") == ({"mode": "max-autotune"}, False)
+    assert read_setting({"dynamic": True, "blocks": True}) == ({"dynamic": True}, True)
+    for wrong in ("fast", {}, {"modes": 1}, {"blocks": "yes"}, 1, None):
+        with pytest.raises(ValueError, match=r".*"):
+            read_setting(wrong)
+
+
+def test_a_mistake_is_answered_at_construction():
+    with pytest.raises(PacelineError, match="did you mean 'blocks'"):
+        Trainer(compile="block")
