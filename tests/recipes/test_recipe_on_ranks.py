@@ -9,7 +9,8 @@ import pytest
 
 from paceline import Run
 
-STRATEGIES = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in (1, 2, 3))]
+STRATEGIES = ["ddp", "fsdp", "deepspeed_stage_3"]
+MORE = ["hsdp", "deepspeed_stage_1", "deepspeed_stage_2"]
 
 
 def fit(folder, strategy: str, devices: int) -> Run:
@@ -38,6 +39,11 @@ def fit(folder, strategy: str, devices: int) -> Run:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     return fit(tmp_path_factory.mktemp("single"), "single", 1)
+
+
+@pytest.mark.parametrize("strategy", MORE)
+def test_and_under_the_others(strategy, soak, alone, tmp_path):
+    test_the_recipe_runs_unchanged_under(strategy, alone, tmp_path)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
