@@ -84,11 +84,12 @@ def one_fit(number, module, folder, rank=0, **settings):
     return None
 
 
-def held(module, temporary):
-    """All that a run could leave behind."""
+def held(module, temporary, folder, rank):
+    """All that a run could leave behind; the other rank may not be done yet."""
     gc.collect()
     tasks = Path("/proc/self/task")
     descriptors = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    others = (".lock", f".stacks-rank-{1 - rank}.txt")
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     return {
@@ -101,6 +102,7 @@ def held(module, temporary):
         "handlers": {int(number): str(signal.getsignal(number)) for number in signal.valid_signals()},
         "wakeup": wakeup,
         "temporary": sorted(os.listdir(temporary)),
+        "hidden files": sorted(str(path) for path in folder.rglob(".*") if path.name not in others),
         "hooks": {name: [len(getattr(part, name)) for part in module.modules()] for name in HOOKS},
         "on tensors": [
             str((p._backward_hooks, p._post_accumulate_grad_hooks)) for p in module.parameters()
@@ -117,12 +119,12 @@ def fits(count, folder, rank=0, **settings) -> dict[str, Any]:
     os.environ["TMPDIR"] = temporary
     try:
         module, ends = Net(), []
-        found = {"before": held(module, temporary)}
+        found = {"before": held(module, temporary, folder, rank)}
         for number in range(count):
             ends.append(one_fit(number, module, folder, rank, **settings))
             if number == SETTLED:
-                found["settled"] = held(module, temporary)
-        return found | {"after": held(module, temporary), "ends": ends}
+                found["settled"] = held(module, temporary, folder, rank)
+        return found | {"after": held(module, temporary, folder, rank), "ends": ends}
     finally:
         tempfile.tempdir = usual
         del os.environ["TMPDIR"]
@@ -133,7 +135,8 @@ def on_rank(folder: Path, count: int, strategy: str) -> dict[str, Any]:
     """The same on one of two ranks."""
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
-    return fits(count, folder, int(os.environ["RANK"]), devices=2, strategy=strategy)
+    often = {"save": "6s"}  # the watchdog looks up every 0.3 s, so in most of the fits
+    return fits(count, folder, int(os.environ["RANK"]), devices=2, strategy=strategy, timeouts=often)
 
 
 if __name__ == "__main__":
