@@ -206,6 +206,7 @@ for _limit in ("val", "test", "predict"):
     _ALLOWED[f"limit_{_limit}_batches"] = _ALLOWED["limit_train_batches"]
 _ALLOWED["overfit_batches"] = "a count (int), a part (float from 0.0 to 1.0), or 0"
 _SHOWN = 7  # with the traceback's head, the user's line and the rest: 12 lines
+_CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
 _LATER = {
     "profile": "None",
 }
@@ -279,11 +280,8 @@ def _violation(name: str, value: Any) -> str:
         return f"got {got}; allowed in this version: {_LATER[name]}"
     meant = ""
     allowed = _ALLOWED.get(name, "True, False")
-    if isinstance(value, str) and name == "nonfinite":
-        near = nearest(value, ("raise", "skip", "ignore"))
-        meant = f"; did you mean {near!r}?" if near else ""
-    if isinstance(value, str) and name == "compile":
-        near = nearest(value, (BLOCKS, *MODES))
+    if isinstance(value, str) and name in _CHOICES:
+        near = nearest(value, _CHOICES[name])
         meant = f"; did you mean {near!r}?" if near else ""
     if name == "strategy" and isinstance(value, str):
         return _as_line("strategy", value)

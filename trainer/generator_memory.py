@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,11 @@ class Snapshot(NamedTuple):
     torch: Tensor
     python: Any
     numpy: Any
+
+
+def _write(address: int, content: bytes) -> None:
+    """In one piece: ``ctypes.memmove`` would let other threads run meanwhile."""
+    (ctypes.c_char * len(content)).from_address(address).raw = content
 
 
 class _Python:
@@ -53,7 +59,7 @@ class _Python:
             random.setstate(state)
             return
         words, self.owner.gauss_next = state  # type: ignore[union-attr]
-        ctypes.memmove(self.address, words, _BYTES)
+        _write(self.address, words)
 
 
 class _Numpy:
@@ -65,8 +71,11 @@ class _Numpy:
 
     def __init__(self) -> None:
         self.owner: Any = None
-        self.words = self._half = 0  # addresses; 0: not known
-        self._looked = False
+        self.words = 0  # an address; 0: not known
+
+    @cached_property
+    def _half(self) -> int:
+        return _find_half(getattr(np.random.get_state, "__self__", None))
 
     def find(self) -> bool:
         """Whether the state of the generator that is in use now can be seen."""
@@ -74,11 +83,6 @@ class _Numpy:
         if owner is not self.owner:
             self.owner, self.words = owner, 0
             if type(owner) is np.random.MT19937:
-                if not self._looked:
-                    self._looked, self._half = (
-                        True,
-                        _find_half(getattr(np.random.get_state, "__self__", None)),
-                    )
                 address = owner.ctypes.state_address
                 told: Any = np.random.get_state()
                 words = struct.pack("=624Ii", *told[1].tolist(), told[2])
@@ -95,29 +99,25 @@ class _Numpy:
         if not self.find():
             np.random.set_state(state)
             return
-        ctypes.memmove(self.words, state[0], _BYTES)
-        ctypes.memmove(self._half, state[1], _HALF)
+        _write(self.words, state[0])
+        _write(self._half, state[1])
 
 
 def _find_half(generator: Any) -> int:
     """Where a generator of numpy keeps whether a second half is waiting, and the half; 0: not known."""
     kept: Any = np.random.get_state()
+    number = 0.123456789012345
     try:
-        size = type(generator).__basicsize__
-        found = []
-        for number in (0.123456789012345, -9.87654321098765):
-            np.random.set_state((*kept[:3], 1, number))
-            memory = ctypes.string_at(id(generator), size)
-            found.append(memory.find(struct.pack("=id", 1, number)[-8:]))
-            waits = [struct.unpack_from("=i", memory, found[-1] - 8)[0]] if found[-1] >= 8 else []
-            np.random.set_state((*kept[:3], 0, number))
-            memory = ctypes.string_at(id(generator), size)
-            waits += [struct.unpack_from("=i", memory, found[-1] - 8)[0]] if found[-1] >= 8 else []
-            if waits != [1, 0] or found[0] != found[-1]:
-                return 0
-        return id(generator) + found[0] - 8
+        memory = {}
+        for waits in (1, 0):
+            np.random.set_state((*kept[:3], waits, number))
+            memory[waits] = ctypes.string_at(id(generator), type(generator).__basicsize__)
     finally:
         np.random.set_state(kept)
+    place = memory[1].find(struct.pack("=d", number)) - 8
+    if place < 0 or any(struct.unpack_from("=i", memory[waits], place)[0] != waits for waits in (1, 0)):
+        return 0
+    return id(generator) + place
 
 
 _python, _numpy = _Python(), _Numpy()

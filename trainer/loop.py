@@ -6,7 +6,6 @@ import inspect
 import math
 import time
 from collections.abc import Callable
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -173,7 +172,7 @@ class TrainLoop:
                 loss, weight = read_training_output(output, weight, store, f"{trainer.place}{self.source}")
             if loss.is_cpu or self.reads_losses:
                 value = loss.item()
-                if guard is None or not size or isfinite(value):
+                if guard is None or not size or math.isfinite(value):
                     self.loss_value.add(value, size if weight is None else float(weight))
                 else:
                     loss = guard.poison(loss, index, value)

@@ -91,8 +91,8 @@ class Guard:
             PacelineError: for a loss of this rank that no gradient comes from.
         """
         looked = self._look(optimizer, self._flag)
-        if self._word is not None and not self._word[0] and not self._seen:
-            return False  # on a CPU, as a rule
+        if self._word is not None and not (self._word[0] or self._seen or self.late):
+            return False  # on a CPU, as a rule, where no loss is left unread
         unread, self._unread = self._unread, []
         if not looked:
             return False
