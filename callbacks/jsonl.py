@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 
 
 class JSONLogger(Logger):
-    """Appends each row to ``metrics.jsonl`` in the run folder; NaN and infinities become strings."""
+    """Appends each row to ``metrics.jsonl`` in the run folder; NaN and infinities become strings.
 
-    def __init__(self) -> None:
+    Args:
+        most_bytes: What the file of a long run is kept below: where it comes to that, half of the rows are
+            left out, of those with the same names. What stays is evenly spread; the first and latest do.
+    """
+
+    def __init__(self, most_bytes: int = 64 * 2**20) -> None:
+        self._most = most_bytes
         self._file: IO[str] | None = None
+        self._bytes = 0
 
     def on_fit_start(self, trainer: Trainer) -> None:
         if trainer.folder is None or not trainer.is_global_zero:
@@ -25,12 +32,31 @@ class JSONLogger(Logger):
         path = trainer.folder / "metrics.jsonl"
         if path.exists():
             _cut_behind(path, trainer.global_step)
-        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._open(path)
 
     def write(self, row: dict[str, float]) -> None:
         if self._file is not None:
             safe = {k: v if math.isfinite(v) else str(v) for k, v in row.items()}
-            self._file.write(json.dumps(safe) + "\n")
+            line = json.dumps(safe) + "\n"
+            self._file.write(line)
+            self._bytes += len(line)  # it is ASCII
+            if self._bytes > self._most:
+                self._thin(Path(self._file.name))
+
+    def _open(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._bytes = path.stat().st_size
+
+    def _thin(self, path: Path) -> None:
+        """Write the file anew with half of its rows."""
+        assert self._file is not None
+        thinner = path.with_suffix(".part")
+        thinner.write_text("".join(json.dumps(row) + "\n" for row in thinned(read_rows(path))))
+        thinner.replace(path)
+        self._file.close()
+        self._open(path)
+        if self._bytes > self._most * 3 / 4:  # rows that are all of different names stay
+            self._most = 2 * self._bytes
 
     def on_teardown(self, trainer: Trainer, stage: str) -> None:
         if self._file is not None:
@@ -47,6 +73,26 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return rows
+
+
+def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most half of the rows with the same names: the first of each so many steps, and the last.
+
+    So many is a power of two: what is thinned again stays evenly spread.
+    """
+    steps: dict[tuple[str, ...], list[int]] = {}
+    for row in rows:
+        steps.setdefault(tuple(row), []).append(row["step"])
+    widths = {n: 2 ** math.ceil(math.log2(2 * (s[-1] - s[0]) / len(s) + 1)) for n, s in steps.items()}
+    last = {names: -1 for names in steps}
+    kept = []
+    for row in rows:
+        names, step = tuple(row), row["step"]
+        stretch = step // widths[names]
+        if stretch != last[names] or step == steps[names][-1]:
+            kept.append(row)
+        last[names] = stretch
+    return kept
 
 
 def _cut_behind(path: Path, step: int) -> None:

@@ -279,7 +279,7 @@ class DeepSpeed(Distributed):
     ) -> None:
         zero_state.write_optimizer(self._engine, self._named(), state.by_parameter(tensors, plain))
         for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
-            group.update({key: value for key, value in saved.items() if key != "params"})
+            group.update({key: value for key, value in saved.items() if key not in state.OWN_SETTINGS})
 
     def close(self) -> None:
         super().close()

@@ -62,6 +62,12 @@ def find_ids(kind: str, devices: int | str | Sequence[int]) -> list[int]:
     return ids
 
 
+def copies_aside(device: torch.device) -> bool:
+    """Whether a device copies from the host's pinned memory while it computes; mps shares the host's."""
+    present = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return present is not None and device.type == present.type != "mps"
+
+
 def device_memory(device: torch.device) -> int:
     """Bytes of memory a device has in all; on a CPU, what is free for this process and its like."""
     if device.type == "cpu":

@@ -13,6 +13,9 @@ from torch.optim import Optimizer
 
 Take = Callable[[str, Tensor], Tensor]
 
+# How an optimizer computes is its own, whoever wrote the state: that may have been on another device.
+OWN_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable")
+
 
 @dataclass
 class Shard:
@@ -88,7 +91,7 @@ def load_optimizer(
     by_name = by_parameter(tensors, plain)
     content["state"] = {i: by_name[n] for i, n in by_position.items() if n in by_name}
     for saved, group in zip(content["param_groups"], plain["groups"], strict=True):
-        saved.update({key: value for key, value in group.items() if key != "params"})
+        saved.update({key: value for key, value in group.items() if key not in OWN_SETTINGS})
     optimizer.load_state_dict(content)
     # torch casts state to its parameter's dtype; what was kept in one of its own stays in it.
     own = set(plain["own_dtype"])

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Checkpoint
+from paceline.callbacks import Callback, Checkpoint
 from paceline.trainer.metrics import MetricStore
 
 gpu = [
@@ -149,3 +149,67 @@ def test_a_background_checkpoint_holds_the_state_of_its_step(tmp_path):
             expected, tensors = load_file(waited / part), load_file(found / part)
             assert expected.keys() == tensors.keys()
             assert all(torch.equal(tensors[name], value) for name, value in expected.items())
+
+
+class Heavy(TrainModule):
+    """Steps that take the device longer than the host; sees each batch behind such work."""
+
+    def __init__(self, width=1024):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Linear(width, width)
+        self.sums: list[torch.Tensor] = []
+
+    def training_step(self, batch):
+        x = batch[0]
+        self.sums.append(x.double().sum().detach())
+        out = self.net(x)
+        for _ in range(20):
+            out = torch.tanh(self.net(out))
+        self.sums.append(x.double().sum().detach())  # still what it was
+        return out.square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-4)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("marker", [pytest.param(None, marks=gpu)])
+def test_batches_that_are_copied_aside_arrive_whole(pinned, workers, marker, tmp_path):
+    x = torch.randn(64 * 256, 1024, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(TensorDataset(x), 256, num_workers=workers, pin_memory=pinned)
+    module = Heavy()
+    Trainer(progress=False, checkpoint=False, run_dir=tmp_path).fit(module, loader)
+    expected = x.view(64, -1).double().sum(1)
+    found = torch.stack(module.sums).cpu().view(64, 2)
+    assert torch.allclose(found, expected[:, None], rtol=1e-12, atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+@pytest.mark.parametrize("marker", [pytest.param(None, marks=gpu)])
+def test_no_step_waits_for_the_device(precision, marker, tmp_path):
+    if torch.accelerator.current_accelerator().type != "cuda":
+        pytest.skip("only CUDA tells who waits")
+
+    class Watched(Callback):
+        """Between two log points a wait is an error."""
+
+        def on_step_end(self, trainer, outputs):
+            inside = 2 <= trainer.global_step < 48
+            torch.cuda.set_sync_debug_mode("error" if inside else "default")
+
+        def on_teardown(self, trainer, stage):
+            torch.cuda.set_sync_debug_mode("default")
+
+    x = torch.randn(60 * 64, 1024)
+    run = Trainer(
+        precision=precision,
+        progress=False,
+        checkpoint=False,
+        clip_grad_norm=1.0,
+        callbacks=Watched(),
+        run_dir=tmp_path,
+    ).fit(Heavy(), DataLoader(TensorDataset(x), 64, shuffle=True))
+    assert run.metrics["train/loss"].steps == [1, 50, 60]
+    assert "fused AdamW" in (run.folder / "log.txt").read_text()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
+from .fused import is_fused
 from .inexact import not_as_in_one_batch
 from .modes import trainable_in_eval_mode
 
@@ -23,7 +26,7 @@ def first_lines(trainer: Trainer, feed: Feed, source: Path | None, inexact: list
         f"paceline {__version__}: {trainer.name}"
         + (f" in {trainer.folder}" if trainer.folder else ", nothing is written"),
         f"{ranks} ({environment.device}), strategy {trainer.strategy.name}, "
-        f"precision {trainer.strategy.precision.name}",
+        f"precision {trainer.strategy.precision.name}{_arithmetic(trainer)}",
         _global_batch(feed, environment.world),
         _steps(trainer, feed),
         f"resumes from {source}" if source else "starts fresh",
@@ -39,6 +42,20 @@ def first_lines(trainer: Trainer, feed: Feed, source: Path | None, inexact: list
             + "; call module.train() before fit unless that is meant",
         ]
     return lines + (["note: " + "; ".join(inexact)] if inexact else [])
+
+
+def _arithmetic(trainer: Trainer) -> str:
+    """What an accelerator's speed and exactness hang on: fused optimizers, float32 products, cuDNN."""
+    if trainer.strategy.device.type == "cpu":
+        return ""
+    parts = [f"fused {type(o).__name__}" for o in trainer.optimization.optimizers if is_fused(o)]
+    try:
+        parts.append(f"float32 products {torch.get_float32_matmul_precision()!r}")
+    except RuntimeError:  # set for each kind of product by itself
+        parts.append("float32 products as set")
+    if torch.backends.cudnn.benchmark:
+        parts.append("cuDNN by timing, which is another in each run")
+    return "".join(f", {part}" for part in parts)
 
 
 def _global_batch(feed: Feed, world: int) -> str:

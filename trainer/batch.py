@@ -1,4 +1,4 @@
-"""Nested batches: counting their samples, moving them to a device, describing them in one line."""
+"""Nested batches: counting their samples, changing their tensors, describing them in one line."""
 
 from __future__ import annotations
 
@@ -98,19 +98,6 @@ def _rebuilt_mapping(batch: Mapping[Any, Any], changed: dict[Any, Any]) -> Any:
         return type(batch)(changed)  # type: ignore[call-arg]
     except TypeError:
         return changed
-
-
-def make_transfer(device: torch.device, dtype: torch.dtype | None) -> Callable[[Any], Any] | None:
-    """What brings a batch to the device and its floats to ``dtype``; None where nothing would change."""
-    if device.type == "cpu" and dtype is None:
-        return None
-
-    def move(value: Any) -> Any:
-        if dtype is not None and isinstance(value, Tensor) and value.is_floating_point():
-            return value.to(device, dtype, non_blocking=True)
-        return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
-
-    return lambda batch: map_tensors(batch, move)
 
 
 def describe(batch: Any, depth: int = 0) -> str:

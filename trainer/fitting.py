@@ -21,6 +21,7 @@ from .announce import first_lines
 from .evaluation import EvaluationLoop
 from .fingerprint import sample_of_weights
 from .folder_lock import check_writable
+from .fused import choose_fused
 from .loop import TrainLoop
 from .module import is_overridden
 from .optimization import Optimization, read_configuration
@@ -84,7 +85,9 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
 
     def build_optimizers() -> Optimization:
         configured = module.configure_optimizers()
-        return read_configuration(module, configured, module.automatic_optimization)
+        found = read_configuration(module, configured, module.automatic_optimization)
+        choose_fused(module, found.optimizers)
+        return found
 
     check_ranks(trainer, feed)
     whole = feed.step_size

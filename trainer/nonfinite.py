@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from ..errors import PacelineError
 from .batch import listed
+from .fused import is_fused
 from .origin import Origin
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Guard:
             trainer.strategy.device.type != "cpu"
             and not self.most
             and self._automatic
-            and all(group.get("fused") for group in optimizers[0].param_groups)
+            and is_fused(optimizers[0])
         )
         scales = trainer.strategy.precision.scales  # gradients may overflow, and it leaves them out
         self._look = _nothing_looks if scales else trainer.strategy.find_nonfinite

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 
 from .checkpoint_files import shown_size
@@ -48,6 +47,8 @@ def memory_notes(trainer: Session, training: bool) -> list[str]:
 
 def _in_use(device: torch.device) -> str:
     if device.type == "cpu":
+        import psutil
+
         used, whole = psutil.Process().memory_info().rss, psutil.virtual_memory().total
         return f"the process {shown_size(used)} of {shown_size(whole)}"
     with suppress(Exception):  # the device may be of no use any more

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import pdb
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -185,6 +184,8 @@ def replay(
         return at_step.found
     except Exception:
         if order.debug:
+            import pdb
+
             pdb.post_mortem(sys.exc_info()[2])
         raise
     raise PacelineError(
@@ -280,7 +281,12 @@ class _RanksInTurn(Single):
             set_full_state(self._before[batch], self.device)
         else:
             self._before[batch] = full_state(self.device)
-        output = pdb.Pdb().runcall(step, *arguments) if self.order.debug else step(*arguments)
+        if self.order.debug:
+            import pdb
+
+            output = pdb.Pdb().runcall(step, *arguments)
+        else:
+            output = step(*arguments)
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if self._automatic and isinstance(loss, torch.Tensor):
             self.losses.append(loss.detach().item())

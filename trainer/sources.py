@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError
-from .batch import make_transfer
 from .datamodule import DataModule
 from .evaluation import PHASES, STEPS
 from .feed import Feed, FeedSettings, is_several, make_feed
 from .module import is_overridden
+from .transfer import make_transfer
 
 if TYPE_CHECKING:
     from .trainer import Trainer

@@ -32,6 +32,7 @@ from .calls import refuse_unknown
 from .determinism import deterministic
 from .differences import check_allowed
 from .evaluation import EvaluationLoop
+from .garbage import older_objects_left_alone
 from .invariance import Invariance
 from .manual import ManualOptimizer
 from .module import TrainModule
@@ -204,7 +205,7 @@ class Trainer(Session):
                 self.hooks.call("on_fit_start", self)
                 fitting.sanity_check(self)
                 self.start_clock()
-                with self.watchdog.during("step"):
+                with self.watchdog.during("step"), older_objects_left_alone(self.fit_number > 1):
                     loop.run()
                 faultpoint("end.fit")
                 with self.watchdog.during("save"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Checkpoint, Curves, JSONLogger, Logger, TensorBoard
+from paceline.callbacks import Callback, Checkpoint, Curves, JSONLogger, Logger, TensorBoard
 
 
 class Module(TrainModule):
@@ -215,3 +216,78 @@ def test_a_logger_of_ones_own():
 def test_something_else_is_refused():
     with pytest.raises(PacelineError, match=r"loggers(.|\n)*paceline\.callbacks\.Logger"):
         Trainer(loggers=["tensorboard"])
+
+
+# -- long runs -------------------------------------------------------------------------------------
+
+LONG = {"max_epochs": 100, "validate_every": "5ep"}  # 300 rows of steps
+
+
+def test_metrics_of_a_long_run_stay_below_a_size_evenly_spread(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    most = 12_000
+    whole = lines(fit([JSONLogger()], **LONG))
+    run = fit([JSONLogger(most_bytes=most)], **LONG)
+    rows = lines(run)
+    assert len(json.dumps(whole)) > 3 * most
+    assert most / 4 < (run.folder / "metrics.jsonl").stat().st_size <= most
+    assert not list(run.folder.glob("*.part"))
+    steps = [row["step"] for row in rows]
+    assert steps == sorted(steps)
+    for name in ("train/loss", "val/accuracy", "train/loss_epoch"):
+        all_of_them = [row["step"] for row in whole if name in row]
+        kept = [row["step"] for row in rows if name in row]
+        assert set(kept) <= set(all_of_them)
+        assert kept[0] == all_of_them[0]
+        assert kept[-1] == all_of_them[-1]
+        gaps = [b - a for a, b in pairwise(kept)]
+        assert max(gaps) <= 3 * (kept[-1] - kept[0]) / len(gaps)
+    by_step = {(row["step"], tuple(row)): row for row in whole}
+    for row in rows:
+        expected = by_step[row["step"], tuple(row)]
+        assert {k: v for k, v in row.items() if k != "time" and "perf" not in k} == {
+            k: v for k, v in expected.items() if k != "time" and "perf" not in k
+        }
+
+
+def test_a_resumed_run_counts_the_rows_it_finds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    most = 12_000
+    fit([JSONLogger(most_bytes=most)], max_epochs=12, checkpoint=True)
+    run = fit([JSONLogger(most_bytes=most)], max_epochs=100, checkpoint=True, resume="latest")
+    assert (run.folder / "metrics.jsonl").stat().st_size <= most
+    rows = lines(run)
+    assert (rows[0]["step"], rows[-1]["step"]) == (1, 300)
+
+
+def test_rows_that_all_have_other_names_are_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    logger, rewritten = JSONLogger(most_bytes=1000), []
+    thin = JSONLogger._thin
+    monkeypatch.setattr(JSONLogger, "_thin", lambda self, path: rewritten.append(path) or thin(self, path))
+
+    class Names(Callback):
+        def on_train_epoch_start(self, trainer):
+            for number in range(400):
+                logger.write({"step": number, f"value {number}": 1.0})
+
+    run = fit([logger], callbacks=[Names()], max_epochs=1)
+    assert [row["step"] for row in lines(run)][:400] == list(range(400))
+    assert 1 < len(rewritten) < 10  # not at every row
+
+
+def test_event_files_of_a_long_run_grow_more_and_more_slowly(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tensorboard = TensorBoard(most_bytes=3000)
+    run = fit([tensorboard], **LONG)
+    found = scalars(run)
+    (file,) = (run.folder / "tb").iterdir()
+    assert file.stat().st_size < 6 * 3000
+    steps = [step for step, _ in found["train/loss"]]
+    gaps = [b - a for a, b in pairwise(steps)]
+    assert gaps[0] == 1
+    assert gaps == sorted(gaps)
+    assert gaps[-1] >= 4
+    assert len(found["val/accuracy"]) > 5  # these are counted by themselves
+    again = fit([tensorboard], max_epochs=2)  # and another run begins anew
+    assert [step for step, _ in scalars(again)["train/loss"]][:4] == [1, 2, 3, 4]

@@ -15,9 +15,9 @@ from paceline.trainer.batch import (
     count_samples,
     describe,
     first_tensor,
-    make_transfer,
     map_tensors,
 )
+from paceline.trainer.transfer import make_transfer
 
 META = torch.device("meta")  # a device every machine has
 CPU = torch.device("cpu")

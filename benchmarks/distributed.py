@@ -1,0 +1,243 @@
+"""Steps on several ranks, under the Trainer and by hand: torch's DDP and FSDP, DeepSpeed's ZeRO.
+
+    python benchmarks/distributed.py [--ranks 2] [--steps 4] [--pairs 100] [--json FILE]
+
+Batches are ready. In one run so many steps of the Trainer are followed by as many of the loop that the
+strategy's own documentation has, with the same options: what the machine does beside strikes both alike.
+Medians of the differences of such pairs, against the 2 % or 10 us that we allow ourselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from workloads import GPT, loss_of
+
+from paceline import Trainer, TrainModule
+from paceline.callbacks import Callback
+
+BATCH, LENGTH, WORDS = 4, 128, 512
+STRATEGIES = {
+    "ddp": 1,
+    "ddp, 4 micro-batches": 4,
+    "fsdp": 1,
+    "fsdp, 4 micro-batches": 4,
+    "deepspeed_stage_1": 1,
+    "deepspeed_stage_2": 1,
+    "deepspeed_stage_3": 1,
+}
+Step = Callable[[list[Any]], None]
+
+
+def make_net() -> GPT:
+    """A small GPT: 920 000 parameters."""
+    torch.manual_seed(0)
+    return GPT(words=WORDS, length=LENGTH, width=128, depth=4, heads=4)
+
+
+def make_optimizer(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+
+class Module(TrainModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make_net()
+
+    def training_step(self, batch: Any) -> Any:
+        return loss_of(self.net, batch)
+
+    def configure_optimizers(self) -> Any:
+        return make_optimizer(self)
+
+
+def ddp_by_hand() -> Step:
+    """As torch's tutorial has it, without the gradient reduction of all but the last micro-batch."""
+    net = nn.parallel.DistributedDataParallel(make_net(), gradient_as_bucket_view=True)
+    optimizer = make_optimizer(net)
+
+    def step(batches: list[Any]) -> None:
+        for number, batch in enumerate(batches):
+            last = number == len(batches) - 1
+            with contextlib.nullcontext() if last else net.no_sync():
+                (loss_of(net, batch) / len(batches)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def fsdp_by_hand() -> Step:
+    """``fully_shard`` on the layers, then on the whole."""
+    from torch.distributed.fsdp import fully_shard
+
+    net: Any = make_net()
+    for layer in net.layers:
+        fully_shard(layer)
+    fully_shard(net)
+    optimizer = make_optimizer(net)
+
+    def step(batches: list[Any]) -> None:
+        for number, batch in enumerate(batches):
+            if len(batches) > 1:
+                net.set_requires_gradient_sync(number == len(batches) - 1)
+            (loss_of(net, batch) / len(batches)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def zero_by_hand(stage: int) -> Step:
+    """``deepspeed.initialize``, with buffers no larger than the model."""
+    import deepspeed
+
+    net = make_net()
+    parameters = sum(p.numel() for p in net.parameters())
+    bucket = -(-parameters // 512) * 512
+    zero = {"stage": stage, "reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
+    if stage == 3:
+        zero["memory_efficient_linear"] = False
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    engine, *_ = deepspeed.initialize(
+        model=net, optimizer=make_optimizer(net), config=config, dist_init_required=False
+    )
+
+    def step(batches: list[Any]) -> None:
+        engine.backward(loss_of(engine, batches[0]))
+        engine.step()
+
+    return step
+
+
+def by_hand(strategy: str) -> Step:
+    """The hand-written step of a strategy; its process group is there."""
+    if strategy.startswith("deepspeed"):
+        return zero_by_hand(int(strategy[-1]))
+    return ddp_by_hand() if strategy == "ddp" else fsdp_by_hand()
+
+
+class InTurn(Callback):
+    """Times some steps of the run, then as many by hand."""
+
+    def __init__(self, strategy: str, steps: list[list[Any]]) -> None:
+        self.strategy, self.steps = strategy, steps
+        self.pairs: list[tuple[float, float]] = []
+
+    def on_train_epoch_start(self, trainer: Trainer) -> None:
+        self.step = by_hand(self.strategy)
+        self.begun = time.perf_counter()
+
+    def on_step_end(self, trainer: Trainer, outputs: Any) -> None:
+        if trainer.global_step % len(self.steps):
+            return
+        now = time.perf_counter()
+        ours = now - self.begun
+        for batches in self.steps:
+            self.step(batches)
+        self.begun = time.perf_counter()
+        self.pairs.append((self.begun - now, ours))
+
+
+def job(name: str, ranks: int, steps: int, pairs: int, out: Path) -> None:
+    """One strategy, on all ranks; rank 0 writes seconds of such pairs, by hand and ours."""
+    torch.set_num_threads(1)
+    strategy, micro_batches = name.partition(",")[0], STRATEGIES[name]
+    warm_up = 5
+    count = steps * (pairs + warm_up) * micro_batches * ranks
+    torch.manual_seed(0)  # the same data on all ranks
+    ready = [tuple(torch.randint(WORDS, (2, BATCH, LENGTH))) for _ in range(count)]
+    mine = ready[: steps * micro_batches]
+    in_turn = InTurn(strategy, [mine[at : at + micro_batches] for at in range(0, len(mine), micro_batches)])
+    trainer = Trainer(
+        strategy=strategy,
+        accelerator="cpu",
+        devices=ranks,
+        accumulate=micro_batches,
+        progress=False,
+        loggers=False,
+        checkpoint=False,
+        callbacks=[in_turn],
+        run_dir=out.parent,
+    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        trainer.fit(Module(), ready)
+    assert trainer.global_step == steps * (pairs + warm_up)
+    if trainer.is_global_zero:
+        out.write_text(json.dumps(in_turn.pairs[warm_up:]))
+
+
+def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """A strategy's row of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "pairs.json"
+        command = [sys.executable, __file__, "--job", name, "--out", str(out)]
+        for option in ("ranks", "steps", "pairs"):
+            command += [f"--{option}", str(getattr(arguments, option))]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            raise SystemExit(f"{name} failed:\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+        pairs = [[1e6 * s / arguments.steps for s in pair] for pair in json.loads(out.read_text())]
+    hand, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
+    over = statistics.median(ours - hand for hand, ours in pairs)
+    allowed = max(10.0, 0.02 * hand)
+    return {
+        "by_hand_us": round(hand, 1),
+        "paceline_us": round(ours, 1),
+        "over_us": round(over, 1),
+        "allowed_us": round(allowed, 1),
+        "within": over <= allowed,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--job", help="run this strategy, as a rank of it")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    if arguments.job:
+        job(arguments.job, arguments.ranks, arguments.steps, arguments.pairs, arguments.out)
+        return
+    result = {}
+    print(f"{'us a step':<24}{'by hand':>10}{'paceline':>10}{'over':>8}{'allowed':>9}")
+    for name in arguments.strategies:
+        row = result[name] = measured(name, arguments)
+        numbers = f"{row['by_hand_us']:>10}{row['paceline_us']:>10}{row['over_us']:>8}"
+        print(f"{name:<24}{numbers}{row['allowed_us']:>9}", flush=True)
+    if arguments.json:
+        about = {
+            "torch": torch.__version__,
+            "ranks": arguments.ranks,
+            "steps": arguments.steps,
+            "pairs": arguments.pairs,
+        }
+        arguments.json.write_text(json.dumps({"about": about, "result": result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

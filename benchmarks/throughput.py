@@ -1,0 +1,277 @@
+"""Samples a second, model FLOPs utilisation and peak memory: by hand, under the Trainer, under peers.
+
+    python benchmarks/throughput.py [--models cnn vit gpt] [--workers 2] [--rounds 7] [--json FILE]
+
+On a CPU in float32, on an accelerator in bf16 and compiled. Each loop is a process of its own, begun in
+turn, round by round; ratios are those to the hand-written loop of the same round, and medians are shown.
+Utilisation is the model's floating point operations against a large matrix product's on the same device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torch.utils.flop_counter import FlopCounterMode
+from workloads import ON_ACCELERATOR, ON_CPU, Workload, loss_of
+
+DEVICE = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+FAST = DEVICE is not None
+WORKLOADS = ON_ACCELERATOR if FAST else ON_CPU
+
+
+class Clock:
+    """Called behind each step: times those behind the warm-up."""
+
+    def __init__(self, workload: Workload, loader: DataLoader) -> None:
+        self.steps, self.warm_up = 0, workload.warm_up
+        self.last = workload.epochs * len(loader)
+
+    def tick(self) -> None:
+        self.steps += 1
+        if self.steps in (self.warm_up, self.last):
+            if FAST:
+                torch.accelerator.synchronize()
+            now = time.perf_counter()
+            if self.steps == self.warm_up:
+                self.begun = now
+            else:
+                self.seconds = (now - self.begun) / (self.last - self.warm_up)
+
+
+def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(net.parameters(), lr=1e-4, fused=FAST)
+
+
+def by_hand(workload: Workload, loader: DataLoader, net: nn.Module, clock: Clock) -> None:
+    """The loop one would write."""
+    device = DEVICE or torch.device("cpu")
+    net = net.to(device)
+    optimizer = optimizer_of(net)
+    if FAST:
+        net.compile()
+    for _ in range(workload.epochs):
+        for batch in loader:
+            batch = [part.to(device, non_blocking=True) for part in batch]
+            with torch.autocast(device.type, torch.bfloat16) if FAST else contextlib.nullcontext():
+                loss = loss_of(net, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            clock.tick()
+
+
+def paceline(workload: Workload, loader: DataLoader, net: nn.Module, clock: Clock) -> None:
+    """Ours, with what is on by default except for checkpoints."""
+    from paceline import Trainer, TrainModule
+    from paceline.callbacks import Callback
+
+    class Module(TrainModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch: Any) -> Any:
+            return loss_of(self.net, batch)
+
+        def configure_optimizers(self) -> Any:
+            return optimizer_of(self)
+
+    class Ticks(Callback):
+        def on_step_end(self, trainer: Any, outputs: Any) -> None:
+            clock.tick()
+
+    with tempfile.TemporaryDirectory() as folder:
+        Trainer(
+            devices=1,
+            precision="bf16" if FAST else "32",
+            compile=FAST,
+            max_epochs=workload.epochs,
+            checkpoint=False,
+            callbacks=[Ticks()],
+            run_dir=folder,
+        ).fit(Module(), loader)
+
+
+def lightning(workload: Workload, loader: DataLoader, net: nn.Module, clock: Clock) -> None:
+    """``lightning.Trainer``, with what is on by default except for checkpoints."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = loss_of(self.net, batch)
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return optimizer_of(self)
+
+    class Ticks(lightning.Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            clock.tick()
+
+    if FAST:
+        net.compile()
+    with tempfile.TemporaryDirectory() as folder:
+        lightning.Trainer(
+            accelerator="auto",
+            devices=1,
+            precision="bf16-mixed" if FAST else "32-true",
+            max_epochs=workload.epochs,
+            enable_checkpointing=False,
+            callbacks=[Ticks()],
+            default_root_dir=folder,
+        ).fit(Module(), loader)
+
+
+def accelerate(workload: Workload, loader: DataLoader, net: nn.Module, clock: Clock) -> None:
+    """Accelerate around the hand-written loop."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=not FAST, mixed_precision="bf16" if FAST else "no")
+    optimizer = optimizer_of(net)
+    net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+    if FAST:
+        net.compile()
+    for _ in range(workload.epochs):
+        for batch in loader:
+            loss = loss_of(net, batch)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            clock.tick()
+
+
+LOOPS = {"by hand": by_hand, "paceline": paceline, "lightning": lightning, "accelerate": accelerate}
+
+
+def run(loop: str, model: str, workers: int) -> None:
+    """One loop in this process; a line of JSON is printed."""
+    torch.manual_seed(0)
+    workload = WORKLOADS[model]
+    net = workload.net()
+    loader = DataLoader(
+        workload.dataset(),
+        workload.batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        pin_memory=FAST,
+    )
+    clock = Clock(workload, loader)
+    with contextlib.redirect_stdout(sys.stderr):
+        LOOPS[loop](workload, loader, net, clock)
+    if FAST:
+        memory = torch.accelerator.max_memory_allocated()
+    else:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"seconds": clock.seconds, "memory": memory}))
+
+
+def flops_of(workload: Workload) -> int:
+    """Of one step's forward and backward."""
+    loader = DataLoader(workload.dataset(), workload.batch)
+    net = workload.net()
+    with FlopCounterMode(display=False) as counter:
+        loss_of(net, next(iter(loader))).backward()
+    return counter.get_total_flops()
+
+
+def flops_of_products() -> float:
+    """Floating point operations a second of large matrix products; the best of several."""
+    size, repeats = (8192, 20) if FAST else (1024, 5)
+    left = torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16 if FAST else torch.float32)
+    best = 0.0
+    for _ in range(8):
+        begun = time.perf_counter()
+        for _ in range(repeats):
+            left @ left
+        if FAST:
+            torch.accelerator.synchronize()
+        best = max(best, repeats * 2 * size**3 / (time.perf_counter() - begun))
+    return best
+
+
+def started(loop: str, model: str, workers: int) -> dict[str, float]:
+    """What ``run`` found in a process of its own."""
+    command = [sys.executable, __file__, "--loop", loop, "--models", model, "--workers", str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    if done.returncode:
+        raise SystemExit(f"{loop} on {model} failed:\n{done.stderr[-3000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(model: str, workers: int, rounds: int) -> dict[str, dict[str, float]]:
+    """All loops on one model, round by round."""
+    workload = WORKLOADS[model]
+    loops = [name for name in LOOPS if name in ("by hand", "paceline") or importlib.util.find_spec(name)]
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in loops}
+    for number in range(rounds):
+        for name in loops if number % 2 else reversed(loops):
+            found[name].append(started(name, model, workers))
+    flops, peak = flops_of(workload), flops_of_products()
+    result = {}
+    for name, runs in found.items():
+        seconds = statistics.median(one["seconds"] for one in runs)
+        ratios = [
+            hand["seconds"] / one["seconds"] for hand, one in zip(found["by hand"], runs, strict=True)
+        ]
+        result[name] = {
+            "samples_per_second": round(workload.batch / seconds, 1),
+            "of_by_hand": round(statistics.median(ratios), 3),
+            "mfu": round(flops / seconds / peak, 3),
+            "memory_mib": round(statistics.median(one["memory"] for one in runs) / 2**20),
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--workers", type=int, default=8 if FAST else 2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--loop", choices=list(LOOPS), help="run this one alone, in this process")
+    arguments = parser.parse_args()
+    if arguments.loop:
+        run(arguments.loop, arguments.models[0], arguments.workers)
+        return
+    result = {}
+    for model in arguments.models:
+        result[model] = measure(model, arguments.workers, arguments.rounds)
+        print(f"{model:<12}{'samples/s':>10}{'of by hand':>12}{'MFU':>8}{'MiB':>8}")
+        for name, row in result[model].items():
+            numbers = f"{row['samples_per_second']:>10}{row['of_by_hand']:>12}{row['mfu']:>8}"
+            print(f"{name:<12}{numbers}{row['memory_mib']:>8}")
+    if arguments.json:
+        device = torch.accelerator.current_accelerator()
+        about = {
+            "torch": torch.__version__,
+            "device": str(device or "cpu"),
+            "workers": arguments.workers,
+            "rounds": arguments.rounds,
+        }
+        arguments.json.write_text(json.dumps({"about": about, "result": result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The garbage collector has little to look at while steps run, and all of it again behind them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from paceline import Trainer, TrainModule
+from paceline.callbacks import Callback
+
+OFF = {"accelerator": "cpu", "progress": False, "loggers": False, "checkpoint": False}
+
+
+class Net(TrainModule):
+    def __init__(self, fails=False):
+        super().__init__()
+        self.net, self.fails = nn.Linear(2, 1), fails
+
+    def training_step(self, batch):
+        if self.fails:
+            raise ArithmeticError
+        return self.net(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Counts(Callback):
+    """How many objects a full collection would look at, step by step."""
+
+    def __init__(self):
+        self.objects = []
+
+    def on_step_end(self, trainer, outputs):
+        self.objects.append(len(gc.get_objects()))
+
+
+class Circle:
+    def __init__(self):
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def nothing_frozen():
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def fit(tmp_path, module=None, *callbacks):
+    batches = [torch.randn(4, 2) for _ in range(3)]
+    Trainer(**OFF, callbacks=callbacks, run_dir=tmp_path).fit(module or Net(), batches)
+
+
+def test_a_collection_in_a_step_looks_at_little(tmp_path):
+    before, counts = len(gc.get_objects()), Counts()
+    fit(tmp_path, None, counts)
+    assert before > 50_000
+    assert max(counts.objects) < before / 20
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_behind_the_run_all_is_looked_at_again(tmp_path, fails):
+    if fails:
+        with pytest.raises(ArithmeticError):
+            fit(tmp_path, Net(fails=True))
+    else:
+        fit(tmp_path)
+    assert gc.get_freeze_count() == 0
+    assert len(gc.get_objects()) > 50_000
+
+
+def test_what_somebody_has_frozen_stays_so(tmp_path):
+    gc.freeze()
+    before = gc.get_freeze_count()
+    fit(tmp_path)
+    assert gc.get_freeze_count() >= before
+
+
+def test_garbage_of_before_a_second_run_is_not_kept_through_it(tmp_path):
+    fit(tmp_path)
+    circle = Circle()
+    gone = weakref.ref(circle)
+    gc.collect()  # into the oldest generation
+    del circle
+    seen = []
+
+    class Looks(Callback):
+        def on_step_end(self, trainer, outputs):
+            seen.append(gone())
+
+    fit(tmp_path, None, Looks())
+    assert seen == [None] * 3
+
+
+def test_garbage_made_in_steps_is_collected_in_steps(tmp_path):
+    alive = []
+
+    class Litters(Callback):
+        def on_step_end(self, trainer, outputs):
+            circle = Circle()
+            alive.append(weakref.ref(circle))
+            del circle
+            gc.collect()
+
+    fit(tmp_path, None, Litters())
+    assert [reference() for reference in alive] == [None] * 3
