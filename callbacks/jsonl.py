@@ -17,8 +17,8 @@ class JSONLogger(Logger):
     """Appends each row to ``metrics.jsonl`` in the run folder; NaN and infinities become strings.
 
     Args:
-        most_bytes: What the file of a long run is kept below: where it comes to that, half of the rows are
-            left out, of those with the same names. What stays is evenly spread; the first and latest do.
+        most_bytes: Where the file of a long run comes to that, about half of its rows are left out, of
+            those with the names that fill it. What stays is evenly spread, the first and the last included.
     """
 
     def __init__(self, most_bytes: int = 64 * 2**20) -> None:
@@ -44,19 +44,24 @@ class JSONLogger(Logger):
                 self._thin(Path(self._file.name))
 
     def _open(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1, encoding="utf-8")
-        self._bytes = path.stat().st_size
+        opened = path.resolve().open("a", buffering=1, encoding="utf-8")
+        if self._file is not None:
+            self._file.close()
+        self._file, self._bytes = opened, path.stat().st_size
 
     def _thin(self, path: Path) -> None:
         """Write the file anew with half of its rows."""
-        assert self._file is not None
-        thinner = path.with_suffix(".part")
-        thinner.write_text("".join(json.dumps(row) + "\n" for row in thinned(read_rows(path))))
-        thinner.replace(path)
-        self._file.close()
-        self._open(path)
-        if self._bytes > self._most * 3 / 4:  # rows that are all of different names stay
-            self._most = 2 * self._bytes
+        size, thinner = self._bytes, path.with_suffix(".part")
+        try:
+            thinner.write_text("".join(json.dumps(row) + "\n" for row in thinned(read_rows(path))))
+            thinner.replace(path)
+            self._open(path)
+        except OSError:
+            thinner.unlink(missing_ok=True)
+            raise
+        finally:  # not again at the next row, where rows are all of different names or the disk is full
+            if self._bytes > self._most * 3 / 4:
+                self._most = 2 * max(self._bytes, size // 2)
 
     def on_teardown(self, trainer: Trainer, stage: str) -> None:
         if self._file is not None:
@@ -76,22 +81,28 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most half of the rows with the same names: the first of each so many steps, and the last.
+    """About half of the rows: of those with the same names the first of each so many steps, and the last.
 
-    So many is a power of two: what is thinned again stays evenly spread.
+    So many is a power of two: what is thinned again stays evenly spread. Rare names stay as they are.
     """
     steps: dict[tuple[str, ...], list[int]] = {}
     for row in rows:
         steps.setdefault(tuple(row), []).append(row["step"])
-    widths = {n: 2 ** math.ceil(math.log2(2 * (s[-1] - s[0]) / len(s) + 1)) for n, s in steps.items()}
-    last = {names: -1 for names in steps}
+    rare = len(rows) / len(steps) / 2
+    widths = {}
+    for names, own in steps.items():
+        gap = 2 * (max(own) - min(own)) / len(own)
+        widths[names] = 1 if len(own) < rare else 2 ** math.ceil(math.log2(max(gap, 1)))
+    left = {names: len(own) for names, own in steps.items()}
+    stretches: dict[tuple[str, ...], int] = {}
     kept = []
     for row in rows:
-        names, step = tuple(row), row["step"]
-        stretch = step // widths[names]
-        if stretch != last[names] or step == steps[names][-1]:
+        names = tuple(row)
+        stretch = row["step"] // widths[names]
+        left[names] -= 1
+        if stretch != stretches.get(names) or not left[names]:
             kept.append(row)
-        last[names] = stretch
+        stretches[names] = stretch
     return kept
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,23 @@ if TYPE_CHECKING:
 _POSITION = {"step", "epoch", "time", "samples"}
 
 
+@dataclass
+class _Series:
+    """Rows with the same names: how many came, every which is written, how many were of late."""
+
+    seen: int = 0
+    every: int = 1
+    written: int = 0
+
+
 class TensorBoard(Logger):
     """Writes every value as a scalar, without a thread of its own.
 
     TensorBoard is imported at the first write, not before.
 
     Args:
-        most_bytes: Behind so many a long run writes every second row, of those with the same names; behind
-            as many again every fourth, and so on.
+        most_bytes: Behind so many a long run writes every second row, of those with the names that fill
+            the file; behind as many again every fourth, and so on.
     """
 
     def __init__(self, most_bytes: int = 64 * 2**20) -> None:
@@ -36,8 +45,8 @@ class TensorBoard(Logger):
         self._resumed_at: int | None = None
 
     def _begin_series(self) -> None:
-        self._bytes, self._every = 0, 1
-        self._seen: Counter[tuple[str, ...]] = Counter()
+        self._bytes = 0
+        self._series: dict[tuple[str, ...], _Series] = {}
 
     def on_fit_start(self, trainer: Trainer) -> None:
         if trainer.folder is not None and trainer.is_global_zero:
@@ -50,10 +59,11 @@ class TensorBoard(Logger):
             return
         if self._writer is None:
             self._open(self._folder)
-        names = tuple(row)
-        self._seen[names] += 1
-        if (self._seen[names] - 1) % self._every:
+        series = self._series.setdefault(tuple(row), _Series())
+        series.seen += 1
+        if (series.seen - 1) % series.every:
             return
+        series.written += 1
         # One event for the whole row: a fraction of the time of one event per value.
         event = self._event(wall_time=time.time(), step=int(row["step"]))
         for name, value in row.items():
@@ -64,7 +74,15 @@ class TensorBoard(Logger):
         self._writer.flush()
         self._bytes += len(content)
         if self._bytes > self._most:
-            self._every, self._bytes = 2 * self._every, 0
+            self._write_less()
+
+    def _write_less(self) -> None:
+        usual = sum(series.written for series in self._series.values()) / len(self._series)
+        for series in self._series.values():
+            if series.written >= usual / 2:
+                series.every *= 2
+            series.written = 0
+        self._bytes = 0
 
     def _open(self, folder: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ..errors import PacelineError
 from . import state
+from .devices import has_fused_kernels
 from .environment import Environment
 from .precision import Precision
 from .units import Recomputation
@@ -83,6 +84,11 @@ class Strategy(ABC):
     def device(self) -> torch.device:
         """The device steps run on."""
         return self.environment.device
+
+    @property
+    def fuses(self) -> bool:
+        """Whether optimizers may be fused where the user left that open."""
+        return has_fused_kernels(self.device) and not self.precision.scales
 
     @abstractmethod
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:

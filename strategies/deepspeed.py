@@ -146,6 +146,10 @@ class DeepSpeed(Distributed):
             self._engine.optimizer.clear_backward_seen_flag()
         self._engine.backward(loss, scale_wrt_gas=False)
 
+    @property
+    def fuses(self) -> bool:
+        return False  # the engine steps flat tensors of its own, and puts their state back by itself
+
     def unscale(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled by the engine's own step."""
 

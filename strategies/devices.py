@@ -68,6 +68,11 @@ def copies_aside(device: torch.device) -> bool:
     return present is not None and device.type == present.type != "mps"
 
 
+def has_fused_kernels(device: torch.device) -> bool:
+    """Whether torch's optimizers, fused, can leave an update out there by a flag on the device."""
+    return device.type in ("cuda", "xpu")
+
+
 def device_memory(device: torch.device) -> int:
     """Bytes of memory a device has in all; on a CPU, what is free for this process and its like."""
     if device.type == "cpu":

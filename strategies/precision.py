@@ -146,6 +146,8 @@ class AutocastFP16(AutocastBF16):
         finally:
             hook.remove()
         self._stepped.add(id(optimizer))
+        if getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: its step leaves weights alone
+            return not any(found.item() for found in self.overflows(optimizer))
         return bool(applied)
 
     def update(self) -> None:

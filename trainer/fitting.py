@@ -86,7 +86,8 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
     def build_optimizers() -> Optimization:
         configured = module.configure_optimizers()
         found = read_configuration(module, configured, module.automatic_optimization)
-        choose_fused(module, found.optimizers)
+        if strategy.fuses:
+            choose_fused(found.optimizers)
         return found
 
     check_ranks(trainer, feed)

@@ -9,40 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torch import nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch import Tensor
+from torch.optim import Adam, AdamW, Optimizer
 
 from ..strategies.base import parameters_of
 
 
-def choose_fused(module: nn.Module, optimizers: Iterable[Optimizer]) -> None:
-    """Fuse those that can be, whose parameters lie on an accelerator."""
-    if any(getattr(part, "sparse", False) is True for part in module.modules()):
-        return  # gradients of such embeddings have no fused kernel
-    for optimizer in optimizers:
-        devices = {parameter.device.type for parameter in parameters_of(optimizer)}
-        if not devices & {"cpu", "meta"}:
-            fuse(optimizer)
-
-
-def fuse(optimizer: Optimizer) -> bool:
+def choose_fused(optimizers: Iterable[Optimizer]) -> None:
     """Do what ``fused=True`` would have done at construction, where nothing else was chosen there.
 
-    Returns:
-        False where it cannot be fused, or was chosen otherwise.
+    Adam and AdamW only: a fused SGD takes no sparse gradients, no momentum that begins late, no DTensors.
     """
-    if type(optimizer) not in (Adam, AdamW, SGD) or optimizer.state:
-        return False
-    for group in optimizer.param_groups:
-        chosen = group["fused"] is not None or group["foreach"] is not None or group["differentiable"]
-        if chosen or not all(parameter.is_floating_point() for parameter in group["params"]):
-            return False
-    for settings in (*optimizer.param_groups, optimizer.defaults):
-        settings["fused"] = True
-    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-    return True
+    for optimizer in optimizers:
+        if type(optimizer) not in (Adam, AdamW) or optimizer.state:
+            continue
+        if any(_is_chosen(group) for group in optimizer.param_groups):
+            continue
+        if not all(_is_usual(parameter) for parameter in parameters_of(optimizer)):
+            continue
+        for settings in (*optimizer.param_groups, optimizer.defaults):
+            settings["fused"] = True
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
 
 
 def is_fused(optimizer: Optimizer) -> bool:
     """Whether all of its parameters are updated in one kernel."""
     return all(group.get("fused") for group in optimizer.param_groups)
+
+
+def _is_chosen(group: dict[str, object]) -> bool:
+    return group["fused"] is not None or group["foreach"] is not None or bool(group["differentiable"])
+
+
+def _is_usual(parameter: Tensor) -> bool:
+    """Floats without gaps: fused kernels take gradients of the parameter's own strides only."""
+    local: Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    return local.is_floating_point() and local.is_contiguous()

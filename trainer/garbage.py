@@ -19,11 +19,12 @@ def older_objects_left_alone(thoroughly: bool = False) -> Iterator[None]:
         thoroughly: Collect what is garbage already, that 0.1 s too: it lies untouched otherwise until the
             end, with the memory that an earlier run may have left in it.
     """
+    if gc.get_freeze_count():  # by somebody else: what we add could not be told from theirs later
+        yield
+        return
     gc.collect() if thoroughly else gc.collect(_LATEST_BUT_OLDEST)
-    frozen_before = gc.get_freeze_count()
     gc.freeze()
     try:
         yield
     finally:
-        if not frozen_before:  # else somebody's own, who is not to lose it
-            gc.unfreeze()
+        gc.unfreeze()

@@ -62,10 +62,11 @@ class TransferAside(Transfer):
 
     def move(self, value: Any) -> Any:
         """Tensors of the host aside, whatever else (it may be computed yet) where the step computes."""
-        if not isinstance(value, Tensor) or not value.is_cpu or value.layout is not torch.strided:
+        if type(value) is not Tensor or not value.is_cpu or value.layout is not torch.strided:
             return super().move(value)
-        pinned = value if value.is_pinned() else value.pin_memory()
+        pinned = value if value.is_pinned() else value.contiguous().pin_memory()
         with self._aside:
-            moved: Tensor = super().move(pinned)
-        self._moved.append(moved)
+            copied = pinned.to(self.device, non_blocking=True)
+            moved: Tensor = super().move(copied)  # to its dtype on the device: the host would wait for it
+        self._moved += [copied, moved]
         return moved

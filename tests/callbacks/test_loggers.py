@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, Curves, JSONLogger, Logger, TensorBoard
+from paceline.callbacks.jsonl import thinned
 
 
 class Module(TrainModule):
@@ -220,6 +222,7 @@ def test_something_else_is_refused():
 
 # -- long runs -------------------------------------------------------------------------------------
 
+write = Path.write_text
 LONG = {"max_epochs": 100, "validate_every": "5ep"}  # 300 rows of steps
 
 
@@ -274,6 +277,38 @@ def test_rows_that_all_have_other_names_are_kept(tmp_path, monkeypatch):
     run = fit([logger], callbacks=[Names()], max_epochs=1)
     assert [row["step"] for row in lines(run)][:400] == list(range(400))
     assert 1 < len(rewritten) < 10  # not at every row
+
+
+def test_rare_rows_stay_and_rows_of_one_step_are_halved():
+    many = [{"step": step, "a": 1.0} for step in range(1000)]
+    rare = [{"step": step, "b": 1.0} for step in range(0, 1000, 10)]
+    kept = thinned([*many, *rare])
+    assert [row for row in kept if "b" in row] == rare
+    assert len(kept) - len(rare) == pytest.approx(500, abs=2)
+    assert thinned([{"step": 7, "a": 1.0}] * 1000) == [{"step": 7, "a": 1.0}] * 2
+    backwards = [{"step": step, "a": 1.0} for step in (*range(500, 1000), *range(500))]
+    assert thinned(backwards)[0] == backwards[0]
+    assert thinned(backwards)[-1] == backwards[-1]
+    assert len(thinned(backwards)) < 600
+
+
+def test_a_full_disk_while_a_file_is_thinned_costs_no_row(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tries = []
+
+    def full(self, *_):
+        tries.append(self)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(
+        Path, "write_text", lambda self, *a, **k: (full if self.suffix == ".part" else write)(self, *a, **k)
+    )
+    run = fit([JSONLogger(most_bytes=4000)], max_epochs=40)
+    assert [
+        row["step"] for row in lines(run) if "train/loss_epoch" not in row and "train/loss" in row
+    ] == list(range(1, 121))
+    assert 1 <= len(tries) < 8  # not at every row
+    assert not list(run.folder.glob("*.part"))
 
 
 def test_event_files_of_a_long_run_grow_more_and_more_slowly(tmp_path, monkeypatch):

@@ -292,9 +292,10 @@ def test_a_fused_optimizer_trains_on_where_all_is_finite(tmp_path, late):
 
 
 @pytest.mark.fault(17)
-def test_an_overflow_of_scaled_gradients_is_the_scaler_s(tmp_path):
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_overflow_of_scaled_gradients_is_the_scaler_s(tmp_path, fused):
     """Scaled losses overflow at first, and nobody is to blame: the scale comes down."""
-    trainer, before, error = fit(Line(), tmp_path, precision=AutocastFP16(init_scale=2.0**24))
+    trainer, before, error = fit(Line(fused=fused), tmp_path, precision=AutocastFP16(init_scale=2.0**24))
     assert error is None
     assert trainer.state.skipped_steps == 0
     assert same(before[0], before[1])
@@ -302,8 +303,9 @@ def test_an_overflow_of_scaled_gradients_is_the_scaler_s(tmp_path):
 
 
 @pytest.mark.fault(17)
-def test_a_loss_that_is_not_finite_is_told_under_fp16_too(tmp_path):
-    module = Line([4])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_loss_that_is_not_finite_is_told_under_fp16_too(tmp_path, fused):
+    module = Line([4], fused=fused)
     trainer, before, error = fit(module, tmp_path, precision="fp16")
     assert "the loss is nan" in error
     assert trainer.global_step == 3

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW
 
 from paceline import Trainer, TrainModule
-from paceline.trainer.fused import choose_fused, fuse, is_fused
+from paceline.strategies import Single, make_precision, make_strategy
+from paceline.trainer.fused import choose_fused, is_fused
 
 OFF = {"accelerator": "cpu", "progress": False, "loggers": False}
 MAKERS = {
     "AdamW": lambda parameters: AdamW(parameters, lr=0.01),
     "Adam": lambda parameters: Adam(parameters, lr=0.01, weight_decay=0.1),
-    "SGD": lambda parameters: SGD(parameters, lr=0.01, momentum=0.9),
 }
 
 
@@ -29,6 +30,12 @@ def trained(optimizer, net):
     return [p.detach() for p in net.parameters()]
 
 
+@pytest.fixture
+def anywhere(monkeypatch):
+    """As on an accelerator."""
+    monkeypatch.setattr(Single, "fuses", True)
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_fused_behind_construction_is_fused_at_construction(name):
     nets = [nn.Linear(6, 3)]
@@ -38,7 +45,7 @@ def test_fused_behind_construction_is_fused_at_construction(name):
     if name == "AdamW":
         del defaults["decoupled_weight_decay"]
     at_once = type(later)(nets[1].parameters(), **defaults, fused=True)
-    assert fuse(later)
+    choose_fused([later])
     assert is_fused(later)
     assert not is_fused(usual)
     found, expected, near = (trained(o, n) for o, n in zip((later, at_once, usual), nets, strict=True))
@@ -55,45 +62,46 @@ def test_fused_behind_construction_is_fused_at_construction(name):
         lambda p: AdamW(p, foreach=True),
         lambda p: AdamW(p, fused=False),
         lambda p: AdamW(p, differentiable=True),
-        lambda p: Adagrad(p),
+        lambda p: SGD(p),
         lambda p: type("Own", (AdamW,), {})(p),
         lambda p: torch.optim.Adamax(p),
-        lambda p: SGD([{"params": p}, {"params": [nn.Parameter(torch.zeros(2))], "foreach": True}]),
-        lambda p: SGD([*p, nn.Parameter(torch.zeros(2, dtype=torch.complex64))]),
+        lambda p: Adam([{"params": p}, {"params": [nn.Parameter(torch.zeros(2))], "foreach": True}]),
+        lambda p: Adam([*p, nn.Parameter(torch.zeros(2, dtype=torch.complex64))]),
+        lambda p: Adam([*p, nn.Parameter(torch.zeros(4, 4)[:, ::2])]),
     ],
 )
 def test_what_was_chosen_or_cannot_be_fused_is_left_as_it_is(make):
     optimizer = make(nn.Linear(2, 2).parameters())
     before = copy.deepcopy([dict(group, params=None) for group in optimizer.param_groups])
-    assert not fuse(optimizer)
+    choose_fused([optimizer])
     assert [dict(group, params=None) for group in optimizer.param_groups] == before
+    assert "_step_supports_amp_scaling" not in vars(optimizer)
 
 
 def test_an_optimizer_that_has_stepped_is_left_as_it_is():
     net = nn.Linear(6, 3)
     optimizer = AdamW(net.parameters())
     trained(optimizer, net)
-    assert not fuse(optimizer)
+    choose_fused([optimizer])
+    assert not is_fused(optimizer)
 
 
-class Elsewhere(nn.Parameter):
-    """A parameter that says it is on an accelerator."""
-
-    device = torch.device("cuda", 0)
-
-
-def test_only_on_an_accelerator_and_without_sparse_gradients():
-    near, far = nn.Linear(2, 2), nn.Linear(2, 2)
-    far.weight, far.bias = Elsewhere(torch.zeros(2, 2)), Elsewhere(torch.zeros(2))
-    embedding = nn.Embedding(4, 2, sparse=True)
-    embedding.weight = Elsewhere(torch.zeros(4, 2))
-    for module, fused in ((near, False), (far, True), (embedding, False)):
-        optimizer = SGD(module.parameters())
-        choose_fused(module, [optimizer])
-        assert is_fused(optimizer) is fused
-    partly = AdamW([*near.parameters(), *far.parameters()])
-    choose_fused(nn.Sequential(near, far), [partly])
-    assert not is_fused(partly)
+@pytest.mark.parametrize(
+    ("device", "precision", "fuses"),
+    [
+        ("cpu", "32", False),
+        ("cuda", "32", True),
+        ("cuda", "bf16", True),
+        ("cuda", "fp16", False),
+        ("mps", "32", False),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "deepspeed"])
+def test_where_optimizers_are_fused(device, precision, fuses, strategy):
+    found = make_strategy(strategy)
+    found.environment = SimpleNamespace(device=torch.device(device))
+    found.precision = make_precision(precision)
+    assert found.fuses is (fuses and strategy != "deepspeed")
 
 
 class Net(TrainModule):
@@ -126,3 +134,10 @@ def test_how_to_compute_is_not_taken_from_a_checkpoint(tmp_path, written, read):
     fit(written, 3)
     for a, b in zip(whole, fit(read, 6, resume="latest"), strict=True):
         assert torch.equal(a, b) if read is written else torch.allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("chosen", [None, False])
+def test_a_run_fuses_what_was_left_open(tmp_path, anywhere, chosen):
+    trainer = Trainer(**OFF, max_steps=2, run_dir=tmp_path)
+    trainer.fit(Net(chosen), list(torch.randn(2, 4, 6)))
+    assert is_fused(trainer.optimization.optimizers[0]) is (chosen is None)
