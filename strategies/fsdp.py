@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -144,7 +145,8 @@ class FSDP(Distributed):
         return True
 
     def own_gradients(self, optimizer: Optimizer) -> list[Tensor]:
-        return [_local(grad) for grad in super().own_gradients(optimizer)]
+        with torch.no_grad():  # else each is recorded for backward, at 4 us
+            return [_local(grad) for grad in super().own_gradients(optimizer)]
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
         super().clip(optimizer, norm, None)
