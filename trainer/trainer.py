@@ -204,9 +204,10 @@ class Trainer(Session):
             else:
                 self.hooks.call("on_fit_start", self)
                 fitting.sanity_check(self)
-                self.start_clock()
-                with self.watchdog.during("step"), older_objects_left_alone(self.fit_number > 1):
-                    loop.run()
+                with older_objects_left_alone(self.fit_number > 1):
+                    self.start_clock()
+                    with self.watchdog.during("step"):
+                        loop.run()
                 faultpoint("end.fit")
                 with self.watchdog.during("save"):
                     self.hooks.call("on_fit_end", self)

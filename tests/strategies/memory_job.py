@@ -141,9 +141,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     found = {}
     for name in sys.argv[3:]:
-        before = live_bytes()
+        gc.freeze()  # what one strategy leaves behind is no part of the next one's measure, and a run
+        before = live_bytes()  # leaves alone what is frozen: what it makes can be found
         found[name] = measure(name, Path(sys.argv[2]), int(sys.argv[1]))
         gc.collect()
         found[name]["left behind"] = live_bytes() - before
-        gc.freeze()  # what one strategy leaves behind is no part of the next one's measure
     Path(sys.argv[2], f"{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
