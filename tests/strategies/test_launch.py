@@ -250,7 +250,9 @@ def test_folder_options_and_thread_count_of_the_command_stay(start, tmp_path):
     command = [sys.executable, "-W", "ignore", "code/train.py", tmp_path, options]
     job = start(command, tmp_path, threads=3)
     assert job.ends() == 7, job.told()
-    assert [n["omp"] for n in job.notes("top")] == ["3"] * 3
+    seen = [n["omp"] for n in job.notes("top")]
+    assert set(seen) == {"3"}
+    assert len(seen) in (2, 3)  # the other rank may be ended before it has begun
     assert {n["folder"] for n in job.notes("top")} == {str(tmp_path)}
 
 
