@@ -51,7 +51,7 @@ class JSONLogger(Logger):
 
     def _thin(self, path: Path) -> None:
         """Write the file anew with half of its rows."""
-        size, thinner = self._bytes, path.with_suffix(".part")
+        thinner = path.with_suffix(".part")
         try:
             thinner.write_text("".join(json.dumps(row) + "\n" for row in thinned(read_rows(path))))
             thinner.replace(path)
@@ -61,7 +61,7 @@ class JSONLogger(Logger):
             raise
         finally:  # not again at the next row, where rows are all of different names or the disk is full
             if self._bytes > self._most * 3 / 4:
-                self._most = 2 * max(self._bytes, size // 2)
+                self._most = 2 * self._bytes
 
     def on_teardown(self, trainer: Trainer, stage: str) -> None:
         if self._file is not None:

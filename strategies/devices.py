@@ -9,6 +9,11 @@ import torch
 from ..errors import PacelineError, nearest
 
 
+def accelerator_here() -> torch.device | None:
+    """The accelerator of this machine, without a number."""
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+
 def find_kind(accelerator: str) -> str:
     """The device type asked for.
 
@@ -19,7 +24,7 @@ def find_kind(accelerator: str) -> str:
     Raises:
         PacelineError: when there is no such device.
     """
-    present = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    present = accelerator_here()
     if accelerator == "cpu" or (accelerator == "auto" and present is None):
         return "cpu"
     if present is not None and accelerator in ("auto", "gpu", present.type):
@@ -62,10 +67,16 @@ def find_ids(kind: str, devices: int | str | Sequence[int]) -> list[int]:
     return ids
 
 
+def pins() -> bool:
+    """Whether memory of the host is pinned for the accelerator here; mps shares the host's."""
+    present = accelerator_here()
+    return present is not None and present.type != "mps"
+
+
 def copies_aside(device: torch.device) -> bool:
-    """Whether a device copies from the host's pinned memory while it computes; mps shares the host's."""
-    present = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return present is not None and device.type == present.type != "mps"
+    """Whether a device copies from the host's pinned memory while it computes."""
+    present = accelerator_here()
+    return present is not None and device.type == present.type and pins()
 
 
 def has_fused_kernels(device: torch.device) -> bool:

@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from ..errors import PacelineError
 from ..faultpoints import faultpoint
+from ..strategies.devices import pins
 from .batch import count_samples
 from .data_errors import Collate, DataErrors, Delivered, name_sample
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
@@ -89,7 +90,7 @@ class MapFeed(Feed):
         self._source = Source()
         self._iterator: Any = None
         self._pass: object = None
-        self._pins = loader.pin_memory and _pins()
+        self._pins = loader.pin_memory and pins()
         self._by_rows = is_read_by_rows(loader)
         self._loader = self._copy(loader)
         self._drawn_here = self._own_iter or (may_draw(loader) and loader.num_workers == 0)
@@ -340,12 +341,6 @@ class MapFeed(Feed):
     def close(self) -> None:
         vars(self._loader)["_iterator"] = None
         end_workers(self._iterator)
-
-
-def _pins() -> bool:
-    """Whether torch's own loader would pin here what it reads."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return accelerator is not None and accelerator.type != "mps"
 
 
 def _placed(indices: list[Any], place: Place) -> PlacedIndices:
