@@ -204,7 +204,7 @@ class Trainer(Session):
             else:
                 self.hooks.call("on_fit_start", self)
                 fitting.sanity_check(self)
-                with older_objects_left_alone(self.fit_number > 1):
+                with older_objects_left_alone():
                     self.start_clock()
                     with self.watchdog.during("step"):
                         loop.run()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "PACELINE_")
-SECONDS = 100
+SECONDS = 240
 
 
 def environment() -> dict[str, str]:
@@ -50,6 +50,8 @@ def serve(work: Callable[..., dict[str, Any]], one_pair: bool) -> None:
     Args:
         one_pair: The same two do all of them; else each case has its own, and may end them.
     """
+    import torch._dynamo  # noqa: F401  (once, not in each of them: torch's optimizers import it)
+
     folder = Path(sys.argv[1])
     cases = json.loads((folder / "cases").read_text())
     for name in cases:

@@ -7,7 +7,9 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import deepspeed  # noqa: F401  (with the next: once, not on each rank)
 import torch
+import torch._inductor.compile_fx
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -67,18 +69,17 @@ def train(folder: Path, strategy: str, setting: Any) -> dict[str, Any]:
     return {"rows": rows, "said": said, "run": str(run.folder)}
 
 
-def both(folder: Path, strategy: str, setting: Any) -> dict[str, Any]:
-    """The run without and with torch.compile."""
+def runs(folder: Path, strategy: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The run without torch.compile, and with each of these settings."""
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
-    torch.compiler.reset()  # what the case before has compiled
-    found = {
-        "plain": train(folder / "plain", strategy, False),
-        "compiled": train(folder / "compiled", strategy, setting),
-    }
+    found = {"plain": train(folder / "plain", strategy, False)}
+    for name, setting in settings.items():
+        torch.compiler.reset()  # what the run before has compiled
+        found[name] = train(folder / name, strategy, setting)
     faulthandler.cancel_dump_traceback_later()
     return found
 
 
 if __name__ == "__main__":
-    runpy.run_path(str(Path(__file__).parents[1] / "faults" / "pairs.py"))["serve"](both, one_pair=True)
+    runpy.run_path(str(Path(__file__).parents[1] / "faults" / "pairs.py"))["serve"](runs, one_pair=True)

@@ -25,6 +25,7 @@ from paceline.strategies import (
 from paceline.strategies.fit_in_memory import state_bytes
 
 JOB = Path(__file__).with_name("options_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 120
 
 
@@ -42,7 +43,7 @@ FIRST = ["alone-ddp", "alone-fsdp", "alone-deepspeed_stage_3"]
 
 
 def start(folder: Path, devices: int, names: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, str(JOB), str(devices), str(folder), *names]
+    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), *names]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 JOB = Path(__file__).with_name("collectives_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 150
 
 
@@ -36,7 +37,7 @@ def counts(tmp_path_factory):
         if ranks not in folders:
             folders[ranks] = tmp_path_factory.mktemp(f"ranks-{ranks}")
             names = ON_FOUR if ranks == 4 else [n for n in job.every_case() if n not in ON_FOUR]
-            command = [sys.executable, str(JOB), str(ranks), str(folders[ranks]), *names]
+            command = [sys.executable, ON_RANKS, str(JOB), str(ranks), str(folders[ranks]), *names]
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
             assert done.returncode == 0, done.stderr[-3000:]
         return json.loads((folders[ranks] / "counts.json").read_text())[name]

@@ -18,6 +18,7 @@ from paceline.trainer.verification import verify
 from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("manual_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 240
 ON_TWO = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
 GAN_64 = {"kind": "gan", "precision": "64"}
@@ -80,7 +81,7 @@ def trained(tmp_path_factory):
     def on(devices: int) -> Path:
         if devices not in folders:
             folders[devices] = tmp_path_factory.mktemp(f"manual-{devices}")
-            command = [sys.executable, str(JOB), str(devices), str(folders[devices])]
+            command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folders[devices])]
             done = subprocess.run(
                 [*command, json.dumps(JOBS[devices])],
                 capture_output=True,

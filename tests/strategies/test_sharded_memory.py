@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 JOB = Path(__file__).with_name("memory_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 120
 N = 2
 
@@ -58,7 +59,7 @@ BETWEEN_STEPS = {
 def measured(tmp_path_factory):
     """What both ranks measured, by strategy."""
     folder = tmp_path_factory.mktemp("memory")
-    command = [sys.executable, str(JOB), str(N), str(folder), *BEFORE_THE_UPDATE]
+    command = [sys.executable, ON_RANKS, str(JOB), str(N), str(folder), *BEFORE_THE_UPDATE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(N)]

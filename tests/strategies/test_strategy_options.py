@@ -13,6 +13,7 @@ import torch
 from paceline.strategies import Single
 
 JOB = Path(__file__).with_name("options_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 180
 
 
@@ -58,7 +59,7 @@ def seen(tmp_path_factory):
 
 def run_job(folder: Path, devices: int, names: list[str]) -> subprocess.CompletedProcess[str] | None:
     """Run cases; None where they ran out of time. What was printed is in ``folder/output``."""
-    command = [sys.executable, str(JOB), str(devices), str(folder), *names]
+    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), *names]
     with (folder / "output").open("w") as output:
         try:
             return subprocess.run(command, stdout=output, stderr=output, timeout=SECONDS)

@@ -18,6 +18,7 @@ from paceline.trainer.verification import verify
 from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("token_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 150
 CLIP, GLOBAL = 0.02, 32
 # A last step of 13 sequences, in four pieces on two ranks; and of one alone, which one of the ranks lacks.
@@ -36,7 +37,7 @@ PAIRS = [(s, k) for k in KINDS for s in (EXACT if k.startswith("64") else SINGLE
 
 
 def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
-    command = [sys.executable, str(JOB), str(devices), str(folder), json.dumps(todo)]
+    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), json.dumps(todo)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     # A launcher that is killed takes its ranks with it.
     done = subprocess.run(

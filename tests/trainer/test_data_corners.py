@@ -18,6 +18,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from paceline import PacelineError, Predictions, Trainer, TrainModule
 
 JOB = Path(__file__).with_name("data_corners_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 
 
 class Model(TrainModule):
@@ -239,7 +240,7 @@ def test_check_invariance_says_what_cannot_be_cut():
 def on_two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corners")
     cases = ["one-validation-batch", "mixed-validation", "own-strings", "fewer-than-ranks"]
-    command = [sys.executable, str(JOB), "2", str(folder), *cases]
+    command = [sys.executable, ON_RANKS, str(JOB), "2", str(folder), *cases]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
     return lambda case: [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(2)]

@@ -17,6 +17,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from paceline import Run
 
 JOB = Path(__file__).with_name("grid_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 120
 SAMPLES, GLOBAL, TAIL, EPOCHS = 1000, 48, 40, 3
 TINY = [1, 2]  # fewer samples than three ranks, or two
@@ -71,7 +72,7 @@ class Job:
     def __init__(self, folder: Path, world: int):
         self.folder, self.world = folder, world
         todo = cases(world) if world < 4 else {}
-        command = [sys.executable, str(JOB), str(world), str(folder), json.dumps(todo)]
+        command = [sys.executable, ON_RANKS, str(JOB), str(world), str(folder), json.dumps(todo)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         try:
             # A launcher that is killed takes its ranks with it.

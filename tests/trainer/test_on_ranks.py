@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 JOB = Path(__file__).with_name("ranks_job.py")
+ON_RANKS = Path(__file__).parents[1] / "on_ranks.py"
 SECONDS = 120
 SAME_FOR_ALL = ["metrics", "decisions", "stop_on_one", "max_time"]
 CASES = {1: SAME_FOR_ALL, 2: ["verbs", "debug", *SAME_FOR_ALL, "debug_source"], 3: ["debug", *SAME_FOR_ALL]}
@@ -19,14 +20,21 @@ CASES = {1: SAME_FOR_ALL, 2: ["verbs", "debug", *SAME_FOR_ALL, "debug_source"], 
 class Job:
     """What a job wrote, its exit code (None where it hung) and its output."""
 
-    def __init__(self, folder: Path, devices: int, cases: list[str], seconds: int = SECONDS):
+    def __init__(self, folder: Path, devices: int, cases: list[str], own_launch: bool):
         self.folder, self.devices = folder, devices
-        command = [sys.executable, str(JOB), str(devices), str(folder), *cases]
+        command = [
+            sys.executable,
+            *([] if own_launch else [ON_RANKS]),
+            JOB,
+            str(devices),
+            str(folder),
+            *cases,
+        ]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         try:
             # A launcher that is killed takes its ranks with it.
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=seconds, env=environment, check=False
+                command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False
             )
             self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
         except subprocess.TimeoutExpired as error:
@@ -52,7 +60,7 @@ def job(tmp_path_factory):
         key = (devices, own)
         if key not in jobs:
             folder = tmp_path_factory.mktemp(f"ranks-{devices}")
-            jobs[key] = Job(folder, devices, list(own), 60) if own else Job(folder, devices, CASES[devices])
+            jobs[key] = Job(folder, devices, list(own or CASES[devices]), own_launch=bool(own))
         return jobs[key]
 
     return of

@@ -18,6 +18,7 @@ from paceline.trainer.verification import verify
 from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 240
 TIMED = {"time", "perf/samples_per_second"}
 STRATEGIES = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in (1, 2, 3))]
@@ -53,7 +54,7 @@ def folder(tmp_path_factory) -> Path:
     """Where two ranks trained, one device went on and trained, and two new ranks went on."""
     place = tmp_path_factory.mktemp("resume")
     for devices, cases in ((2, FIRST), (1, ALONE), (2, SECOND)):
-        command = [sys.executable, str(JOB), str(devices), str(place), json.dumps(cases)]
+        command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(place), json.dumps(cases)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
         assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]

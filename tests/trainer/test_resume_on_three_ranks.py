@@ -18,6 +18,7 @@ from paceline.trainer.verification import verify
 from paceline.trainer.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 180
 # Behind step 1, where the layout is found, step 2, where torch would make its own, and within an epoch.
 CASES = [
@@ -46,7 +47,7 @@ def folder(tmp_path_factory) -> Path:
     ]
     for part in (cases, on):
         done = subprocess.run(
-            [sys.executable, str(JOB), "3", str(place), json.dumps(part)],
+            [sys.executable, ON_RANKS, str(JOB), "3", str(place), json.dumps(part)],
             capture_output=True,
             text=True,
             timeout=SECONDS,

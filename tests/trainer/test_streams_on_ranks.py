@@ -12,6 +12,7 @@ import pytest
 from paceline import Run
 
 JOB = Path(__file__).with_name("streams_job.py")
+ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SIZE = 100
 LIMITED = ["limited", "limited-map"]
 SHARED = ["stream", "stream-workers", "stream-uneven", "sharing-workers", "keeping", "list", "generator"]
@@ -36,7 +37,7 @@ def job(tmp_path_factory):
 
 
 def run_job(devices: int, folder: Path, cases: list[str]) -> None:
-    command = [sys.executable, str(JOB), str(devices), str(folder), *cases]
+    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), *cases]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
 
