@@ -83,7 +83,10 @@ def test_yaml_reads_as_people_mean_it(tmp_path):
     assert config.trainer == {"name": "no", "max_steps": "3", "precision": "bf16"}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.usefixtures("soak"))],
+)
 def test_a_signal_saves_and_stops(number, code, tmp_path):
     arguments = ["preset=tiny", "data=digits", "epochs=2000"]
     process = subprocess.Popen(

@@ -205,8 +205,8 @@ def check_ranks(trainer: Trainer, feed: Feed) -> None:
         "module": f"{type(trainer.module).__name__} of {len(parts)} parameters, "
         f"checksum of their shapes {zlib.crc32(str(parts).encode()):08x}",
         "training data": str(feed.fingerprint()),
-        "arguments": str(trainer.config()["trainer"]),
     }
+    mine |= {f"Trainer({name}=...)": str(value) for name, value in trainer.config()["trainer"].items()}
     everyone = trainer.strategy.gather(mine)
     for rank, other in enumerate(everyone):
         for what, value in other.items():

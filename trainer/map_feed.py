@@ -38,6 +38,7 @@ from .sampling import (
     PlacedIndices,
     SeededDataset,
     Source,
+    dismiss_workers,
     end_workers,
     may_draw,
     open_iterator,
@@ -208,6 +209,8 @@ class MapFeed(Feed):
             (advance, pieces), upcoming = upcoming, next(plan, None)
             self.ended, self._pieces = upcoming is None, pieces
             read = [self._read_piece(p, n, (epoch, begun, total)) for n, p in enumerate(pieces)]
+            if self.ended:  # they end while the last step computes
+                dismiss_workers(self._iterator, for_good=False)
             batches = [self._moved(batch) for batch, _ in read]
             moved = advance if sizes is None else sum(sizes[begun : begun + advance])
             begun += advance

@@ -12,7 +12,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +30,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import signal_handling
 
 from .batch import listed
+from .by_value import send_small_tensors_by_value, widen_pipe
 from .data_errors import Samples
 from .generator_memory import moved, restore, seed_for_sample, snapshot
 from .placed_stream import PlacedStream, watch_worker
@@ -170,12 +171,16 @@ class SeededDataset(StandIn, Dataset[Any]):
 
 
 class WorkerInit:
-    """Runs in each loader worker: leaves signals to the main process, shows user code its own dataset."""
+    """Runs in each loader worker: leaves signals to the main process, shows user code its own dataset.
+
+    Small tensors go to the main process by value (``by_value.py``).
+    """
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users
 
     def __call__(self, worker_id: int) -> None:
+        send_small_tensors_by_value()
         for number in WATCHED:  # they often go to whole process groups, and mean the rank
             signal.signal(number, signal.SIG_IGN)
         info = get_worker_info()
@@ -232,18 +237,29 @@ def _forks_beside_threads() -> bool:
     return forks and sys.version_info < (3, 12) and torch.distributed.is_initialized()
 
 
-def end_workers(iterator: Any, for_good: bool = True) -> None:
-    """End the workers of a DataLoader's iterator.
+def dismiss_workers(iterator: Any, for_good: bool = True) -> Sequence[Any]:
+    """Tell the workers of a DataLoader's iterator that no more is read, and wait for none of them.
 
     Args:
         for_good: Those too that are meant to outlive an epoch.
+
+    Returns:
+        Those that were told.
     """
-    workers = getattr(iterator, "_workers", ())
+    workers: Sequence[Any] = getattr(iterator, "_workers", ())
     if not workers or iterator._shutdown or (iterator._persistent_workers and not for_good):
-        return
+        return ()
     iterator._workers_done_event.set()
     for queue in iterator._index_queues:
         queue.put(None)
+    return workers
+
+
+def end_workers(iterator: Any, for_good: bool = True) -> None:
+    """End the workers of a DataLoader's iterator; ``for_good`` as above."""
+    workers = dismiss_workers(iterator, for_good)
+    if not workers:
+        return
     patience = time.monotonic() + _PATIENCE
     for worker in workers:
         worker.join(max(patience - time.monotonic(), 0))
@@ -263,6 +279,7 @@ def open_iterator(loader: DataLoader[Any]) -> Any:
         signal_handling._set_worker_pids = usual
     if getattr(iterator, "_worker_pids_set", False):
         iterator._worker_pids_set = False  # type: ignore[attr-defined]
+    widen_pipe(iterator)
     return iterator
 
 

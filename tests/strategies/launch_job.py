@@ -180,9 +180,11 @@ def train(module, **arguments) -> Trainer:
 
 
 def differ(**arguments) -> None:
-    """differs: rank 1 comes with other data, then with another module, then like the others."""
+    """differs: rank 1 comes with another argument, data, module in turn, then like the others."""
     trainer = make_trainer(**arguments)
     odd = trainer.rank == 1
+    other = make_trainer(**arguments, seed=int(odd))
+    refused("argument", other.fit, Line(), DataLoader(Points(), 4))
     refused("data", trainer.fit, Line(), DataLoader(Points(24 + 4 * odd), 4))
     refused("module", trainer.fit, Line(4 + odd), DataLoader(Points(), 4))
 

@@ -435,10 +435,12 @@ def test_a_process_group_that_exists_is_used_and_ranks_that_differ_are_named(sta
     job = both[0]
     assert [n["sum"] for n in job.notes("own group")] == [2, 2]
     assert of_both(job.notes("end"), "world") == [2, 2]
-    for what, named in (("data", "training data"), ("module", "module")):
+    names = {"argument": "Trainer(seed=...)", "data": "training data", "module": "module"}
+    for what, named in names.items():
         said = of_both([n for n in job.notes("refused") if n["of"] == what], "said")
         assert said[0] == said[1]
         assert said[0].startswith(f"rank 1 has another {named} than rank 0")
+        assert len(said[0]) < 1000
     whats = [json.loads(line)["what"] for line in (tmp_path / "notes").read_text().splitlines()]
     assert max(i for i, w in enumerate(whats) if w == "refused") < whats.index("read")
 

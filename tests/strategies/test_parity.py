@@ -52,6 +52,7 @@ KINDS = {
     "bf16-adamw": ({"precision": "bf16"}, None, None),
 }
 SECONDS = 240
+LONG = pytest.mark.usefixtures("soak")
 
 
 def cases(layout: str) -> dict[str, dict]:
@@ -77,8 +78,6 @@ def trained(request, tmp_path_factory):
     left_out = () if request.config.getoption("--soak") else HYBRID_TOO
 
     def of(layout: str, devices: int, kind: str) -> Run:
-        if layout == "hsdp" and kind in left_out:
-            pytest.skip("long; --soak runs it")
         if layout not in folders:
             folders[layout] = tmp_path_factory.mktemp(layout)
             todo = cases(layout)
@@ -98,7 +97,11 @@ def tensors(run: Run) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("layout", "devices", "kind"),
-    [(layout, n, kind) for layout, n in LAYOUTS for kind in cases(layout)],
+    [
+        pytest.param(layout, n, kind, marks=LONG if layout == "hsdp" and kind in HYBRID_TOO else ())
+        for layout, n in LAYOUTS
+        for kind in cases(layout)
+    ],
 )
 def test_equals_one_device(trained, layout, devices, kind):
     tolerance = KINDS[kind][1]

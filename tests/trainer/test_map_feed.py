@@ -627,6 +627,17 @@ def test_any_position_gives_the_rest_draws_included(augmented, workers):
         assert read(loader, 0, position) == augmented[position:]
 
 
+@pytest.mark.parametrize("shuffle_size", [SIZE, 3])
+def test_workers_end_while_the_last_step_computes(shuffle_size):
+    feed = feed_of(DataLoader(Drawing(shuffle_size), 4, shuffle=True, num_workers=2))
+    for _ in feed.steps(0):
+        assert feed.ended or len(multiprocessing.active_children()) == 2
+        if feed.ended:
+            for worker in feed._iterator._workers:
+                worker.join(10)
+            assert not multiprocessing.active_children()
+
+
 def test_persistent_workers_serve_several_epochs_alike():
     def loader(workers: int) -> DataLoader:
         return DataLoader(Drawing(), 4, shuffle=True, num_workers=workers, persistent_workers=workers > 0)

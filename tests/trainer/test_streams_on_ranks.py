@@ -20,6 +20,9 @@ SHARED += LIMITED
 OWN = ["own-list", "own-part", "own-keeping", "own-uneven", "own-arrays"]
 RESUMED = ["stream", "stream-workers", "keeping", "list", *OWN[:-1]]
 MISTAKES = ["own-part-uneven", "one-for-rank-zero", "odd-sampler"]
+# Runs that go on on another number of ranks show three of them in any case.
+LONG = pytest.mark.usefixtures("soak")
+WORLDS = [2, pytest.param(3, marks=LONG)]
 IDS = [f"train/ids{power}" for power in range(4)]
 
 
@@ -52,7 +55,7 @@ def told(folder: Path, name: str, devices: int) -> list[dict]:
     return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(devices)]
 
 
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", WORLDS)
 @pytest.mark.parametrize("case", SHARED)
 def test_each_steps_samples_and_losses_are_those_of_one_device(job, case, devices):
     alone, ours = Run(job(1) / case / "1"), Run(job(devices) / case / "1")
@@ -73,7 +76,7 @@ def test_each_steps_samples_and_losses_are_those_of_one_device(job, case, device
     assert all(w == weights[0] for w in weights)
 
 
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", WORLDS)
 @pytest.mark.parametrize("case", OWN)
 def test_parts_of_the_ranks_own_are_read_whole_and_weighed_by_their_samples(job, case, devices):
     run = Run(job(devices) / case / "1")
@@ -91,7 +94,13 @@ def test_parts_of_the_ranks_own_are_read_whole_and_weighed_by_their_samples(job,
 
 
 @pytest.mark.parametrize(
-    ("case", "devices"), [(c, d) for c in RESUMED for d in (1, 2, 3) if d > 1 or c not in OWN]
+    ("case", "devices"),
+    [
+        pytest.param(case, devices, marks=LONG if devices == 3 else ())
+        for case in RESUMED
+        for devices in (1, 2, 3)
+        if devices > 1 or case not in OWN
+    ],
 )
 def test_a_stopped_run_goes_on_with_the_samples_it_had_not_seen(job, case, devices):
     whole, resumed = Run(job(devices) / case / "1"), Run(job(devices) / f"{case}-stopped" / "1")
@@ -127,7 +136,7 @@ def test_parts_of_the_ranks_own_begin_anew_there_and_that_is_said(moved):
     assert sum(r[1] for r in rows(run, "epoch", "train/ids0") if r[0] == 1) == SIZE - SIZE % 3
 
 
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", WORLDS)
 @pytest.mark.parametrize(
     ("case", "what"),
     [
