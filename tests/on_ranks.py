@@ -22,7 +22,7 @@ _SECONDS_BEHIND_AN_ERROR = 20  # for the other ranks, which may name it
 
 
 def import_what_all_need() -> None:
-    """Nothing of it starts a thread: a process that has some cannot be forked."""
+    """Nothing of it may start a thread: a process that has some cannot be forked."""
     import torch._dynamo
     import torch.distributed.fsdp
 
@@ -33,6 +33,7 @@ def import_what_all_need() -> None:
         if "deepspeed" in job.read() + " ".join(sys.argv):
             import deepspeed  # noqa: F401
             import torch._inductor.compile_fx  # noqa: F401
+    assert len(os.listdir("/proc/self/task")) == 1
 
 
 def forked(rank: int, ranks: int, port: int) -> int:
@@ -50,6 +51,8 @@ def forked(rank: int, ranks: int, port: int) -> int:
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -8,8 +8,11 @@ Copying takes a third of that.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from io import BytesIO
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -20,30 +23,64 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 
 _BYTES = 512 * 1024  # half of what a file descriptor costs both; at twice the size as much
 _ALONE = 2  # the tensor, and the object through which we ask
-_PIPE = 1024 * 1024  # as much as any user may ask for: a worker need not wait for each 64 KiB to be read
+_PIPE = 512 * 1024  # a worker need not wait for each 64 KiB to be read; a user has 64 MiB for all pipes
+_MILLISECONDS = 1000  # without a byte, until workers are looked at
 
 
 def send_small_tensors_by_value() -> None:
-    """From this process, which is a loader's worker."""
-    ForkingPickler.register(Tensor, _reduce)
+    """From this process, which is a loader's worker; where nobody else has a say in it."""
+    if ForkingPickler._extra_reducers.get(Tensor) is reduce_tensor:  # type: ignore[attr-defined]
+        ForkingPickler.register(Tensor, _reduce)
     if default_collate_fn_map[Tensor] is collate_tensor_fn:
         default_collate_fn_map[Tensor] = _stack
 
 
-def widen_pipe(iterator: Any) -> None:
-    """That of a DataLoader's iterator with workers, where the system lets us."""
+def prepare_pipe(iterator: Any) -> None:
+    """Make the pipe of a DataLoader's iterator with workers fit for batches.
+
+    It is widened, where the system lets us. And a worker that ends in the midst of a batch is an error: the
+    rest is never written, and torch would wait for it without end.
+    """
     results = getattr(iterator, "_worker_result_queue", None)
-    if sys.platform == "linux" and results is not None:
+    if results is None or sys.platform == "win32":
+        return
+    connection = getattr(results._reader, "conn", results._reader)
+    connection._recv = _receiver(connection.fileno(), iterator._workers)
+    if sys.platform == "linux":
         import fcntl
 
-        with suppress(OSError, AttributeError):
-            fcntl.fcntl(results._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
+        with suppress(OSError):
+            fcntl.fcntl(connection.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
+
+
+def _receiver(pipe: int, workers: Sequence[Any]) -> Callable[..., BytesIO]:
+    """Stands where a connection's own ``_recv`` was, and keeps nothing of the connection alive."""
+    import select
+
+    arrives = select.poll()
+    arrives.register(pipe, select.POLLIN)
+
+    def receive(size: int, read: Callable[[int, int], bytes] = os.read) -> BytesIO:
+        found = BytesIO()
+        while (missing := size - found.tell()) > 0:
+            while not arrives.poll(_MILLISECONDS):
+                ended = [worker.exitcode for worker in workers]
+                if any(ended) or None not in ended:
+                    raise EOFError("a worker ended while it sent a batch")
+            part = read(pipe, missing)
+            if not part:
+                raise EOFError("the workers are gone")
+            found.write(part)
+        return found
+
+    return receive
 
 
 def _stack(batch: Any, *, collate_fn_map: Any = None) -> Tensor:
     """As torch stacks where there are no workers."""
     first = batch[0]
-    if type(first) is Tensor and _is_plain(first) and first.nbytes * len(batch) <= _BYTES:
+    small = type(first) is Tensor and _is_plain(first) and first.nbytes * len(batch) <= _BYTES
+    if small and all(one.dtype == first.dtype and one.is_contiguous() for one in batch):
         return torch.stack(batch)
     found: Tensor = collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     return found
@@ -53,7 +90,8 @@ def _reduce(tensor: Tensor) -> Any:
     size = tensor.nbytes if _is_plain(tensor) and tensor.is_contiguous() else 0
     if not 0 < size <= _BYTES or _is_shared(tensor):
         return reduce_tensor(tensor)
-    return _rebuild, (ctypes.string_at(tensor.data_ptr(), size), tensor.dtype, tensor.shape)
+    content = ctypes.string_at(tensor.data_ptr(), size)
+    return _rebuild, (content, tensor.dtype, tensor.shape, tensor.stride())
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -63,12 +101,12 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _is_shared(tensor: Tensor) -> bool:
-    """Whether another tensor may lie in the same memory, and has to there too."""
+    """Whether another tensor, or another process, may lie in the same memory, and has to there too."""
     count = getattr(torch._C, "_storage_Use_Count", None)
-    return count is None or count(tensor.untyped_storage()._cdata) > _ALONE
+    return tensor.is_shared() or count is None or count(tensor.untyped_storage()._cdata) > _ALONE
 
 
-def _rebuild(content: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
-    tensor = torch.empty(shape, dtype=dtype)
+def _rebuild(content: bytes, dtype: torch.dtype, shape: torch.Size, stride: tuple[int, ...]) -> Tensor:
+    tensor = torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
     ctypes.memmove(tensor.data_ptr(), content, len(content))
     return tensor

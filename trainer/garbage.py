@@ -13,17 +13,20 @@ _collected = time.monotonic()
 
 
 @contextmanager
-def older_objects_left_alone() -> Iterator[None]:
+def older_objects_left_alone(thoroughly: bool = False) -> Iterator[None]:
     """Inside, a collection looks at what is made there; torch alone brings 300 000 objects more.
 
     Each rank would look through these at another time, 0.1 s long, and the others wait for it. What is
     garbage already would lie untouched until the end, with the memory that an earlier run may have left in
     it: it is collected before, where runs follow each other fast not before each.
+
+    Args:
+        thoroughly: Before each all the same: what an earlier run left may hold an accelerator's memory.
     """
     if gc.get_freeze_count():  # by somebody else: what we add could not be told from theirs later
         yield
         return
-    _collect()
+    _collect(thoroughly)
     gc.freeze()
     try:
         yield
@@ -31,9 +34,9 @@ def older_objects_left_alone() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _collect() -> None:
+def _collect(thoroughly: bool) -> None:
     global _collected
-    if time.monotonic() - _collected < _SECONDS:
+    if not thoroughly and time.monotonic() - _collected < _SECONDS:
         gc.collect(_LATEST_BUT_OLDEST)
         return
     gc.collect()

@@ -30,7 +30,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import signal_handling
 
 from .batch import listed
-from .by_value import send_small_tensors_by_value, widen_pipe
+from .by_value import prepare_pipe, send_small_tensors_by_value
 from .data_errors import Samples
 from .generator_memory import moved, restore, seed_for_sample, snapshot
 from .placed_stream import PlacedStream, watch_worker
@@ -257,6 +257,12 @@ def dismiss_workers(iterator: Any, for_good: bool = True) -> Sequence[Any]:
 
 def end_workers(iterator: Any, for_good: bool = True) -> None:
     """End the workers of a DataLoader's iterator; ``for_good`` as above."""
+    outlives = getattr(iterator, "_persistent_workers", False) and not for_good
+    pins = None if outlives else getattr(iterator, "_pin_memory_thread", None)
+    if pins is not None and not iterator._shutdown:  # no worker may end while it reads what that one sends
+        iterator._pin_memory_thread_done_event.set()
+        iterator._worker_result_queue.put((None, None))
+        pins.join(_PATIENCE)
     workers = dismiss_workers(iterator, for_good)
     if not workers:
         return
@@ -279,7 +285,7 @@ def open_iterator(loader: DataLoader[Any]) -> Any:
         signal_handling._set_worker_pids = usual
     if getattr(iterator, "_worker_pids_set", False):
         iterator._worker_pids_set = False  # type: ignore[attr-defined]
-    widen_pipe(iterator)
+    prepare_pipe(iterator)
     return iterator
 
 

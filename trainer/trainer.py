@@ -204,7 +204,8 @@ class Trainer(Session):
             else:
                 self.hooks.call("on_fit_start", self)
                 fitting.sanity_check(self)
-                with older_objects_left_alone():
+                on_cpu = self.strategy.device.type == "cpu"
+                with older_objects_left_alone(thoroughly=self.fit_number > 1 and not on_cpu):
                     self.start_clock()
                     with self.watchdog.during("step"):
                         loop.run()

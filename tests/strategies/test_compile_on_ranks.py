@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import runpy
 from pathlib import Path
@@ -15,21 +16,28 @@ from paceline.trainer.weights import stored_shapes
 JOB = Path(__file__).with_name("compile_job.py")
 run_pairs = runpy.run_path(str(Path(__file__).parents[1] / "faults" / "pairs.py"))["run"]
 SETTINGS = {"whole": {"backend": "aot_eager"}, "blocks": {"backend": "aot_eager", "blocks": True}}
-CASES = {
-    "ddp": ["whole", "blocks"],
-    "fsdp": ["blocks"],
-    "deepspeed_stage_1": ["whole"],
-    "deepspeed_stage_2": ["blocks"],
-    "deepspeed_stage_3": ["whole"],
-}
-PAIRS = [(strategy, name) for strategy, names in CASES.items() for name in names]
+STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3")
+LONG = [
+    ("fsdp", "whole"),
+    ("deepspeed_stage_1", "blocks"),
+    ("deepspeed_stage_2", "whole"),
+    ("deepspeed_stage_3", "blocks"),
+]
+PAIRS = [
+    pytest.param(*pair, marks=pytest.mark.usefixtures("soak") if pair in LONG else ())
+    for pair in itertools.product(STRATEGIES, SETTINGS)
+]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(request, tmp_path_factory):
+    left_out = [] if request.config.getoption("--soak") else LONG
     cases = {
-        strategy: {"strategy": strategy, "settings": {name: SETTINGS[name] for name in names}}
-        for strategy, names in CASES.items()
+        strategy: {
+            "strategy": strategy,
+            "settings": {k: v for k, v in SETTINGS.items() if (strategy, k) not in left_out},
+        }
+        for strategy in STRATEGIES
     }
     return run_pairs(JOB, tmp_path_factory.mktemp("compile"), cases)
 

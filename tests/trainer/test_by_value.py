@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
+import os
+import signal
 import sys
+import time
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ KINDS = {
     "flags": lambda i: torch.tensor([i % 2 == 0, True]),
     "empty": lambda i: torch.empty(0, 3),
     "wide": lambda i: torch.full((200, 200), float(i)),  # beyond what is sent by value
+    "one channel": lambda i: torch.full((2, 1, 3, 3), float(i)).to(memory_format=torch.channels_last),
     "a mapping": lambda i: {"x": torch.full((3,), i), "y": (float(i), str(i), torch.tensor(i))},
 }
 
@@ -95,5 +98,36 @@ def test_a_worker_need_not_wait_for_its_batch_to_be_read():
     steps = feed.steps(0)
     next(steps)
     pipe = feed._iterator._worker_result_queue._reader.fileno()
-    assert fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) == 1024 * 1024
+    fcntl = pytest.importorskip("fcntl")
+    assert fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) == 512 * 1024
     steps.close()
+
+
+def test_what_is_shared_on_purpose_stays_so():
+    for shared, turned in read(DataLoader(Samples(float), 5, num_workers=1, collate_fn=chosen)):
+        assert shared.is_shared()
+        assert turned.stride() == (4, 1, 2, 1)
+
+
+def chosen(samples):
+    return torch.ones(3).share_memory_(), torch.empty_strided((2, 1, 2, 2), (4, 1, 2, 1))
+
+
+def test_a_worker_that_is_killed_in_the_midst_of_a_batch_is_an_error():
+    """The rest of it is never written: whoever waits for that waits for ever."""
+    loader = DataLoader(Samples(lambda i: torch.ones(90_000)), 1, num_workers=2, prefetch_factor=4)
+    feed = make_feed(loader, FeedSettings())
+    steps = feed.steps(0)
+    next(steps)
+    time.sleep(0.5)  # the pipe is full: one of them has begun with a batch, and waits
+    for worker in feed._iterator._workers:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join(10)
+    usual = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for the rest of a batch"))
+    signal.alarm(30)
+    try:
+        with pytest.raises(RuntimeError, match=r"was killed by SIGKILL|exited unexpectedly"):
+            list(steps)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, usual)
