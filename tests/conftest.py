@@ -19,6 +19,15 @@ def soak(request):
         pytest.skip("long; --soak runs it")
 
 
+def pytest_collection_modifyitems(config, items):
+    """What is marked ``soak`` runs under ``--soak`` only, as what takes the fixture does."""
+    if config.getoption("--soak"):
+        return
+    for item in items:
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.skip(reason="long; --soak runs it"))
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

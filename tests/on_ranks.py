@@ -70,6 +70,7 @@ def main() -> int:
     if ranks == 1:
         runpy.run_path(sys.argv[0], run_name="__main__")
         return 0
+    os.environ["OMP_NUM_THREADS"] = "1"  # else numpy starts some threads
     import_what_all_need()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

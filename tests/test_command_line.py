@@ -85,7 +85,7 @@ def test_yaml_reads_as_people_mean_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.usefixtures("soak"))],
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak)],
 )
 def test_a_signal_saves_and_stops(number, code, tmp_path):
     arguments = ["preset=tiny", "data=digits", "epochs=2000"]

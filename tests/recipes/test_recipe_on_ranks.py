@@ -13,7 +13,7 @@ MORE = ["fsdp", "hsdp", "deepspeed_stage_1", "deepspeed_stage_2"]
 STRATEGIES = [
     "ddp",
     "deepspeed_stage_3",
-    *(pytest.param(name, marks=pytest.mark.usefixtures("soak")) for name in MORE),
+    *(pytest.param(name, marks=pytest.mark.soak) for name in MORE),
 ]
 
 

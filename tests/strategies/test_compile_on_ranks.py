@@ -24,7 +24,7 @@ LONG = [
     ("deepspeed_stage_3", "blocks"),
 ]
 PAIRS = [
-    pytest.param(*pair, marks=pytest.mark.usefixtures("soak") if pair in LONG else ())
+    pytest.param(*pair, marks=pytest.mark.soak if pair in LONG else ())
     for pair in itertools.product(STRATEGIES, SETTINGS)
 ]
 

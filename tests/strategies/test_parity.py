@@ -52,7 +52,7 @@ KINDS = {
     "bf16-adamw": ({"precision": "bf16"}, None, None),
 }
 SECONDS = 240
-LONG = pytest.mark.usefixtures("soak")
+LONG = pytest.mark.soak
 
 
 def cases(layout: str) -> dict[str, dict]:

@@ -21,7 +21,7 @@ OWN = ["own-list", "own-part", "own-keeping", "own-uneven", "own-arrays"]
 RESUMED = ["stream", "stream-workers", "keeping", "list", *OWN[:-1]]
 MISTAKES = ["own-part-uneven", "one-for-rank-zero", "odd-sampler"]
 # Runs that go on on another number of ranks show three of them in any case.
-LONG = pytest.mark.usefixtures("soak")
+LONG = pytest.mark.soak
 WORLDS = [2, pytest.param(3, marks=LONG)]
 IDS = [f"train/ids{power}" for power in range(4)]
 
