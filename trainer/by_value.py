@@ -77,11 +77,11 @@ def _receiver(pipe: int, workers: Sequence[Any]) -> Callable[..., BytesIO]:
 
 
 def _stack(batch: Any, *, collate_fn_map: Any = None) -> Tensor:
-    """As torch stacks where there are no workers."""
+    """As torch stacks in a worker, but not in shared memory."""
     first = batch[0]
-    small = type(first) is Tensor and _is_plain(first) and first.nbytes * len(batch) <= _BYTES
-    if small and all(one.dtype == first.dtype and one.is_contiguous() for one in batch):
-        return torch.stack(batch)
+    if type(first) is Tensor and _is_plain(first) and first.nbytes * len(batch) <= _BYTES:
+        whole = torch.empty((len(batch), *first.shape), dtype=first.dtype, device="cpu")
+        return torch.stack(batch, out=whole)
     found: Tensor = collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     return found
 

@@ -76,6 +76,13 @@ def test_small_tensors_are_sent_and_large_ones_shared():
     assert default_collate_fn_map[torch.Tensor] is collate_tensor_fn  # here it stays as it was
 
 
+def test_crops_are_sent_too():
+    crops = Samples(lambda i: torch.full((3, 8, 8), i)[:, 1:7, 1:7])
+    for images, _ in read(DataLoader(crops, 5, num_workers=1)):
+        assert not images.is_shared()
+        assert images.is_contiguous()
+
+
 def odd(samples):
     """What torch hands over in its own way."""
     both = torch.arange(12.0).reshape(3, 4)
