@@ -237,35 +237,33 @@ def _forks_beside_threads() -> bool:
     return forks and sys.version_info < (3, 12) and torch.distributed.is_initialized()
 
 
-def dismiss_workers(iterator: Any, for_good: bool = True) -> Sequence[Any]:
-    """Tell the workers of a DataLoader's iterator that no more is read, and wait for none of them.
-
-    Args:
-        for_good: Those too that are meant to outlive an epoch.
-
-    Returns:
-        Those that were told.
-    """
+def _workers_to_end(iterator: Any, for_good: bool) -> Sequence[Any]:
+    """Those of a DataLoader's iterator; ``for_good``: those too that are meant to outlive an epoch."""
     workers: Sequence[Any] = getattr(iterator, "_workers", ())
     if not workers or iterator._shutdown or (iterator._persistent_workers and not for_good):
         return ()
-    iterator._workers_done_event.set()
-    for queue in iterator._index_queues:
-        queue.put(None)
     return workers
 
 
+def dismiss_workers(iterator: Any, for_good: bool = True) -> None:
+    """Tell the workers that no more is read, and wait for none of them."""
+    if _workers_to_end(iterator, for_good):
+        iterator._workers_done_event.set()
+        for queue in iterator._index_queues:
+            queue.put(None)
+
+
 def end_workers(iterator: Any, for_good: bool = True) -> None:
-    """End the workers of a DataLoader's iterator; ``for_good`` as above."""
-    outlives = getattr(iterator, "_persistent_workers", False) and not for_good
-    pins = None if outlives else getattr(iterator, "_pin_memory_thread", None)
-    if pins is not None and not iterator._shutdown:  # no worker may end while it reads what that one sends
+    """Dismiss the workers, and see that they end."""
+    workers = _workers_to_end(iterator, for_good)
+    if not workers:
+        return
+    pins = getattr(iterator, "_pin_memory_thread", None)
+    if pins is not None:  # no worker may end while it reads what that one sends
         iterator._pin_memory_thread_done_event.set()
         iterator._worker_result_queue.put((None, None))
         pins.join(_PATIENCE)
-    workers = dismiss_workers(iterator, for_good)
-    if not workers:
-        return
+    dismiss_workers(iterator, for_good)
     patience = time.monotonic() + _PATIENCE
     for worker in workers:
         worker.join(max(patience - time.monotonic(), 0))
