@@ -41,7 +41,6 @@ from .sampling import (
     dismiss_workers,
     end_workers,
     may_draw,
-    open_iterator,
     private_copy,
 )
 
@@ -91,6 +90,7 @@ class MapFeed(Feed):
         self._source = Source()
         self._iterator: Any = None
         self._pass: object = None
+        self.by_workers = loader.num_workers > 0
         self._pins = loader.pin_memory and pins()
         self._by_rows = is_read_by_rows(loader)
         self._loader = self._copy(loader)
@@ -103,7 +103,7 @@ class MapFeed(Feed):
             settings.say("DistributedSampler: its order over all ranks is used, each sample once")
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = private_copy(loader)
+        duplicate = private_copy(loader, self.settings.give_up)
         inside = vars(duplicate)
         inside["batch_sampler" if self._collates else "sampler"] = self._source
         if self._by_rows:
@@ -236,7 +236,7 @@ class MapFeed(Feed):
         self._source.length = self._layout.micro_batches(total, start) - passed
         assert self._loader.generator is not None
         self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
-        self._iterator = open_iterator(self._loader)
+        self._iterator = iter(self._loader)
 
     def _find_rows(self) -> Rows | None:
         """What an epoch is read from in this process, a batch in one piece; None: from the loader."""

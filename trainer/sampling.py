@@ -12,6 +12,7 @@ import multiprocessing
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from torch.utils.data import (
     default_convert,
     get_worker_info,
 )
-from torch.utils.data._utils import signal_handling
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL, signal_handling
 
 from .batch import listed
 from .by_value import prepare_pipe, send_small_tensors_by_value
@@ -38,6 +39,7 @@ from .rng import NONE, Generators, derive, deriver
 from .signals import WATCHED
 from .stand_in import StandIn
 
+_SLICE = 0.1  # seconds
 _PATIENCE = 1.0  # seconds, for workers to come to the end of what they do
 
 
@@ -211,11 +213,14 @@ class Source:
         return self.length
 
 
-def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
+def private_copy(loader: DataLoader[Any], give_up: Callable[[], None]) -> DataLoader[Any]:
     """A shallow copy with workers and a generator of its own; the user's loader stays as it is.
 
     ``vars(copy)`` is where more is replaced: DataLoader forbids assigning most of it after construction,
     to keep users from half-changing one.
+
+    Args:
+        give_up: Called again and again while its workers are waited for; ends the waiting by raising.
     """
     duplicate = copy.copy(loader)
     inside = vars(duplicate)
@@ -224,6 +229,8 @@ def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
     inside["in_order"] = True  # else the order is that of the fastest worker, another on each rank
     if loader.num_workers:
         inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
+        here, make = weakref.ref(duplicate), type(loader)._get_iterator
+        inside["_get_iterator"] = lambda: _with_workers(lambda: make(here()), give_up)  # type: ignore[arg-type]
         if loader.multiprocessing_context is None and _forks_beside_threads():
             from .careful_fork import CarefulFork
 
@@ -272,19 +279,45 @@ def end_workers(iterator: Any, for_good: bool = True) -> None:
     iterator._shutdown_workers()
 
 
-def open_iterator(loader: DataLoader[Any]) -> Any:
-    """``iter(loader)``; a worker that dies is an error of the read that needs it, not of any moment."""
+def _with_workers(make: Callable[[], Any], give_up: Callable[[], None]) -> Any:
+    """An iterator whose dead worker is an error of the read that needs it, not of any moment."""
     usual = signal_handling._set_worker_pids
     # With the workers' ids torch raises out of a handler of SIGCHLD, wherever the main thread is.
     signal_handling._set_worker_pids = lambda *ids: None
     try:
-        iterator = iter(loader)
+        iterator = make()
     finally:
         signal_handling._set_worker_pids = usual
     if getattr(iterator, "_worker_pids_set", False):
-        iterator._worker_pids_set = False  # type: ignore[attr-defined]
+        iterator._worker_pids_set = False
+    for worker in getattr(iterator, "_workers", ()):
+        _end_by_kill(worker._popen)
     prepare_pipe(iterator)
+    if hasattr(iterator, "_try_get_data"):
+        iterator._try_get_data = _in_slices(weakref.ref(iterator), give_up)
     return iterator
+
+
+def _end_by_kill(process: Any) -> None:
+    """Workers are deaf to SIGTERM, with which torch ends them and Python's exit does before it waits."""
+    kill = weakref.WeakMethod(process.kill)
+    process.terminate = lambda: kill()()  # type: ignore[misc]
+
+
+def _in_slices(iterator: Callable[[], Any], give_up: Callable[[], None]) -> Callable[..., tuple[bool, Any]]:
+    """Stands where an iterator's ``_try_get_data`` was: waits as long, and asks now and then whether to."""
+    wait = type(iterator())._try_get_data
+
+    def waits(timeout: float = MP_STATUS_CHECK_INTERVAL) -> tuple[bool, Any]:
+        end = time.monotonic() + timeout
+        while True:
+            give_up()
+            left = end - time.monotonic()
+            came: tuple[bool, Any] = wait(iterator(), timeout=min(max(left, 0.0), _SLICE))
+            if came[0] or left <= _SLICE:
+                return came
+
+    return waits
 
 
 def reads_plainly(dataset: Any) -> bool:

@@ -29,7 +29,7 @@ _END: Any = object()
 
 
 class StopWaiting(BaseException):
-    """Raised by a signal inside a read of data that is given up."""
+    """Raised inside a read of data that is given up."""
 
 
 class SignalStop:
@@ -46,7 +46,7 @@ class SignalStop:
     def __init__(self, stop: Callable[[str, int], None], give_up_reads: bool) -> None:
         self._stop = stop
         self._give_up_reads = give_up_reads
-        self._reading = False
+        self._reading = self._raises = False
         self._before: dict[int, Any] = {}
         self.received: int | None = None
         if threading.current_thread() is not threading.main_thread():
@@ -67,7 +67,7 @@ class SignalStop:
         earlier = self._before.get(number)
         if callable(earlier) and earlier is not signal.default_int_handler:
             earlier(number, frame)
-        if self._reading:
+        if self._reading and self._raises:
             self._reading = False
             raise StopWaiting
 
@@ -89,14 +89,19 @@ class SignalStop:
             elif now - first > one_signal:
                 end_at_once(128 + byte[0])
 
-    def interruptible(self, reads: Iterator[T]) -> Iterator[T]:
-        """What ``reads`` gives, until a signal comes while it is waited for."""
+    def interruptible(self, reads: Iterator[T], by_workers: bool = False) -> Iterator[T]:
+        """What ``reads`` gives, until a signal comes while it is waited for.
+
+        Args:
+            by_workers: It tells worker processes what to read and asks ``give_up`` while it waits for them.
+                Raising wherever it is could leave a queue's lock taken, for which its end would wait.
+        """
         if not self._give_up_reads:
             yield from reads
             return
         try:
             while True:
-                self._reading = True
+                self._reading, self._raises = True, not by_workers
                 if self.received is not None:
                     return
                 item = next(reads, _END)
@@ -108,6 +113,11 @@ class SignalStop:
             pass
         finally:
             self._reading = False
+
+    def give_up(self) -> None:
+        """Raise ``StopWaiting`` where a signal wants the read under way given up."""
+        if self._reading and self.received is not None:
+            raise StopWaiting
 
     def close(self) -> None:
         """Put the earlier handlers back."""

@@ -18,7 +18,7 @@ from .generator_memory import seed_for_sample
 from .order import BatchSizes, split
 from .placed_stream import PlacedStream
 from .rng import derive, order_seed
-from .sampling import Source, end_workers, open_iterator, private_copy
+from .sampling import Source, end_workers, private_copy
 
 
 class StreamFeed(Feed):
@@ -90,7 +90,8 @@ class StreamFeed(Feed):
         return pieces // size if self._drop_last else -(-pieces // size)
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = private_copy(loader)
+        duplicate = private_copy(loader, self.settings.give_up)
+        self.by_workers = loader.num_workers > 0
         wanted, size, world = self.settings.global_batch, loader.batch_size, self.settings.world
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
@@ -192,8 +193,7 @@ class StreamFeed(Feed):
         return self._reads()
 
     def _reads(self) -> Iterator[Any]:
-        iterator = open_iterator(self._source) if self._loader else iter(self._source)
-        self._iterator = iterator
+        self._iterator = iterator = iter(self._source)
         try:
             yield from iterator
         except Exception as error:

@@ -12,16 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from paceline import Trainer, TrainModule, seed_everything
 from paceline.callbacks import Checkpoint
 
 COUNT, SIZE, BAD = 24, 4, 13
 SECONDS = 60
-
-# A read that waits looks every so many seconds whether its workers live; torch's own 5 make long tests.
-_MultiProcessingDataLoaderIter._try_get_data.__defaults__ = (0.2,)
 
 
 class Faulty(Dataset):

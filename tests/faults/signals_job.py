@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import itertools
 import json
 import os
 import signal
 import sys
+import threading
 import time
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -67,6 +71,14 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         return (self.samples[index] for index in range(SAMPLES))
+
+
+class OwnIter(DataLoader):
+    """A loader whose batches pass through code of its own."""
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch.clone()
 
 
 class Net(TrainModule):
@@ -125,6 +137,7 @@ class Series:
     ) -> None:
         self.folder, self.name, self.strategy, self.places = folder, name, strategy, places
         self.chosen, self.often, self.workers = chosen, often, workers
+        self.loader_type = DataLoader
         self.rank, self.world = int(os.environ.get("RANK", 0)), 2 if strategy else 1
         agreement._SECONDS = 0.0 if at_each_step else 0.5
 
@@ -137,7 +150,7 @@ class Series:
         )  # fmt: skip
 
     def loader(self, data: Any, size: int = BATCH, **options: Any) -> DataLoader:
-        return DataLoader(data, size // self.world, num_workers=self.workers, **options)
+        return self.loader_type(data, size // self.world, num_workers=self.workers, **options)
 
     def attempt(self, place: Path, faults: list[Fault], data: Any = None, resume: str = "auto") -> Any:
         """One fit, and how it ended."""
@@ -177,7 +190,7 @@ class Series:
         place = self.folder / self.name / name
         place.mkdir(parents=True, exist_ok=True)
         found: list[Any] = []
-        about["signals"] = sum(map(bool, attempts)) + name.startswith("stuck")
+        about["signals"] = sum(map(bool, attempts)) + name.startswith(("stuck", "told"))
         for number, faults in enumerate(attempts):
             given = data if number == 0 else type(data)() if data is not None else None
             found.append(self.attempt(place, faults, given))
@@ -224,6 +237,28 @@ class Series:
         if not self.workers:
             self.case("whole stream", [[]], Stream())
             self.case("stuck stream", [[], []], Stream(stuck=13))
+            return
+        self.loader_type = OwnIter
+        self.case("stuck behind a loader's own __iter__", [[], []], Samples(SAMPLES, stuck=13))
+        self.loader_type = DataLoader
+
+    def told(self) -> None:
+        """A signal while a worker is told what to read, and the lock of its queue is taken."""
+        enter = threading.Condition.__enter__
+        self.case("whole stream", [[]], Stream())
+        for at, data in itertools.product((1, 5, 9, 14), (Samples, Stream)):
+            told = itertools.count(1)
+
+            def entered(condition: Any, at: int = at, told: Any = told) -> Any:
+                found = enter(condition)
+                if sys._getframe(1).f_code is Queue.put.__code__ and next(told) == at:
+                    signal.raise_signal(signal.SIGTERM)
+                return found
+
+            with mock.patch.object(threading.Condition, "__enter__", entered):
+                of = " stream" if data is Stream else ""
+                self.case(f"told {at}{of}", [[], []], data(SAMPLES) if data is Samples else data())
+                assert next(told) > at
 
     def evaluations(self) -> None:
         """The same in validate, test and predict that are called by themselves."""

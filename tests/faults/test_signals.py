@@ -137,7 +137,10 @@ def series(jobs):
 
     one = [
         [["run", "resumed", "stuck", "evaluations"], of("one", often=True)],
-        [["run", "stuck"], of("workers", workers=2, chosen=["data.read", "save.write", "validate.batch"])],
+        [
+            ["run", "stuck", "told"],
+            of("workers", workers=2, chosen=["data.read", "save.write", "validate.batch"]),
+        ],
     ]
     two = [
         [["run", "resumed", "evaluations"], of("ddp", "ddp", chosen=usual)],
