@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ..errors import PacelineError
 from .base import parameters_of, refuse_scalars, refuse_sharded
+from .checked_reduction import CheckedReduction
 from .dispatch import Dispatch
 from .distributed import Distributed
 from .materialise import materialise
@@ -44,6 +45,8 @@ class FSDP(Distributed):
 
     name = "fsdp"
     holds_less = None
+    reduces_once = True
+    """Whether a rank's shards are reduced when they have been summed over the ranks it shares them with."""
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class FSDP(Distributed):
         self.reshard_after_forward = reshard_after_forward
         self._root: Dispatch | None = None
         self._manual = False
+        self._reduction: CheckedReduction | None = None
 
     def make_mesh(self) -> Any:
         """The ranks as ``fully_shard`` is to see them."""
@@ -75,8 +79,18 @@ class FSDP(Distributed):
             self._batchnorms = SyncedBatchNorms(module)
         root.context = self.precision.context(self.device)
         self._root = root
+        self._prepare_reductions()
         self.recompute(module)
         return build_optimizers()
+
+    def _prepare_reductions(self) -> None:
+        """Of this run, whatever one before has left."""
+        checks = self.holds_back and not (self._manual or self.precision.scales) and self.reduces_once
+        self._reduction = CheckedReduction(self.device, checks)
+        for part in self._parts():
+            part.set_custom_reduce_scatter(self._reduction)
+            part.set_requires_gradient_sync(True, recurse=False)
+            _forget_gradients(part)
 
     def _shard(self, root: Dispatch) -> None:
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -140,6 +154,8 @@ class FSDP(Distributed):
             dist.all_reduce(found, dist.ReduceOp.MAX)
 
     def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
+        if self._reduction is not None and self._reduction.look(found):
+            return True
         super().find_nonfinite(optimizer, found)
         dist.all_reduce(found, dist.ReduceOp.MAX)  # each rank has looked at its shards only
         return True
@@ -160,15 +176,15 @@ class FSDP(Distributed):
         with super().evaluation(module):
             yield
         # What a forward without gradients gathered would be used again after the shards have changed.
-        self._reshard()
+        for part in self._parts():
+            part.reshard()
 
-    def _reshard(self) -> None:
+    def _parts(self) -> list[Any]:
+        """The modules that were sharded."""
         from torch.distributed.fsdp import FSDPModule
 
         assert self._root is not None
-        for part in self._root.modules():
-            if isinstance(part, FSDPModule):
-                part.reshard()
+        return [part for part in self._root.modules() if isinstance(part, FSDPModule)]
 
     def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
         from torch.distributed.tensor import distribute_tensor
@@ -191,6 +207,13 @@ class FSDP(Distributed):
 
     def close(self) -> None:
         super().close()
+        if self._root is not None:
+            for part in self._parts():
+                reset = getattr(
+                    part, "reset_iter_state", part.reshard
+                )  # where this torch has the first
+                with suppress(RuntimeError):  # a part does it for all inside of it
+                    reset()  # a step that failed leaves parameters gathered
         self._root = None
 
 
@@ -203,6 +226,7 @@ class HSDP(FSDP):
     """
 
     name = "hsdp"
+    reduces_once = False
 
     def __init__(self, *, replicate: int | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -221,6 +245,16 @@ class HSDP(FSDP):
             )
         shape = (groups, environment.world // groups)
         return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def _forget_gradients(part: Any) -> None:
+    """Drop what was not reduced yet, which is in no parameter's ``grad``."""
+    state = part._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+    for parameter in [one for group in groups if group is not None for one in group.fsdp_params]:
+        parameter.unsharded_accumulated_grad = None
+        if hasattr(parameter, "_unsharded_param"):
+            parameter._unsharded_param.grad = None
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -1,0 +1,126 @@
+"""Reduces contributions of two ranks, alone and in runs, and notes who found them not finite.
+
+python reduction_job.py RANKS FOLDER   -> FOLDER/RANK.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.utils.data import DataLoader
+
+from paceline import PacelineError, Trainer, TrainModule
+from paceline.strategies import FSDP
+from paceline.strategies.checked_reduction import CheckedReduction
+
+NAN, INF = float("nan"), float("inf")
+ZEROS, ONES = [0] * 4, [1] * 4
+HUGE, LARGE = 3e38, 1.6e38  # a sum of two is infinite, or is not
+# What each rank contributes: three numbers for rank 0 and three for rank 1.
+CASES = {
+    "finite": ([1, -2, 3, -0.0, 5, 6], [1, 1, 1, -0.0, 1, 1]),
+    "large": ([LARGE, -LARGE, 0, 0, 0, LARGE], [LARGE, 1, 0, 0, 0, LARGE]),
+    "NaN for rank 1": ([1, 1, 1, 1, 1, NAN], [1, 1, 1, 1, 1, 1]),
+    "infinite for rank 0": ([1, 1, 1, 1, 1, 1], [1, -INF, 1, 1, 1, 1]),
+    "both infinities": ([1, 1, INF, -INF, 1, 1], [1, 1, 1, 1, 1, 1]),
+    "a sum too large": ([1, HUGE, 1, 1, 1, 1], [1, HUGE, 1, 1, 1, 1]),
+    "that its rank's own sum hides": ([1, HUGE, -HUGE, 1, 1, 1], [1, HUGE, -HUGE, 1, 1, 1]),
+}
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def reduced(values: list[float], dtype: torch.dtype, checks: bool = True) -> tuple[list[float], bool]:
+    """This rank's part of the sum, and whether it was found not finite."""
+    reduce = CheckedReduction(torch.device("cpu"), checks)
+    mine, found = torch.tensor(values, dtype=dtype), torch.zeros(())
+    part = reduce.allocate((len(mine) // 2,), dtype=dtype, device=mine.device)
+    reduce(part, mine, dist.group.WORLD, dist.ReduceOp.SUM)
+    assert reduce.look(found) == checks
+    assert not reduce.look(torch.zeros(()))
+    return [str(number) for number in part.tolist()], bool(found)
+
+
+class Net(TrainModule):
+    """Its loss is finite, its gradients are the batch: three numbers for one weight, one for the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.three, self.one = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(1))
+        self.fails_at: int | None = None
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        if batch_idx == self.fails_at:
+            raise ValueError("as asked")
+        weights = torch.cat([self.three, self.one])
+        weights.register_hook(lambda gradient: batch[0])
+        return weights.sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def trained(rows: list[list[float]], nonfinite: str, module: Net, options: Any = ()) -> dict:
+    """Two micro-batches of each rank: what was raised, and the weights.
+
+    Args:
+        options: For the strategy; one of the trainer's is among them.
+    """
+    options = dict(options)
+    accumulate = options.pop("accumulate", 1)
+    data = DataLoader([torch.tensor(row, dtype=torch.float32) for row in rows], batch_size=1)
+    trainer = Trainer(
+        strategy=FSDP(**options), devices=2, accelerator="cpu", max_epochs=1, nonfinite=nonfinite,
+        accumulate=accumulate, checkpoint=False, loggers=False, progress=False,
+    )  # fmt: skip
+    raised = ""
+    try:
+        trainer.fit(module, data)
+    except (PacelineError, ValueError) as error:
+        raised = str(error)
+    weights = torch.cat([p.full_tensor().detach() for p in (module.three, module.one)])
+    return {
+        "raised": raised,
+        "weights": list(map(str, weights.tolist())),
+        "skipped": trainer.state.skipped_steps,
+    }
+
+
+def main() -> None:
+    rank, folder = int(os.environ["RANK"]), Path(sys.argv[2])
+    os.chdir(folder)
+    dist.init_process_group("gloo")
+    alone = {
+        f"{name}, {str(dtype)[6:]}": reduced(rows[rank], dtype)
+        for name, rows in CASES.items()
+        for dtype in DTYPES
+        if dtype is not torch.float64 or not name.endswith(("too large", "hides"))
+    }
+    alone["unchecked"] = reduced(CASES["finite"][rank], torch.float32, checks=False)
+    runs = {}
+    for name, row in {"one": [1, 1, 1, NAN], "last": [1, 1, NAN, 1], "sum": [1, 1, HUGE, 1]}.items():
+        other = row if name == "sum" else ONES
+        for nonfinite in ("raise", "skip"):
+            runs[f"{name} {nonfinite}"] = trained([ZEROS, ZEROS, other, row], nonfinite, Net())
+    module = Net()
+    for nonfinite in ("raise", "ignore"):  # a later run of a sharded module goes by its own setting
+        runs[f"again {nonfinite}"] = trained([ZEROS, ZEROS, ONES, [1, 1, INF, 1]], nonfinite, module)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for name, options in {"whole": {}, "mixed": {"mixed_precision": policy}}.items():
+        module, options = Net(), {**options, "accumulate": 2}
+        module.fails_at = 1
+        runs[f"{name}, cut"] = trained([ONES] * 4, "raise", module, options)
+        module.fails_at = None
+        runs[f"{name}, behind it"] = trained([ZEROS, ZEROS, ONES, [1, 1, 3, 1]], "raise", module, options)
+    (folder / f"{rank}.json").write_text(json.dumps({"alone": alone, "runs": runs}))
+
+
+if __name__ == "__main__":
+    main()

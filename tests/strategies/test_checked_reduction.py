@@ -1,0 +1,66 @@
+"""FSDP's reduction: all ranks see that a gradient of one is not finite, whoever has its shard."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+JOB = Path(__file__).with_name("reduction_job.py")
+ON_RANKS = Path(__file__).parents[1] / "on_ranks.py"
+SECONDS = 120
+MOST = torch.finfo(torch.float32).max
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each of two ranks noted."""
+    folder = tmp_path_factory.mktemp("reduction")
+    command = [sys.executable, str(ON_RANKS), str(JOB), "2", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_all_ranks_find_what_one_contributes(found):
+    for name, (_, seen) in found[0]["alone"].items():
+        is_finite = name.startswith(("finite", "large", "unchecked"))
+        assert seen == found[1]["alone"][name][1] == (not is_finite), name
+    assert len(found[0]["alone"]) == 20
+
+
+def test_what_is_finite_is_summed_to_the_bit(found):
+    for name in ("finite, float32", "finite, float64", "finite, bfloat16", "unchecked"):
+        assert found[0]["alone"][name][0] == ["2.0", "-1.0", "4.0"]
+        assert found[1]["alone"][name][0] == ["-0.0", "6.0", "7.0"]
+    assert [float(n) for n in found[1]["alone"]["large, float32"][0]] == pytest.approx([0, 0, 3.2e38])
+
+
+@pytest.mark.parametrize("name", ["one", "last", "sum"])
+def test_all_ranks_leave_the_update_out(found, name):
+    for rank in found:
+        raised, skipped = rank["runs"][f"{name} raise"], rank["runs"][f"{name} skip"]
+        assert "a gradient is not finite" in raised["raised"]
+        assert not skipped["raised"]
+        assert skipped["skipped"] == 1
+        assert raised["weights"] == skipped["weights"] == ["1.0"] * 4
+
+
+@pytest.mark.parametrize("name", ["whole", "mixed"])
+def test_a_run_behind_one_that_failed_in_the_midst_of_a_step_has_none_of_its_gradients(found, name):
+    for rank in found:
+        cut, behind = rank["runs"][f"{name}, cut"], rank["runs"][f"{name}, behind it"]
+        assert cut["raised"] == "as asked"
+        assert cut["weights"] == ["1.0"] * 4
+        assert (behind["raised"], behind["weights"]) == ("", ["0.5", "0.5", "0.0", "0.5"])
+
+
+def test_a_later_run_of_the_module_goes_by_its_own_setting(found):
+    for rank in found:
+        assert "a gradient is not finite" in rank["runs"]["again raise"]["raised"]
+        assert rank["runs"]["again ignore"]["raised"] == ""
+        assert rank["runs"]["again ignore"]["weights"] == ["0.5", "0.5", "-inf", "0.5"]
