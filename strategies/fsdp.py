@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -209,11 +209,9 @@ class FSDP(Distributed):
         super().close()
         if self._root is not None:
             for part in self._parts():
-                reset = getattr(
-                    part, "reset_iter_state", part.reshard
-                )  # where this torch has the first
-                with suppress(RuntimeError):  # a part does it for all inside of it
-                    reset()  # a step that failed leaves parameters gathered
+                # A step that failed leaves parameters gathered. It is for a root to say, once it has run.
+                if part._get_fsdp_state()._is_root and hasattr(part, "reset_iter_state"):
+                    part.reset_iter_state()
         self._root = None
 
 
