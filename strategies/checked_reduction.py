@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_ROUNDING = 0.99  # a sum of as many as there are ranks is rounded so often
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
@@ -25,11 +26,11 @@ class CheckedReduction:
     would be the only one to see.
 
     Args:
-        checks: False: it only reduces.
+        most: What the gradients' own type can hold, if that is less than what they are reduced in can.
     """
 
-    def __init__(self, device: torch.device, checks: bool) -> None:
-        self._checks = checks
+    def __init__(self, device: torch.device, most: float) -> None:
+        self._most = most
         self._found = torch.zeros((), device=device)
         self._looked = False
 
@@ -41,32 +42,33 @@ class CheckedReduction:
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
     ) -> None:
         """Reduce ``input_tensor``, which has an even part for each rank; rank i gets part i."""
-        if self._checks:
-            _mark(input_tensor, group.size())
+        ranks = group.size()
+        largest = _ROUNDING * min(torch.finfo(input_tensor.dtype).max, self._most) / ranks
+        marks = input_tensor.view(ranks, -1)[:, 0]
+        marks /= _size_of(input_tensor, largest) <= largest  # by True they stay as they are
         work = _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
         if work is not None:
             work.wait()
-        if self._checks:
-            self._found += ~output_tensor[0].isfinite()
-            self._looked = True
+        self._found.masked_fill_(~output_tensor[0].isfinite(), 1)
+        self._looked = True
 
     def look(self, found: Tensor) -> bool:
-        """Raise ``found`` above 0 where a contribution since the last look was not finite, on all ranks.
+        """Make ``found`` 1 where a contribution since the last look was not finite, on all ranks.
 
         Returns:
             False where nothing was reduced here since.
         """
-        looked, self._looked = self._looked, False
+        looked = self._looked
         if looked:
-            found += self._found
-            self._found.zero_()
+            found.masked_fill_(self._found > 0, 1)  # fused optimizers take 1, and nothing above it
+        self.forget()
         return looked
 
-
-def _mark(values: Tensor, ranks: int) -> None:
-    """Make the first number of each rank's part infinite or NaN where one of all cannot be summed."""
-    largest = torch.finfo(values.dtype).max / ranks
-    values.view(ranks, -1)[:, 0].div_(_size_of(values, largest) <= largest)  # by True: it stays as it is
+    def forget(self) -> None:
+        """What was reduced so far has become other numbers, which are to be looked at themselves."""
+        if self._looked:
+            self._found.zero_()
+        self._looked = False
 
 
 def _size_of(values: Tensor, largest: float) -> Tensor:

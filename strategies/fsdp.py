@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -62,6 +63,7 @@ class FSDP(Distributed):
         self._root: Dispatch | None = None
         self._manual = False
         self._reduction: CheckedReduction | None = None
+        self._usual_reductions: list[tuple[Any, Any]] = []
 
     def make_mesh(self) -> Any:
         """The ranks as ``fully_shard`` is to see them."""
@@ -85,12 +87,24 @@ class FSDP(Distributed):
 
     def _prepare_reductions(self) -> None:
         """Of this run, whatever one before has left."""
-        checks = self.holds_back and not (self._manual or self.precision.scales) and self.reduces_once
-        self._reduction = CheckedReduction(self.device, checks)
-        for part in self._parts():
-            part.set_custom_reduce_scatter(self._reduction)
+        parts = self._parts()
+        for part in parts:
             part.set_requires_gradient_sync(True, recurse=False)
             _forget_gradients(part)
+        if not self.holds_back or self.precision.scales or self._manual or not self.reduces_once:
+            return
+        policy = self.mixed_precision
+        types = {p.dtype for part in parts for p in part.parameters() if p.requires_grad}
+        if policy is not None:
+            types |= {policy.param_dtype, policy.reduce_dtype} - {None}
+        if torch.float16 in types:  # of which a number can be finite and a sum of two not, as a rule
+            return
+        self._reduction = CheckedReduction(
+            self.device, min((torch.finfo(kind).max for kind in types), default=math.inf)
+        )
+        self._usual_reductions = [(part, g._reduce_scatter_comm) for part in parts for g in _groups(part)]
+        for part, _ in self._usual_reductions:
+            part.set_custom_reduce_scatter(self._reduction)
 
     def _shard(self, root: Dispatch) -> None:
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -154,11 +168,16 @@ class FSDP(Distributed):
             dist.all_reduce(found, dist.ReduceOp.MAX)
 
     def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
-        if self._reduction is not None and self._reduction.look(found):
+        if self._reduction is not None and self._reduction.look(found) and not _has_hooks(optimizer):
             return True
         super().find_nonfinite(optimizer, found)
         dist.all_reduce(found, dist.ReduceOp.MAX)  # each rank has looked at its shards only
         return True
+
+    def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
+        super().multiply_gradients(optimizer, factor)
+        if self._reduction is not None:
+            self._reduction.forget()
 
     def own_gradients(self, optimizer: Optimizer) -> list[Tensor]:
         with torch.no_grad():  # else each is recorded for backward, at 4 us
@@ -212,7 +231,10 @@ class FSDP(Distributed):
                 # A step that failed leaves parameters gathered. It is for a root to say, once it has run.
                 if part._get_fsdp_state()._is_root and hasattr(part, "reset_iter_state"):
                     part.reset_iter_state()
-        self._root = None
+        for part, usual in self._usual_reductions:
+            part.set_custom_reduce_scatter(usual)
+        self._usual_reductions = []
+        self._root = self._reduction = None
 
 
 class HSDP(FSDP):
@@ -247,12 +269,22 @@ class HSDP(FSDP):
 
 def _forget_gradients(part: Any) -> None:
     """Drop what was not reduced yet, which is in no parameter's ``grad``."""
-    state = part._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-    for parameter in [one for group in groups if group is not None for one in group.fsdp_params]:
+    for parameter in [one for group in _groups(part) for one in group.fsdp_params]:
         parameter.unsharded_accumulated_grad = None
         if hasattr(parameter, "_unsharded_param"):
             parameter._unsharded_param.grad = None
+
+
+def _groups(part: Any) -> list[Any]:
+    """What is gathered and reduced together, in torch's own words."""
+    state = part._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+    return [group for group in groups if group is not None]
+
+
+def _has_hooks(optimizer: Optimizer) -> bool:
+    """Whether gradients may have been changed behind their reduction."""
+    return any(parameter._post_accumulate_grad_hooks for parameter in parameters_of(optimizer))
 
 
 def _is_plain(tensor: Tensor) -> bool:

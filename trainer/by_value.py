@@ -24,7 +24,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 _BYTES = 512 * 1024  # half of what a file descriptor costs both; at twice the size as much
 _ALONE = 2  # the tensor, and the object through which we ask
 _PIPE = 512 * 1024  # a worker need not wait for each 64 KiB to be read; a user has 64 MiB for all pipes
-_MILLISECONDS = 1000  # without a byte, until workers are looked at
+_MILLISECONDS = 100  # without a byte, until workers are looked at
 
 
 def send_small_tensors_by_value() -> None:
@@ -35,17 +35,20 @@ def send_small_tensors_by_value() -> None:
         default_collate_fn_map[Tensor] = _stack
 
 
-def prepare_pipe(iterator: Any) -> None:
+def prepare_pipe(iterator: Any, give_up: Callable[[], None]) -> None:
     """Make the pipe of a DataLoader's iterator with workers fit for batches.
 
     It is widened, where the system lets us. And a worker that ends in the midst of a batch is an error: the
     rest is never written, and torch would wait for it without end.
+
+    Args:
+        give_up: Called while the rest of a batch is waited for; ends the waiting by raising.
     """
     results = getattr(iterator, "_worker_result_queue", None)
     if results is None or sys.platform == "win32":
         return
     connection = getattr(results._reader, "conn", results._reader)
-    connection._recv = _receiver(connection.fileno(), iterator._workers)
+    connection._recv = _receiver(connection.fileno(), iterator._workers, give_up)
     if sys.platform == "linux":
         import fcntl
 
@@ -53,7 +56,7 @@ def prepare_pipe(iterator: Any) -> None:
             fcntl.fcntl(connection.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
-def _receiver(pipe: int, workers: Sequence[Any]) -> Callable[..., BytesIO]:
+def _receiver(pipe: int, workers: Sequence[Any], give_up: Callable[[], None]) -> Callable[..., BytesIO]:
     """Stands where a connection's own ``_recv`` was, and keeps nothing of the connection alive."""
     import select
 
@@ -64,6 +67,7 @@ def _receiver(pipe: int, workers: Sequence[Any]) -> Callable[..., BytesIO]:
         found = BytesIO()
         while (missing := size - found.tell()) > 0:
             while not arrives.poll(_MILLISECONDS):
+                give_up()
                 ended = [worker.exitcode for worker in workers]
                 if any(ended) or None not in ended:
                     raise EOFError("a worker ended while it sent a batch")

@@ -104,8 +104,7 @@ class EvaluationLoop:
     def _read(self, feed: Feed, number: int, keep: Callable[[Any, int], None], limit: int | None) -> None:
         trainer, step_end = self.trainer, self.trainer.hooks[f"{self.hook}_step_end"]
         batch_idx = -1
-        steps = trainer.signals.interruptible(feed.steps(0), feed.by_workers)
-        for batch_idx, (batches, sizes, _, _) in enumerate(steps):
+        for batch_idx, (batches, sizes, _, _) in enumerate(trainer.signals.interruptible(feed.steps(0))):
             faultpoint(f"{self.stage}.batch")
             if batch_idx == limit or trainer.pass_boundary():
                 break

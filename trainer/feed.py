@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ..errors import PacelineError
 from ..faultpoints import faultpoint
 from .generator_memory import restore, snapshot
+from .signals import SignalStop
 
 Step = tuple[list[Any], list[int], int | None, int]
 
@@ -32,7 +33,7 @@ class FeedSettings:
         fixed_order: Every epoch in the first one's order (``overfit_batches``).
         on_error: What happens to what cannot be read; as ``Trainer(on_data_error=...)``.
         transfer: Brings a batch to the device; None where it is there already.
-        give_up: Called while worker processes are waited for; raises where a signal ends the waiting.
+        signals: Ends a read of data that is waited for; None: nothing does.
         say: Takes lines for the log.
         gather: One value of every rank, on each; called by all alike.
     """
@@ -48,7 +49,7 @@ class FeedSettings:
     fixed_order: bool = False
     on_error: str = "raise"
     transfer: Callable[[Any], Any] | None = None
-    give_up: Callable[[], None] = lambda: None
+    signals: SignalStop | None = None
     say: Callable[[str], None] = print
     gather: Callable[[Any], list[Any]] = lambda value: [value]
 
@@ -61,7 +62,6 @@ class Feed(ABC):
         steps_per_epoch: Steps in a whole epoch; None where the data has no length.
         step_size: Samples in a full step; None where batches decide.
         micro_batches: Micro-batches in a full step.
-        by_workers: Whether worker processes read the data.
         ended: True from the moment the epoch's last step is handed out, where that can be known.
     """
 
@@ -69,7 +69,6 @@ class Feed(ABC):
     steps_per_epoch: int | None = None
     step_size: int | None = None
     micro_batches: int = 1
-    by_workers: bool = False
     ended: bool = False
 
     def __init__(self, settings: FeedSettings) -> None:

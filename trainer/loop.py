@@ -108,8 +108,8 @@ class TrainLoop:
             self.finish_validation()
             if trainer.done or state.position == 0:
                 return
-        steps = trainer.signals.interruptible(feed.steps(state.epoch, state.position), feed.by_workers)
-        for batches, sizes, total, advance in steps:
+        steps = feed.steps(state.epoch, state.position)
+        for batches, sizes, total, advance in trainer.signals.interruptible(steps):
             outputs = take_step(batches, sizes, total)
             faultpoint("step.end")
             state.global_step += 1

@@ -38,11 +38,10 @@ from .sampling import (
     PlacedIndices,
     SeededDataset,
     Source,
-    dismiss_workers,
-    end_workers,
     may_draw,
     private_copy,
 )
+from .workers import dismiss_workers, end_workers
 
 
 class MapFeed(Feed):
@@ -90,7 +89,6 @@ class MapFeed(Feed):
         self._source = Source()
         self._iterator: Any = None
         self._pass: object = None
-        self.by_workers = loader.num_workers > 0
         self._pins = loader.pin_memory and pins()
         self._by_rows = is_read_by_rows(loader)
         self._loader = self._copy(loader)
@@ -103,7 +101,7 @@ class MapFeed(Feed):
             settings.say("DistributedSampler: its order over all ranks is used, each sample once")
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = private_copy(loader, self.settings.give_up)
+        duplicate = private_copy(loader, self.settings.signals)
         inside = vars(duplicate)
         inside["batch_sampler" if self._collates else "sampler"] = self._source
         if self._by_rows:

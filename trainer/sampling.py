@@ -11,9 +11,9 @@ import copy
 import multiprocessing
 import signal
 import sys
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,19 +28,16 @@ from torch.utils.data import (
     default_convert,
     get_worker_info,
 )
-from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL, signal_handling
 
 from .batch import listed
-from .by_value import prepare_pipe, send_small_tensors_by_value
+from .by_value import send_small_tensors_by_value
 from .data_errors import Samples
 from .generator_memory import moved, restore, seed_for_sample, snapshot
 from .placed_stream import PlacedStream, watch_worker
 from .rng import NONE, Generators, derive, deriver
-from .signals import WATCHED
+from .signals import WATCHED, SignalStop
 from .stand_in import StandIn
-
-_SLICE = 0.1  # seconds
-_PATIENCE = 1.0  # seconds, for workers to come to the end of what they do
+from .workers import open_iterator
 
 
 class Place(NamedTuple):
@@ -213,14 +210,14 @@ class Source:
         return self.length
 
 
-def private_copy(loader: DataLoader[Any], give_up: Callable[[], None]) -> DataLoader[Any]:
+def private_copy(loader: DataLoader[Any], signals: SignalStop | None) -> DataLoader[Any]:
     """A shallow copy with workers and a generator of its own; the user's loader stays as it is.
 
     ``vars(copy)`` is where more is replaced: DataLoader forbids assigning most of it after construction,
     to keep users from half-changing one.
 
     Args:
-        give_up: Called again and again while its workers are waited for; ends the waiting by raising.
+        signals: Ends a wait for its workers; None: nothing does.
     """
     duplicate = copy.copy(loader)
     inside = vars(duplicate)
@@ -229,8 +226,7 @@ def private_copy(loader: DataLoader[Any], give_up: Callable[[], None]) -> DataLo
     inside["in_order"] = True  # else the order is that of the fastest worker, another on each rank
     if loader.num_workers:
         inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
-        here, make = weakref.ref(duplicate), type(loader)._get_iterator
-        inside["_get_iterator"] = lambda: _with_workers(lambda: make(here()), give_up)  # type: ignore[arg-type]
+        inside["_get_iterator"] = partial(open_iterator, weakref.ref(duplicate), signals)
         if loader.multiprocessing_context is None and _forks_beside_threads():
             from .careful_fork import CarefulFork
 
@@ -242,82 +238,6 @@ def _forks_beside_threads() -> bool:
     """Whether workers are forked while the threads of a process group may be inside Python."""
     forks = sys.platform == "linux" and multiprocessing.get_start_method(allow_none=True) in (None, "fork")
     return forks and sys.version_info < (3, 12) and torch.distributed.is_initialized()
-
-
-def _workers_to_end(iterator: Any, for_good: bool) -> Sequence[Any]:
-    """Those of a DataLoader's iterator; ``for_good``: those too that are meant to outlive an epoch."""
-    workers: Sequence[Any] = getattr(iterator, "_workers", ())
-    if not workers or iterator._shutdown or (iterator._persistent_workers and not for_good):
-        return ()
-    return workers
-
-
-def dismiss_workers(iterator: Any, for_good: bool = True) -> None:
-    """Tell the workers that no more is read, and wait for none of them."""
-    if _workers_to_end(iterator, for_good):
-        iterator._workers_done_event.set()
-        for queue in iterator._index_queues:
-            queue.put(None)
-
-
-def end_workers(iterator: Any, for_good: bool = True) -> None:
-    """Dismiss the workers, and see that they end."""
-    workers = _workers_to_end(iterator, for_good)
-    if not workers:
-        return
-    pins = getattr(iterator, "_pin_memory_thread", None)
-    if pins is not None:  # no worker may end while it reads what that one sends
-        iterator._pin_memory_thread_done_event.set()
-        iterator._worker_result_queue.put((None, None))
-        pins.join(_PATIENCE)
-    dismiss_workers(iterator, for_good)
-    patience = time.monotonic() + _PATIENCE
-    for worker in workers:
-        worker.join(max(patience - time.monotonic(), 0))
-    for worker in [w for w in workers if w.is_alive()]:  # in a read that does not end; deaf to SIGTERM
-        worker.kill()
-    iterator._shutdown_workers()
-
-
-def _with_workers(make: Callable[[], Any], give_up: Callable[[], None]) -> Any:
-    """An iterator whose dead worker is an error of the read that needs it, not of any moment."""
-    usual = signal_handling._set_worker_pids
-    # With the workers' ids torch raises out of a handler of SIGCHLD, wherever the main thread is.
-    signal_handling._set_worker_pids = lambda *ids: None
-    try:
-        iterator = make()
-    finally:
-        signal_handling._set_worker_pids = usual
-    if getattr(iterator, "_worker_pids_set", False):
-        iterator._worker_pids_set = False
-    for worker in getattr(iterator, "_workers", ()):
-        _end_by_kill(worker._popen)
-    prepare_pipe(iterator)
-    if hasattr(iterator, "_try_get_data"):
-        iterator._try_get_data = _in_slices(weakref.ref(iterator), give_up)
-    return iterator
-
-
-def _end_by_kill(process: Any) -> None:
-    """Workers are deaf to SIGTERM, with which torch ends them and Python's exit does before it waits."""
-    kill = weakref.WeakMethod(process.kill)
-    process.terminate = lambda: kill()()  # type: ignore[misc]
-
-
-def _in_slices(iterator: Callable[[], Any], give_up: Callable[[], None]) -> Callable[..., tuple[bool, Any]]:
-    """Stands where an iterator's ``_try_get_data`` was: waits as long, and asks now and then whether to."""
-    wait = type(iterator())._try_get_data
-
-    def waits(timeout: float = MP_STATUS_CHECK_INTERVAL) -> tuple[bool, Any]:
-        end = time.monotonic() + timeout
-        while True:
-            give_up()
-            left = end - time.monotonic()
-            came: tuple[bool, Any] = wait(iterator(), timeout=min(max(left, 0.0), _SLICE))
-            if came[0] or left <= _SLICE:
-                return came
-
-    return waits
 
 
 def reads_plainly(dataset: Any) -> bool:

@@ -46,9 +46,10 @@ class SignalStop:
     def __init__(self, stop: Callable[[str, int], None], give_up_reads: bool) -> None:
         self._stop = stop
         self._give_up_reads = give_up_reads
-        self._reading = self._raises = False
+        self._reading = self._held = False
         self._before: dict[int, Any] = {}
         self.received: int | None = None
+        self._main = threading.get_ident()
         if threading.current_thread() is not threading.main_thread():
             return
         for number in WATCHED:
@@ -67,9 +68,8 @@ class SignalStop:
         earlier = self._before.get(number)
         if callable(earlier) and earlier is not signal.default_int_handler:
             earlier(number, frame)
-        if self._reading and self._raises:
-            self._reading = False
-            raise StopWaiting
+        if not self._held:
+            self.give_up()
 
     def _listen(self) -> None:
         first = None
@@ -89,19 +89,14 @@ class SignalStop:
             elif now - first > one_signal:
                 end_at_once(128 + byte[0])
 
-    def interruptible(self, reads: Iterator[T], by_workers: bool = False) -> Iterator[T]:
-        """What ``reads`` gives, until a signal comes while it is waited for.
-
-        Args:
-            by_workers: It tells worker processes what to read and asks ``give_up`` while it waits for them.
-                Raising wherever it is could leave a queue's lock taken, for which its end would wait.
-        """
+    def interruptible(self, reads: Iterator[T]) -> Iterator[T]:
+        """What ``reads`` gives, until a signal comes while it is waited for."""
         if not self._give_up_reads:
             yield from reads
             return
         try:
             while True:
-                self._reading, self._raises = True, not by_workers
+                self._reading = True
                 if self.received is not None:
                     return
                 item = next(reads, _END)
@@ -114,9 +109,23 @@ class SignalStop:
         finally:
             self._reading = False
 
+    def uninterrupted(self, call: Callable[..., T], *args: Any) -> T:
+        """Call what takes locks, for which an end would wait. Only ``give_up`` raises inside."""
+        if threading.get_ident() != self._main:
+            return call(*args)
+        held, self._held = self._held, True
+        try:
+            return call(*args)
+        finally:
+            self._held = held
+
     def give_up(self) -> None:
-        """Raise ``StopWaiting`` where a signal wants the read under way given up."""
-        if self._reading and self.received is not None:
+        """Raise ``StopWaiting`` where a signal wants the read under way given up.
+
+        In the main thread only; elsewhere it does nothing.
+        """
+        if self._reading and self.received is not None and threading.get_ident() == self._main:
+            self._reading = False
             raise StopWaiting
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ def settings_for(trainer: Trainer, stage: str, limit: int | float | None) -> Fee
         # Without a global batch size a step grows with the ranks, and an epoch of so many with it.
         limit_per_rank=training and arguments.global_batch_size is None,
         transfer=make_transfer(environment.device, trainer.strategy.precision.input_dtype),
-        give_up=trainer.signals.give_up,
+        signals=trainer.signals,
         say=trainer.say,
         gather=trainer.strategy.gather,
     )

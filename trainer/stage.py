@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..callbacks.hooks import HookTable
@@ -111,21 +111,34 @@ def attach(strategy: Strategy, settings: Any, environment: Environment, precisio
 
 
 def _close(trainer: Trainer, failed: BaseException | None) -> None:
-    for feed in trainer.feeds:
-        feed.close()
+    with ExitStack() as closing:  # from the last to the first, each of them whatever another one raises
+        closing.callback(_leave, trainer)
+        closing.callback(trainer.signals.close)
+        closing.callback(trainer.watchdog.close)
+        closing.callback(_close_compilation, trainer)
+        closing.callback(trainer.strategy.close)
+        closing.callback(trainer.lock.release)
+        closing.callback(_close_writer, trainer, failed)
+        for feed in trainer.feeds:
+            closing.callback(feed.close)
+
+
+def _close_writer(trainer: Trainer, failed: BaseException | None) -> None:
     # A rank that failed is not waited for by the others' updates, and so not by their part of a save.
     parted = failed is not None and trainer.world > 1
     unsaved = trainer.writer.close(_PATIENCE if parted else None)
     if unsaved is not None and failed is not None and unsaved is not failed:
         failed.add_note(f"a checkpoint failed too: {unsaved}")
-    trainer.lock.release()
-    trainer.strategy.close()
+
+
+def _close_compilation(trainer: Trainer) -> None:
     if trainer.compilation is not None:
         trainer.compilation.report(trainer.stage)
         trainer.compilation.undo()
         trainer.compilation = None
-    trainer.watchdog.close()
-    trainer.signals.close()
+
+
+def _leave(trainer: Trainer) -> None:
     trainer.agreement = None
     vars(trainer.module).pop("_trainer", None)
     trainer.stop_clock()

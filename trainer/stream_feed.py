@@ -18,7 +18,8 @@ from .generator_memory import seed_for_sample
 from .order import BatchSizes, split
 from .placed_stream import PlacedStream
 from .rng import derive, order_seed
-from .sampling import Source, end_workers, private_copy
+from .sampling import Source, private_copy
+from .workers import end_workers
 
 
 class StreamFeed(Feed):
@@ -90,8 +91,7 @@ class StreamFeed(Feed):
         return pieces // size if self._drop_last else -(-pieces // size)
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = private_copy(loader, self.settings.give_up)
-        self.by_workers = loader.num_workers > 0
+        duplicate = private_copy(loader, self.settings.signals)
         wanted, size, world = self.settings.global_batch, loader.batch_size, self.settings.world
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")

@@ -15,6 +15,7 @@ import faulthandler
 import itertools
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -48,10 +49,11 @@ class Samples(Dataset):
 
     Args:
         stuck: The sample whose read sends SIGTERM to the process that trains, and then takes an hour.
+        waits: Such a batch, for a loader that waits by itself.
     """
 
-    def __init__(self, count: int = SAMPLES, stuck: int | None = None) -> None:
-        self.count, self.stuck, self.main = count, stuck, os.getpid()
+    def __init__(self, count: int = SAMPLES, stuck: int | None = None, waits: int | None = None) -> None:
+        self.count, self.stuck, self.waits, self.main = count, stuck, waits, os.getpid()
 
     def __len__(self) -> int:
         return self.count
@@ -77,8 +79,26 @@ class OwnIter(DataLoader):
     """A loader whose batches pass through code of its own."""
 
     def __iter__(self):
-        for batch in super().__iter__():
+        for number, batch in enumerate(super().__iter__()):
+            if number == self.dataset.waits:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(3600)
             yield batch.clone()
+
+
+class ReadAhead(DataLoader):
+    """A loader read by a thread."""
+
+    def __iter__(self):
+        batches = queue.Queue(1)
+
+        def read() -> None:
+            for batch in super(ReadAhead, self).__iter__():
+                batches.put(batch)
+            batches.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        return iter(batches.get, None)
 
 
 class Net(TrainModule):
@@ -238,8 +258,9 @@ class Series:
             self.case("whole stream", [[]], Stream())
             self.case("stuck stream", [[], []], Stream(stuck=13))
             return
-        self.loader_type = OwnIter
-        self.case("stuck behind a loader's own __iter__", [[], []], Samples(SAMPLES, stuck=13))
+        for self.loader_type, fault in ((OwnIter, "stuck"), (OwnIter, "waits"), (ReadAhead, "stuck")):
+            name = f"stuck: {self.loader_type.__name__} {fault}"
+            self.case(name, [[], []], Samples(**{fault: 13 if fault == "stuck" else 3}))
         self.loader_type = DataLoader
 
     def told(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from torch.utils.data import DataLoader
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, JSONLogger, Logger, TensorBoard
+from paceline.strategies.single import Single
+from paceline.trainer.checkpoint_writer import CheckpointWriter
+from paceline.trainer.map_feed import MapFeed
 from paceline.trainer.verification import verify
 
 
@@ -125,3 +129,21 @@ def test_a_process_that_failed_so_can_train_again(tmp_path):
     module.fails = False
     fit(module, tmp_path, Watching())
     assert (tmp_path / "n/2/checkpoints/step-00000008").is_dir()
+
+
+@pytest.mark.parametrize("what", ["Single.close", "MapFeed.close", "CheckpointWriter.close"])
+def test_where_one_part_cannot_be_closed_the_others_are(tmp_path, monkeypatch, what):
+    def fails(*arguments):
+        raise OSError("cannot be closed")
+
+    usual = signal.getsignal(signal.SIGTERM)
+    trainer = Trainer(
+        accelerator="cpu", max_steps=2, progress=False, loggers=False, checkpoint=False, run_dir=tmp_path
+    )
+    with monkeypatch.context() as patched:
+        owner, method = what.split(".")
+        patched.setattr({"Single": Single, "MapFeed": MapFeed}.get(owner, CheckpointWriter), method, fails)
+        with pytest.raises(OSError, match="cannot be closed"):
+            trainer.fit(Line(False), DataLoader(torch.ones(8, 1)))
+    assert signal.getsignal(signal.SIGTERM) is usual
+    trainer.fit(Line(False), DataLoader(torch.ones(8, 1)))

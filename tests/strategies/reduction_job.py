@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.strategies import FSDP
 from paceline.strategies.checked_reduction import CheckedReduction
+from paceline.trainer.nonfinite import Guard
 
 NAN, INF = float("nan"), float("inf")
 ZEROS, ONES = [0] * 4, [1] * 4
@@ -37,13 +39,13 @@ CASES = {
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
-def reduced(values: list[float], dtype: torch.dtype, checks: bool = True) -> tuple[list[float], bool]:
+def reduced(values: list[float], dtype: torch.dtype) -> tuple[list[float], bool]:
     """This rank's part of the sum, and whether it was found not finite."""
-    reduce = CheckedReduction(torch.device("cpu"), checks)
+    reduce = CheckedReduction(torch.device("cpu"), INF)
     mine, found = torch.tensor(values, dtype=dtype), torch.zeros(())
     part = reduce.allocate((len(mine) // 2,), dtype=dtype, device=mine.device)
     reduce(part, mine, dist.group.WORLD, dist.ReduceOp.SUM)
-    assert reduce.look(found) == checks
+    assert reduce.look(found)
     assert not reduce.look(torch.zeros(()))
     return [str(number) for number in part.tolist()], bool(found)
 
@@ -67,7 +69,7 @@ class Net(TrainModule):
         return torch.optim.SGD(self.parameters(), lr=0.5)
 
 
-def trained(rows: list[list[float]], nonfinite: str, module: Net, options: Any = ()) -> dict:
+def trained(rows: list[list[float]], nonfinite: str, module: TrainModule, options: Any = ()) -> dict:
     """Two micro-batches of each rank: what was raised, and the weights.
 
     Args:
@@ -78,19 +80,70 @@ def trained(rows: list[list[float]], nonfinite: str, module: Net, options: Any =
     data = DataLoader([torch.tensor(row, dtype=torch.float32) for row in rows], batch_size=1)
     trainer = Trainer(
         strategy=FSDP(**options), devices=2, accelerator="cpu", max_epochs=1, nonfinite=nonfinite,
-        accumulate=accumulate, checkpoint=False, loggers=False, progress=False,
+        precision=getattr(module, "precision", "32"), accumulate=accumulate,
+        checkpoint=False, loggers=False, progress=False,
     )  # fmt: skip
     raised = ""
     try:
         trainer.fit(module, data)
     except (PacelineError, ValueError) as error:
         raised = str(error)
-    weights = torch.cat([p.full_tensor().detach() for p in (module.three, module.one)])
+    weights = torch.cat([p.full_tensor().detach().flatten() for p in module.parameters()])
     return {
         "raised": raised,
         "weights": list(map(str, weights.tolist())),
         "skipped": trainer.state.skipped_steps,
     }
+
+
+class Blocks(Net):
+    """Several parts that are reduced, each with such a gradient, and an optimizer that is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(1, 1), nn.Tanh()) for _ in range(3)))
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) + self.blocks(batch[:, :1]).sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.5, fused=True)
+
+
+class Changed(TrainModule):
+    """Finite contributions, the first four numbers of a batch; its loss's weight is the fifth.
+
+    Args:
+        hook: Divides each shard by its own sum, behind the reduction.
+    """
+
+    def __init__(self, hook: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def training_step(self, batch: Tensor) -> Any:
+        loss = ((self.weight - self.weight.detach()) * batch[0, :4]).sum()
+        return loss if self.hparams["hook"] else {"loss": loss, "weight": batch[0, 4].item()}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        def divide(weight: Any) -> None:
+            weight.grad.to_local().div_(weight.grad.to_local().sum())
+
+        if self.hparams["hook"]:
+            self.weight.register_post_accumulate_grad_hook(divide)
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+class Half(Net):
+    """All of it in float16, whose numbers may be as large as 65504."""
+
+    precision = "fp16-true"
+
+
+def read_late(guard: Any, trainer: Any, made: Any = Guard.__init__) -> None:
+    """As on an accelerator with a fused optimizer."""
+    made(guard, trainer)
+    guard.late = True
 
 
 def main() -> None:
@@ -103,7 +156,6 @@ def main() -> None:
         for dtype in DTYPES
         if dtype is not torch.float64 or not name.endswith(("too large", "hides"))
     }
-    alone["unchecked"] = reduced(CASES["finite"][rank], torch.float32, checks=False)
     runs = {}
     for name, row in {"one": [1, 1, 1, NAN], "last": [1, 1, NAN, 1], "sum": [1, 1, HUGE, 1]}.items():
         other = row if name == "sum" else ONES
@@ -119,6 +171,14 @@ def main() -> None:
         runs[f"{name}, cut"] = trained([ONES] * 4, "raise", module, options)
         module.fails_at = None
         runs[f"{name}, behind it"] = trained([ZEROS, ZEROS, ONES, [1, 1, 3, 1]], "raise", module, options)
+    start = [[0, 0, 0, 0, 1]] * 2
+    runs["weights"] = trained([*start, *[[1, 1, 1, 1e12, -1]] * 2], "raise", Changed())
+    runs["hook"] = trained([[1, 1, 1, 1]] * 2 + [[1, 1, 0, 0]] * 2, "raise", Changed(hook=True))
+    runs["half"] = trained([ZEROS, ZEROS, ZEROS, [0, 0, 0, 40000]], "raise", Half())
+    wide = {"mixed_precision": MixedPrecisionPolicy(reduce_dtype=torch.float32), "accumulate": 2}
+    runs["wide"] = trained([[0, 0, 0, 50000]] * 4, "raise", Half(), wide)
+    with mock.patch.object(Guard, "__init__", read_late):
+        runs["late"] = trained([ONES, ONES, ONES, [NAN] * 4], "raise", Blocks())
     (folder / f"{rank}.json").write_text(json.dumps({"alone": alone, "runs": runs}))
 
 

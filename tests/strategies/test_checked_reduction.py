@@ -28,13 +28,13 @@ def found(tmp_path_factory):
 
 def test_all_ranks_find_what_one_contributes(found):
     for name, (_, seen) in found[0]["alone"].items():
-        is_finite = name.startswith(("finite", "large", "unchecked"))
+        is_finite = name.startswith(("finite", "large"))
         assert seen == found[1]["alone"][name][1] == (not is_finite), name
-    assert len(found[0]["alone"]) == 20
+    assert len(found[0]["alone"]) == 19
 
 
 def test_what_is_finite_is_summed_to_the_bit(found):
-    for name in ("finite, float32", "finite, float64", "finite, bfloat16", "unchecked"):
+    for name in ("finite, float32", "finite, float64", "finite, bfloat16"):
         assert found[0]["alone"][name][0] == ["2.0", "-1.0", "4.0"]
         assert found[1]["alone"][name][0] == ["-0.0", "6.0", "7.0"]
     assert [float(n) for n in found[1]["alone"]["large, float32"][0]] == pytest.approx([0, 0, 3.2e38])
@@ -48,6 +48,25 @@ def test_all_ranks_leave_the_update_out(found, name):
         assert not skipped["raised"]
         assert skipped["skipped"] == 1
         assert raised["weights"] == skipped["weights"] == ["1.0"] * 4
+
+
+@pytest.mark.parametrize("name", ["weights", "hook", "wide"])
+def test_what_becomes_infinite_behind_the_reduction_is_found_on_all_ranks(found, name):
+    for rank in found:
+        assert "a gradient is not finite" in rank["runs"][name]["raised"]
+        assert not {"inf", "-inf", "nan"} & set(rank["runs"][name]["weights"])
+
+
+def test_of_float16_a_number_may_be_too_large_to_be_summed(found):
+    for rank in found:
+        assert rank["runs"]["half"]["raised"] == ""
+        assert rank["runs"]["half"]["weights"] == ["1.0", "1.0", "1.0", "-10000.0"]
+
+
+def test_a_fused_optimizer_is_told_however_many_parts_have_one(found):
+    for rank in found:
+        assert "nothing was updated from there on" in rank["runs"]["late"]["raised"]
+        assert "nan" not in rank["runs"]["late"]["weights"]
 
 
 @pytest.mark.parametrize("name", ["whole", "mixed"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from paceline.trainer.feed import FeedSettings, make_feed
+from paceline.trainer.signals import SignalStop
 
 KINDS = {
     "numbers": lambda i: torch.tensor(float(i)),
@@ -138,3 +141,29 @@ def test_a_worker_that_is_killed_in_the_midst_of_a_batch_is_an_error():
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, usual)
+
+
+def test_the_rest_of_a_batch_is_not_waited_for_behind_a_signal():
+    """Of a worker that is held in the midst of sending it."""
+    signals = SignalStop(lambda reason, number: None, give_up_reads=True)
+    loader = DataLoader(Samples(lambda i: torch.ones(90_000)), 1, num_workers=2, prefetch_factor=4)
+    feed = make_feed(loader, FeedSettings(signals=signals))
+    steps = signals.interruptible(feed.steps(0))
+    next(steps)
+    time.sleep(0.5)  # the pipe is full
+    for worker in feed._iterator._workers:
+        os.kill(worker.pid, signal.SIGSTOP)
+    sender = threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
+    sender.start()
+    kept = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for the rest of a batch"))
+    signal.alarm(30)
+    try:
+        assert len(list(steps)) < 9
+        assert signals.received == signal.SIGTERM
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, kept)
+        sender.join()
+        feed.close()
+        signals.close()
+    assert multiprocessing.active_children() == []
