@@ -44,12 +44,20 @@ class CheckedReduction:
         """Reduce ``input_tensor``, which has an even part for each rank; rank i gets part i."""
         ranks = group.size()
         largest = _ROUNDING * min(torch.finfo(input_tensor.dtype).max, self._most) / ranks
-        marks = input_tensor.view(ranks, -1)[:, 0]
-        marks /= _size_of(input_tensor, largest) <= largest  # by True they stay as they are
+        if input_tensor.is_cpu:
+            if not _is_within(largest, input_tensor):
+                input_tensor.view(ranks, -1)[:, 0] = math.nan
+        else:  # which is not waited for; divided by True, marks stay as they are
+            input_tensor.view(ranks, -1)[:, 0] /= (
+                torch.linalg.vector_norm(input_tensor, math.inf) <= largest
+            )
         work = _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
         if work is not None:
             work.wait()
-        self._found.masked_fill_(~output_tensor[0].isfinite(), 1)
+        if not output_tensor.is_cpu:
+            self._found.masked_fill_(~output_tensor[0].isfinite(), 1)
+        elif not math.isfinite(output_tensor[0].item()):
+            self._found.fill_(1)
         self._looked = True
 
     def look(self, found: Tensor) -> bool:
@@ -71,11 +79,8 @@ class CheckedReduction:
         self._looked = False
 
 
-def _size_of(values: Tensor, largest: float) -> Tensor:
-    """At least the largest magnitude, and exactly that where it is above ``largest``; NaN with a NaN."""
-    if values.is_cpu:  # where the other norm takes 40 times as long
-        norm: Tensor = torch.linalg.vector_norm(values)
-        if norm <= largest:
-            return norm
-    most: Tensor = torch.linalg.vector_norm(values, math.inf)
-    return most
+def _is_within(largest: float, values: Tensor) -> bool:
+    """Whether no magnitude is above ``largest``, nor NaN; for a CPU."""
+    if torch.linalg.vector_norm(values).item() <= largest:  # the other norm takes 40 times as long
+        return True
+    return bool(torch.linalg.vector_norm(values, math.inf).item() <= largest)
