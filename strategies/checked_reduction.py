@@ -47,10 +47,9 @@ class CheckedReduction:
         if input_tensor.is_cpu:
             if not _is_within(largest, input_tensor):
                 input_tensor.view(ranks, -1)[:, 0] = math.nan
-        else:  # which is not waited for; divided by True, marks stay as they are
-            input_tensor.view(ranks, -1)[:, 0] /= (
-                torch.linalg.vector_norm(input_tensor, math.inf) <= largest
-            )
+        else:  # which is not waited for; divided by True, numbers stay as they are
+            fits = torch.linalg.vector_norm(input_tensor, math.inf) <= largest
+            input_tensor.view(ranks, -1)[:, 0].div_(fits)
         work = _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
         if work is not None:
             work.wait()

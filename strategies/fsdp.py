@@ -47,7 +47,7 @@ class FSDP(Distributed):
     name = "fsdp"
     holds_less = None
     reduces_once = True
-    """Whether a rank's shards are reduced when they have been summed over the ranks it shares them with."""
+    """Whether one sum over one group of ranks makes the gradients of a rank's shards."""
 
     def __init__(
         self,
