@@ -24,7 +24,8 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 _BYTES = 512 * 1024  # half of what a file descriptor costs both; at twice the size as much
 _ALONE = 2  # the tensor, and the object through which we ask
 _PIPE = 512 * 1024  # a worker need not wait for each 64 KiB to be read; a user has 64 MiB for all pipes
-_MILLISECONDS = 100  # without a byte, until workers are looked at
+_MILLISECONDS = 100  # without a byte, until it is asked whether to wait on
+_LOOK = 10  # as often until workers are looked at
 
 
 def send_small_tensors_by_value() -> None:
@@ -66,9 +67,11 @@ def _receiver(pipe: int, workers: Sequence[Any], give_up: Callable[[], None]) ->
     def receive(size: int, read: Callable[[int, int], bytes] = os.read) -> BytesIO:
         found = BytesIO()
         while (missing := size - found.tell()) > 0:
+            waited = 0
             while not arrives.poll(_MILLISECONDS):
                 give_up()
-                ended = [worker.exitcode for worker in workers]
+                waited += 1
+                ended = [worker.exitcode for worker in workers] if waited % _LOOK == 0 else [None]
                 if any(ended) or None not in ended:
                     raise EOFError("a worker ended while it sent a batch")
             part = read(pipe, missing)

@@ -21,6 +21,7 @@ from .by_value import prepare_pipe
 from .signals import SignalStop
 
 _SIGNALS = "_paceline_signals"  # where an iterator has those that may end a wait for it
+_LOOK = MP_STATUS_CHECK_INTERVAL  # seconds, without a batch, until workers are looked at
 _SLICE = 0.1  # seconds
 _PATIENCE = 1.0  # seconds, for workers to come to the end of what they do
 
@@ -98,19 +99,31 @@ def _end_by_kill(process: Any) -> None:
 
 
 def _in_slices(iterator: Callable[[], Any], give_up: Callable[[], None]) -> Callable[..., tuple[bool, Any]]:
-    """Stands where an iterator's ``_try_get_data`` was: waits as long, and asks now and then whether to."""
+    """Stands where an iterator's ``_try_get_data`` was: waits as long, and asks now and then whether to.
+
+    torch looks whether workers live when it has waited in vain, also for a batch of another one: as seldom
+    as ever.
+    """
     wait = type(iterator())._try_get_data
 
-    def waits(timeout: float = MP_STATUS_CHECK_INTERVAL) -> tuple[bool, Any]:
-        end = time.monotonic() + timeout
+    def waits(timeout: float | None = None) -> tuple[bool, Any]:
+        end = time.monotonic() + (_LOOK if timeout is None else timeout)
         while True:
             give_up()
-            left = end - time.monotonic()
-            came: tuple[bool, Any] = wait(iterator(), timeout=min(max(left, 0.0), _SLICE))
-            if came[0] or left <= _SLICE:
-                return came
+            left = max(end - time.monotonic(), 0.0)
+            if left == 0 or _arrives(iterator()._data_queue, min(left, _SLICE)):
+                found: tuple[bool, Any] = wait(iterator(), timeout=left)
+                return found
 
     return waits
+
+
+def _arrives(results: Any, seconds: float) -> bool:
+    """Whether there is something to read, within so many seconds."""
+    if hasattr(results, "_reader"):
+        return bool(results._reader.poll(seconds))
+    with results.not_empty:  # of the thread that pins memory
+        return bool(results.queue) or results.not_empty.wait(seconds)
 
 
 def _has_workers(iterator: Any, for_good: bool) -> bool:
