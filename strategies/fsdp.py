@@ -81,19 +81,25 @@ class FSDP(Distributed):
             self._batchnorms = SyncedBatchNorms(module)
         root.context = self.precision.context(self.device)
         self._root = root
-        self._prepare_reductions()
+        self._forget_last_run()
+        if self._reductions_can_tell:
+            self._check_reductions()
         self.recompute(module)
         return build_optimizers()
 
-    def _prepare_reductions(self) -> None:
-        """Of this run, whatever one before has left."""
-        parts = self._parts()
-        for part in parts:
+    def _forget_last_run(self) -> None:
+        """One that failed in the midst of a step has left gradients, and reductions switched off."""
+        for part in self._parts():
             part.set_requires_gradient_sync(True, recurse=False)
             _forget_gradients(part)
-        if not self.holds_back or self.precision.scales or self._manual or not self.reduces_once:
-            return
-        policy = self.mixed_precision
+
+    @property
+    def _reductions_can_tell(self) -> bool:
+        """Whether all ranks see each one's whole contribution to a step's gradients, as it came."""
+        return self.holds_back and self.reduces_once and not self.precision.scales and not self._manual
+
+    def _check_reductions(self) -> None:
+        parts, policy = self._parts(), self.mixed_precision
         types = {p.dtype for part in parts for p in part.parameters() if p.requires_grad}
         if policy is not None:
             types |= {policy.param_dtype, policy.reduce_dtype} - {None}

@@ -21,11 +21,12 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
+from .signals import ASK_EVERY
+
 _BYTES = 512 * 1024  # half of what a file descriptor costs both; at twice the size as much
 _ALONE = 2  # the tensor, and the object through which we ask
 _PIPE = 512 * 1024  # a worker need not wait for each 64 KiB to be read; a user has 64 MiB for all pipes
-_MILLISECONDS = 100  # without a byte, until it is asked whether to wait on
-_LOOK = 10  # as often until workers are looked at
+_LOOK = 10  # times in vain until workers are looked at
 
 
 def send_small_tensors_by_value() -> None:
@@ -68,7 +69,7 @@ def _receiver(pipe: int, workers: Sequence[Any], give_up: Callable[[], None]) ->
         found = BytesIO()
         while (missing := size - found.tell()) > 0:
             waited = 0
-            while not arrives.poll(_MILLISECONDS):
+            while not arrives.poll(1000 * ASK_EVERY):
                 give_up()
                 waited += 1
                 ended = [worker.exitcode for worker in workers] if waited % _LOOK == 0 else [None]

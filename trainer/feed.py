@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ..errors import PacelineError
 from ..faultpoints import faultpoint
 from .generator_memory import restore, snapshot
-from .signals import SignalStop
+from .signals import Signals
 
 Step = tuple[list[Any], list[int], int | None, int]
 
@@ -33,7 +33,7 @@ class FeedSettings:
         fixed_order: Every epoch in the first one's order (``overfit_batches``).
         on_error: What happens to what cannot be read; as ``Trainer(on_data_error=...)``.
         transfer: Brings a batch to the device; None where it is there already.
-        signals: Ends a read of data that is waited for; None: nothing does.
+        signals: Ends a read of data that is waited for.
         say: Takes lines for the log.
         gather: One value of every rank, on each; called by all alike.
     """
@@ -49,7 +49,7 @@ class FeedSettings:
     fixed_order: bool = False
     on_error: str = "raise"
     transfer: Callable[[Any], Any] | None = None
-    signals: SignalStop | None = None
+    signals: Signals = field(default_factory=Signals)
     say: Callable[[str], None] = print
     gather: Callable[[Any], list[Any]] = lambda value: [value]
 

@@ -35,7 +35,7 @@ from .data_errors import Samples
 from .generator_memory import moved, restore, seed_for_sample, snapshot
 from .placed_stream import PlacedStream, watch_worker
 from .rng import NONE, Generators, derive, deriver
-from .signals import WATCHED, SignalStop
+from .signals import WATCHED, Signals
 from .stand_in import StandIn
 from .workers import open_iterator
 
@@ -210,14 +210,14 @@ class Source:
         return self.length
 
 
-def private_copy(loader: DataLoader[Any], signals: SignalStop | None) -> DataLoader[Any]:
+def private_copy(loader: DataLoader[Any], signals: Signals) -> DataLoader[Any]:
     """A shallow copy with workers and a generator of its own; the user's loader stays as it is.
 
     ``vars(copy)`` is where more is replaced: DataLoader forbids assigning most of it after construction,
     to keep users from half-changing one.
 
     Args:
-        signals: Ends a wait for its workers; None: nothing does.
+        signals: Ends a wait for its workers.
     """
     duplicate = copy.copy(loader)
     inside = vars(duplicate)

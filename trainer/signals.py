@@ -26,13 +26,26 @@ _ONE_SIGNAL = 0.2
 _ONE_SIGNAL_TWICE = 1.0  # a batch system and the launcher both send it: that is one
 _CLOSED = b"\0"
 _END: Any = object()
+ASK_EVERY = 0.1
+"""Seconds that a read waits for workers until it asks whether to give up."""
 
 
 class StopWaiting(BaseException):
     """Raised inside a read of data that is given up."""
 
 
-class SignalStop:
+class Signals:
+    """What a read of data asks about signals, and is told where nobody listens for any."""
+
+    def uninterrupted(self, call: Callable[..., T], *args: Any) -> T:
+        """Call what takes locks, for which an end would wait. Only ``give_up`` raises inside."""
+        return call(*args)
+
+    def give_up(self) -> None:
+        """Raise ``StopWaiting`` where a signal wants the read under way given up."""
+
+
+class SignalStop(Signals):
     """Turns the first signal into a wish to stop and the second into an immediate exit.
 
     ``close`` puts everything back as it was. Python runs handlers in the main thread only: elsewhere
@@ -110,7 +123,6 @@ class SignalStop:
             self._reading = False
 
     def uninterrupted(self, call: Callable[..., T], *args: Any) -> T:
-        """Call what takes locks, for which an end would wait. Only ``give_up`` raises inside."""
         if threading.get_ident() != self._main:
             return call(*args)
         held, self._held = self._held, True
@@ -120,10 +132,7 @@ class SignalStop:
             self._held = held
 
     def give_up(self) -> None:
-        """Raise ``StopWaiting`` where a signal wants the read under way given up.
-
-        In the main thread only; elsewhere it does nothing.
-        """
+        """In the main thread only; elsewhere it does nothing."""
         if self._reading and self.received is not None and threading.get_ident() == self._main:
             self._reading = False
             raise StopWaiting

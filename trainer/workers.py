@@ -18,31 +18,30 @@ from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL, signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from .by_value import prepare_pipe
-from .signals import SignalStop
+from .signals import ASK_EVERY, Signals
 
 _SIGNALS = "_paceline_signals"  # where an iterator has those that may end a wait for it
 _LOOK = MP_STATUS_CHECK_INTERVAL  # seconds, without a batch, until workers are looked at
-_SLICE = 0.1  # seconds
 _PATIENCE = 1.0  # seconds, for workers to come to the end of what they do
 
 
-def open_iterator(loader: Callable[[], Any], signals: SignalStop | None) -> Any:
+def open_iterator(loader: Callable[[], Any], signals: Signals) -> Any:
     """What a loader's ``_get_iterator`` gives.
 
     A worker that dies is an error of the read that needs it, not of any moment.
 
     Args:
         loader: Gives it.
-        signals: Ends a wait for its workers; None: nothing does.
+        signals: Ends a wait for its workers.
     """
     make = partial(type(loader())._get_iterator, loader())
     # One of another kind may read while it is made: it is not asked in yet whether to wait for that.
-    if signals is None or make.func is not DataLoader._get_iterator:
+    if make.func is not DataLoader._get_iterator:
         return _open(make, signals)
     return signals.uninterrupted(_open, make, signals)
 
 
-def _open(make: Callable[[], Any], signals: SignalStop | None) -> Any:
+def _open(make: Callable[[], Any], signals: Signals) -> Any:
     usual, others = signal_handling._set_worker_pids, set(multiprocessing.active_children())
     # With the workers' ids torch raises out of a handler of SIGCHLD, wherever the main thread is.
     signal_handling._set_worker_pids = lambda *ids: None
@@ -58,11 +57,10 @@ def _open(make: Callable[[], Any], signals: SignalStop | None) -> Any:
         iterator._worker_pids_set = False
     for worker in getattr(iterator, "_workers", ()):
         _end_by_kill(worker._popen)
-    give_up = _nobody_asks if signals is None else signals.give_up
-    prepare_pipe(iterator, give_up)
-    if signals is not None and isinstance(iterator, _MultiProcessingDataLoaderIter):
+    prepare_pipe(iterator, signals.give_up)
+    if isinstance(iterator, _MultiProcessingDataLoaderIter):
         here, kind = weakref.ref(iterator), type(iterator)
-        replaced: dict[str, Any] = {"_try_get_data": _in_slices(here, give_up), _SIGNALS: signals}
+        replaced: dict[str, Any] = {"_try_get_data": _in_slices(here, signals.give_up), _SIGNALS: signals}
         for name in ("_next_data", "_reset"):  # which tell workers what to read, through queues with locks
             replaced[name] = partial(_uninterrupted, signals, getattr(kind, name), here)
         vars(iterator).update(replaced)
@@ -81,15 +79,11 @@ def end_workers(iterator: Any, for_good: bool = True) -> None:
         _whole(iterator, _end)
 
 
-def _uninterrupted(signals: SignalStop, method: Any, iterator: Callable[[], Any], *args: Any) -> Any:
+def _uninterrupted(signals: Signals, method: Any, iterator: Callable[[], Any], *args: Any) -> Any:
     """Stands where a method of an iterator was, and keeps nothing of it alive."""
     found = signals.uninterrupted(method, iterator(), *args)
     signals.give_up()  # what comes behind it may wait too
     return found
-
-
-def _nobody_asks() -> None:
-    pass
 
 
 def _end_by_kill(process: Any) -> None:
@@ -111,7 +105,7 @@ def _in_slices(iterator: Callable[[], Any], give_up: Callable[[], None]) -> Call
         while True:
             give_up()
             left = max(end - time.monotonic(), 0.0)
-            if left == 0 or _arrives(iterator()._data_queue, min(left, _SLICE)):
+            if left == 0 or _arrives(iterator()._data_queue, min(left, ASK_EVERY)):
                 found: tuple[bool, Any] = wait(iterator(), timeout=left)
                 return found
 
@@ -134,11 +128,7 @@ def _has_workers(iterator: Any, for_good: bool) -> bool:
 
 def _whole(iterator: Any, what: Callable[[Any], None]) -> None:
     """Do it, and no signal raises in the midst of it."""
-    signals = getattr(iterator, _SIGNALS, None)
-    if signals is None:
-        what(iterator)
-    else:
-        signals.uninterrupted(what, iterator)
+    getattr(iterator, _SIGNALS, Signals()).uninterrupted(what, iterator)
 
 
 def _dismiss(iterator: Any) -> None:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from paceline.trainer import careful_fork
 from paceline.trainer.sampling import private_copy
+from paceline.trainer.signals import Signals
 
 
 @pytest.fixture
@@ -63,8 +64,8 @@ def test_one_that_never_starts_is_told(forks, monkeypatch):
 def test_on_ranks_workers_are_forked_so(monkeypatch):
     plain = DataLoader(torch.arange(10), num_workers=2)
     spawning = DataLoader(torch.arange(10), num_workers=2, multiprocessing_context="spawn")
-    assert private_copy(plain, None).multiprocessing_context is None
+    assert private_copy(plain, Signals()).multiprocessing_context is None
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    assert isinstance(private_copy(plain, None).multiprocessing_context, careful_fork.CarefulFork)
-    assert private_copy(spawning, None).multiprocessing_context.get_start_method() == "spawn"
+    assert isinstance(private_copy(plain, Signals()).multiprocessing_context, careful_fork.CarefulFork)
+    assert private_copy(spawning, Signals()).multiprocessing_context.get_start_method() == "spawn"
     assert plain.multiprocessing_context is None  # the user's loader stays as it is
