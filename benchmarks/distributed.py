@@ -174,6 +174,7 @@ def job(name: str, ranks: int, batches: int, pairs: int, hand_first: bool, out: 
     torch.set_num_threads(1)
     strategy, micro_batches = name.partition(",")[0], STRATEGIES[name]
     steps, warm_up = max(batches // micro_batches, 1), 4
+    pairs *= batches // steps  # as many steps for every row
     count = steps * (pairs + warm_up) * micro_batches * ranks
     torch.manual_seed(0)  # the same data on all ranks
     ready = [tuple(torch.randint(WORDS, (2, BATCH, LENGTH))) for _ in range(count)]
@@ -226,7 +227,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     error = statistics.stdev(overs) / math.sqrt(len(overs))
     allowed = max(10e-6, 0.02 * hand)
     seconds = {"by_hand_us": hand, "over_us": over, "standard_error_us": error, "allowed_us": allowed}
-    return {name: round(1e6 * value) for name, value in seconds.items()} | {"within": over <= allowed}
+    return {key: round(1e6 * value) for key, value in seconds.items()} | {"within": over <= allowed}
 
 
 def trimmed_mean(values: list[float]) -> float:
