@@ -1,6 +1,8 @@
 """Reduces contributions of two ranks, alone and in runs, and notes who found them not finite.
 
 python reduction_job.py RANKS FOLDER   -> FOLDER/RANK.json
+
+Four ranks are two groups of ``hsdp``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.strategies import FSDP
+from paceline.strategies import FSDP, HSDP
 from paceline.strategies.checked_reduction import CheckedReduction
 from paceline.trainer.nonfinite import Guard
 
@@ -70,7 +72,7 @@ class Net(TrainModule):
 
 
 def trained(rows: list[list[float]], nonfinite: str, module: TrainModule, options: Any = ()) -> dict:
-    """Two micro-batches of each rank: what was raised, and the weights.
+    """Two micro-batches of each of two ranks, one of each of four: what was raised, and the weights.
 
     Args:
         options: For the strategy; one of the trainer's is among them.
@@ -79,7 +81,8 @@ def trained(rows: list[list[float]], nonfinite: str, module: TrainModule, option
     accumulate = options.pop("accumulate", 1)
     data = DataLoader([torch.tensor(row, dtype=torch.float32) for row in rows], batch_size=1)
     trainer = Trainer(
-        strategy=FSDP(**options), devices=2, accelerator="cpu", max_epochs=1, nonfinite=nonfinite,
+        strategy=HSDP() if dist.get_world_size() == 4 else FSDP(**options),
+        devices=dist.get_world_size(), accelerator="cpu", max_epochs=1, nonfinite=nonfinite,
         precision=getattr(module, "precision", "32"), accumulate=accumulate,
         checkpoint=False, loggers=False, progress=False,
     )  # fmt: skip
@@ -150,6 +153,10 @@ def main() -> None:
     rank, folder = int(os.environ["RANK"]), Path(sys.argv[2])
     os.chdir(folder)
     dist.init_process_group("gloo")
+    if dist.get_world_size() == 4:
+        runs = {how: trained([ONES, ONES, ONES, [1, 1, NAN, 1]], how, Net()) for how in ("raise", "skip")}
+        (folder / f"{rank}.json").write_text(json.dumps(runs))
+        return
     alone = {
         f"{name}, {str(dtype)[6:]}": reduced(rows[rank], dtype)
         for name, rows in CASES.items()

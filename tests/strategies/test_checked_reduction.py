@@ -16,14 +16,17 @@ SECONDS = 120
 MOST = torch.finfo(torch.float32).max
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What each of two ranks noted."""
-    folder = tmp_path_factory.mktemp("reduction")
-    command = [sys.executable, str(ON_RANKS), str(JOB), "2", str(folder)]
+def noted(folder, ranks):
+    """What each rank of the job did."""
+    command = [sys.executable, str(ON_RANKS), str(JOB), str(ranks), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return noted(tmp_path_factory.mktemp("reduction"), 2)
 
 
 def test_all_ranks_find_what_one_contributes(found):
@@ -48,6 +51,13 @@ def test_all_ranks_leave_the_update_out(found, name):
         assert not skipped["raised"]
         assert skipped["skipped"] == 1
         assert raised["weights"] == skipped["weights"] == ["1.0"] * 4
+
+
+def test_in_two_groups_of_hsdp_too(tmp_path):
+    for rank in noted(tmp_path, 4):
+        assert "a gradient is not finite" in rank["raise"]["raised"]
+        assert (rank["skip"]["raised"], rank["skip"]["skipped"]) == ("", 1)
+        assert rank["raise"]["weights"] == rank["skip"]["weights"] == ["1.0"] * 4
 
 
 @pytest.mark.parametrize("name", ["weights", "hook", "wide"])
