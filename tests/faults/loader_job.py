@@ -6,6 +6,7 @@ import faulthandler
 import os
 import runpy
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ class Faulty(Dataset):
                 return
         if self.how == "raise":
             raise ValueError(f"number {index} is broken")
+        # The thread that sent this worker's last batch may still hold the lock of all workers' queue: ended
+        # there, nobody sends any more, and an earlier batch than this one is what fails.
+        time.sleep(0.2)
         if self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         os._exit(7)

@@ -112,7 +112,7 @@ def dies_during_a_step(tmp_path, ahead, long_step):
         while own.seen[-1][0] == long_step and time.monotonic() < deadline:
             time.sleep(0.02)
             if (tmp_path / f"tries-{BAD}").exists():
-                time.sleep(0.3)  # it is dead, and SIGCHLD has been here
+                time.sleep(0.6)  # it is dead, and SIGCHLD has been here
                 died.append(own.seen[-1][0])
                 return
 
