@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import traceback
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
+
+from .stacks import all_stacks
 
 if TYPE_CHECKING:
     from .session import Session
@@ -34,11 +35,9 @@ def write_crash_report(trainer: Session, error: BaseException) -> Path | None:
     with suppress(OSError):  # a full disk is what many runs fail of
         environment = trainer.folder / "env.json"
         parts["environment"] = environment.read_text() if environment.exists() else ""
+        parts["stacks"] = all_stacks()
         with path.open("w", encoding="utf-8") as file:
             for name, text in parts.items():
                 file.write(f"== {name}\n{text.rstrip()}\n\n")
-            file.write("== stacks\n")
-            file.flush()
-            faulthandler.dump_traceback(file, all_threads=True)
         return path
     return None

@@ -27,6 +27,7 @@ from ..durations import Duration
 from ..errors import is_users_frame
 from ..strategies.job import job_folder, note_verdict
 from .signals import end_at_once
+from .stacks import all_stacks
 
 if TYPE_CHECKING:
     from .session import Session
@@ -179,7 +180,7 @@ class Watchdog:
         else:
             world = 1  # nothing is known of the others
         if trainer.folder is None:
-            faulthandler.dump_traceback(sys.stderr, all_threads=True)
+            print(all_stacks(), file=sys.stderr, flush=True)
         if mine.rank == min(reports):
             told = self._told(reports, world, waited, deadline)
             trainer.run_log.say(told, console=False)
@@ -209,8 +210,7 @@ class Watchdog:
 
     def _write(self, folder: Path, report: Report) -> None:
         path = folder / f"rank-{report.rank}.txt"
-        with path.open("w") as file:
-            faulthandler.dump_traceback(file, all_threads=True)
+        path.write_text(all_stacks(), encoding="utf-8")
         part = path.with_suffix(".part")
         part.write_text(json.dumps(report))
         part.replace(path.with_suffix(".json"))
