@@ -13,10 +13,11 @@ import ctypes
 import os
 import runpy
 import signal
-import socket
 import sys
 import traceback
+from pathlib import Path
 
+free_port = runpy.run_path(str(Path(__file__).with_name("ports.py")))["free_port"]
 _DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 _SECONDS_BEHIND_AN_ERROR = 20  # for the other ranks, which may name it
 
@@ -72,9 +73,7 @@ def main() -> int:
         return 0
     os.environ["OMP_NUM_THREADS"] = "1"  # else numpy starts some threads
     import_what_all_need()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     alive = {forked(rank, ranks, port): rank for rank in range(ranks)}
     signal.signal(signal.SIGALRM, lambda *_: [os.kill(child, signal.SIGKILL) for child in alive])
     code = 0

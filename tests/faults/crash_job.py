@@ -17,8 +17,8 @@ import json
 import os
 import re
 import resource
+import runpy
 import signal
-import socket
 import sys
 import threading
 import time
@@ -39,6 +39,7 @@ from paceline.strategies import process_group
 from paceline.trainer import checkpoint_files as files
 from paceline.trainer.verification import verify
 
+free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SCORES = {2: 2.0, 4: 1.0, 6: 3.0}  # by step: saves at 2, the best; at 3; at 6, which lets go of both
 SECONDS = 20  # for a run of a fork
 SURVIVE = 10  # for the ranks that one was taken from
@@ -278,9 +279,7 @@ class Bench:
         """
         place = self.folder / name
         place.mkdir(exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         started = []
         for rank in range(self.devices):
             named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}

@@ -14,8 +14,8 @@ import ctypes
 import json
 import os
 import random
+import runpy
 import signal
-import socket
 import sys
 import threading
 import time
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 OPTIONS: dict[str, Any] = {}
+free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SECONDS = 45  # for all the cases of --forks
 NEVER = 10**9
 
@@ -197,12 +198,6 @@ def main() -> None:
 
 
 # -- many cases at once --------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def in_forks(cases: dict[str, Any]) -> None:

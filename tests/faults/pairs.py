@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import runpy
 import subprocess
 import sys
 import traceback
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "PACELINE_")
 SECONDS = 240
 
@@ -57,9 +58,7 @@ def serve(work: Callable[..., dict[str, Any]], one_pair: bool) -> None:
     for name in cases:
         (folder / _file(name)).mkdir()
     for part in [cases] if one_pair else [{name: case} for name, case in cases.items()]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        port = str(free_port())
         children = [_forked(work, folder, part, rank, port) for rank in (0, 1)]
         for child in children:
             os.waitpid(child, 0)

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-import socket
+import runpy
 import subprocess
 import sys
 from itertools import pairwise
@@ -24,6 +24,7 @@ from paceline.strategies.precision import AutocastFP16
 from paceline.trainer.nonfinite import Guard
 
 JOB = Path(__file__).with_name("nonfinite_job.py")
+free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SECONDS = 120
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "PACELINE_")
 KINDS = ("loss nan", "loss inf", "gradient nan", "gradient inf", "data")
@@ -81,15 +82,12 @@ def found(tmp_path_factory):
     """By name of the case: what each rank has to say."""
     folder = tmp_path_factory.mktemp("nonfinite")
     (folder / "cases").write_text(json.dumps([*RAISING.values(), *skipping()]))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
     kept |= {
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
     }
     ranks = []
     for rank in "01":

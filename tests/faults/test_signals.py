@@ -6,8 +6,8 @@ import json
 import os
 import random
 import re
+import runpy
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +25,7 @@ from paceline.trainer import checkpoint_files as files
 from paceline.trainer.verification import verify
 
 JOB = Path(__file__).with_name("signals_job.py")
+free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SOURCE = Path(paceline.__file__).parent
 SECONDS = 120
 STAGES = ("validate", "test", "predict")
@@ -106,12 +107,6 @@ class Job:
 
     def checkpoints(self):
         return sorted(path.name for path in (self.folder / "n/1/checkpoints").glob("step-*"))
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from paceline.strategies import environment
 from paceline.trainer.verification import verify
 
 JOB = Path(__file__).with_name("launch_job.py")
+free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SECONDS = 90  # what any job may take on a machine that is busy
 WITHOUT_END = 10**9
 MARK = "PACELINE_TEST_MARK"
@@ -129,12 +131,6 @@ def script(*arguments: str, **options) -> list:
 
 def torchrun(*arguments: str) -> list:
     return [sys.executable, "-m", "torch.distributed.run", *arguments]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def of_both(notes: list[dict], key: str) -> list:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import runpy
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from paceline.trainer.rng import derive
 
 JOB = Path(__file__).with_name("replay_job.py")
 job = SimpleNamespace(**runpy.run_path(str(JOB)))
+free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SECONDS = 120
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "PACELINE_")
 LINE = re.compile(r"paceline replay \S+ --step \d+")
@@ -338,10 +338,8 @@ def pairs(tmp_path_factory):
     """By name of the case: what each of two ranks noted."""
     folder = tmp_path_factory.mktemp("pairs")
     (folder / "cases").write_text(json.dumps(PAIRS))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    about = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    about = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    about |= {"MASTER_PORT": str(free_port())}
     ranks = []
     for rank in "01":
         with (folder / f"output-{rank}").open("w") as output:
