@@ -4,6 +4,7 @@
 
 Batches are ready. In one run the Trainer takes steps of so many batches, then the loop that the strategy's
 own documentation has takes as many, with the same options: what the machine does beside strikes both alike.
+(Where a step is 4 micro-batches there are four times the pairs, so that all rows have as many steps.)
 How their memory lies makes one of the two up to 3 % faster for the whole of a run: there are several, and
 each of the two is the first to be built in every other one. A run counts as the mean of its pairs'
 differences, the tenth at either end left out; the table has the mean over runs and its standard error,
@@ -248,6 +249,8 @@ def main() -> None:
     parser.add_argument("--hand-first", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if arguments.rounds < 2:
+        parser.error("--rounds: the standard error is that of several runs; take at least 2")
     if arguments.job:
         numbers = arguments.ranks, arguments.batches, arguments.pairs
         job(arguments.job, *numbers, arguments.hand_first, arguments.out)
