@@ -11,7 +11,7 @@ def all_stacks() -> str:
     """The Python stacks of all threads, this one's first; no source lines, whose files may not answer.
 
     ``faulthandler.dump_traceback`` takes no lock, since it is made for signal handlers: it ends the process
-    where a thread of another library comes to Python meanwhile, as gloo's do.
+    where a thread of another library comes to Python meanwhile, as those of collectives do.
     """
     here = threading.get_ident()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
