@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from types import FrameType
 
 
 def all_stacks() -> str:
@@ -15,12 +16,15 @@ def all_stacks() -> str:
     """
     here = threading.get_ident()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    parts = []
-    for thread, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != here):
-        parts.append(f"Thread {thread:#x}, {names.get(thread, 'not of Python')} (most recent call first):")
-        parts.extend(
-            f'  File "{at.f_code.co_filename}", line {line} in {at.f_code.co_name}'
-            for at, line in traceback.walk_stack(frame)
-        )
-        parts.append("")
-    return "\n".join(parts)
+    return "\n".join(
+        f"Thread {thread:#x}, {names.get(thread, 'foreign')} (most recent call first):\n{_stack(frame)}"
+        for thread, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != here)
+    )
+
+
+def _stack(frame: FrameType) -> str:
+    """A line for each frame, and an end of line behind each."""
+    return "".join(
+        f'  File "{at.f_code.co_filename}", line {line} in {at.f_code.co_name}\n'
+        for at, line in traceback.walk_stack(frame)
+    )

@@ -72,3 +72,19 @@ def test_each_thread_is_named_with_where_it_is():
     assert any(f'  File "{__file__}", line {n} in test_each_thread' in own for n in range(line, line + 14))
     (other,) = [text for text in others if ", the other (most recent call first):" in text]
     assert "waits_here" in other
+
+
+def test_nothing_that_a_caller_holds_outlives_it():
+    """Garbage collection is off in a step: frames that refer to themselves would stay."""
+    code = """
+import gc, weakref
+from paceline.trainer.stacks import all_stacks
+gc.disable()
+class Large: pass
+def holds():
+    large = Large()
+    all_stacks()
+    return weakref.ref(large)
+raise SystemExit(holds()() is not None)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
