@@ -25,17 +25,17 @@ __all__ = [
 if TYPE_CHECKING:
     from .errors import PacelineError
     from .trainer.datamodule import DataModule
+    from .trainer.loops.predictions import Predictions
     from .trainer.module import TrainModule
-    from .trainer.predictions import Predictions
     from .trainer.rng import order_seed, seed_everything
-    from .trainer.run import Run
+    from .trainer.run.run import Run
     from .trainer.trainer import Trainer
 
 _HOMES = {
     "DataModule": ".trainer.datamodule",
     "PacelineError": ".errors",
-    "Predictions": ".trainer.predictions",
-    "Run": ".trainer.run",
+    "Predictions": ".trainer.loops.predictions",
+    "Run": ".trainer.run.run",
     "TrainModule": ".trainer.module",
     "Trainer": ".trainer.trainer",
     "order_seed": ".trainer.rng",

@@ -45,7 +45,7 @@ def fit(
         raise PacelineError(
             f"there is no recipe {recipe!r}", allowed=", ".join(RECIPES), meant=nearest(recipe, RECIPES)
         )
-    from paceline.trainer.config import load_config
+    from paceline.trainer.config.recipe_config import load_config
 
     module = import_module(f"paceline.recipes.{RECIPES[recipe][0]}")
     module.fit(load_config(module.Config, module.PRESETS, config, settings or []), resume)
@@ -85,7 +85,7 @@ def replay(
 
     The run's own command is started again in its folder; nothing is written.
     """
-    from paceline.trainer.replay import run_again
+    from paceline.trainer.debug.replay import run_again
 
     run_again(run, step, accelerator, debug)
 
@@ -97,8 +97,8 @@ def export(
     submodule: Annotated[str | None, typer.Option(help="Only this part, by its dotted name.")] = None,
 ) -> None:
     """Write a checkpoint's weights as one file that plain torch loads."""
-    from paceline.trainer import checkpoint_commands
-    from paceline.trainer.export import export_checkpoint
+    from paceline.trainer.checkpoint import commands as checkpoint_commands
+    from paceline.trainer.checkpoint.export import export_checkpoint
 
     export_checkpoint(checkpoint_commands.one_checkpoint(source), folder, submodule)
     typer.echo(f"{folder}/model.safetensors")
@@ -107,7 +107,7 @@ def export(
 @checkpoint.command()
 def ls(path: Annotated[Path, typer.Argument(help="A run, or any folder above.")] = Path("runs")) -> None:
     """List checkpoints."""
-    from paceline.trainer import checkpoint_commands
+    from paceline.trainer.checkpoint import commands as checkpoint_commands
 
     for line in checkpoint_commands.list_checkpoints(path):
         typer.echo(line)
@@ -116,7 +116,7 @@ def ls(path: Annotated[Path, typer.Argument(help="A run, or any folder above.")]
 @checkpoint.command()
 def verify(path: Annotated[Path, typer.Argument(help="A checkpoint, a run, or any folder above.")]) -> None:
     """Read every file and compare its checksums; exit code 1 when one is damaged."""
-    from paceline.trainer import checkpoint_commands
+    from paceline.trainer.checkpoint import commands as checkpoint_commands
 
     whole = True
     for line, good in checkpoint_commands.verify_checkpoints(path):
@@ -128,7 +128,7 @@ def verify(path: Annotated[Path, typer.Argument(help="A checkpoint, a run, or an
 @checkpoint.command()
 def show(path: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its newest one.")]) -> None:
     """Show what is in a checkpoint."""
-    from paceline.trainer import checkpoint_commands
+    from paceline.trainer.checkpoint import commands as checkpoint_commands
 
     for line in checkpoint_commands.show_checkpoint(path):
         typer.echo(line)
@@ -140,8 +140,8 @@ def consolidate(
     target: Annotated[Path, typer.Argument(help="The new checkpoint's folder.")],
 ) -> None:
     """Write a checkpoint of many ranks again as one device would have."""
-    from paceline.trainer import checkpoint_commands
-    from paceline.trainer.export import consolidate as write
+    from paceline.trainer.checkpoint import commands as checkpoint_commands
+    from paceline.trainer.checkpoint.export import consolidate as write
 
     typer.echo(write(checkpoint_commands.one_checkpoint(source), target))
 

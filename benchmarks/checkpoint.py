@@ -38,11 +38,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.trainer import snapshot
-from paceline.trainer.checkpoint_files import read_manifest
-from paceline.trainer.checkpoint_writer import CheckpointWriter
-from paceline.trainer.verification import Verification
-from paceline.trainer.weights import stored_shapes
+from paceline.trainer.checkpoint import run_state as snapshot
+from paceline.trainer.checkpoint.format import read_manifest
+from paceline.trainer.checkpoint.integrity import Verification
+from paceline.trainer.checkpoint.weights import stored_shapes
+from paceline.trainer.checkpoint.writer import CheckpointWriter
 
 WIDTH, SAMPLES = 1024, 16
 LAYER = 4 * (WIDTH + 1) * WIDTH * 3  # bytes of weights and two moments in fp32

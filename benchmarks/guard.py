@@ -22,8 +22,8 @@ from tiny import Plain, make_batches
 
 from paceline import Trainer
 from paceline.callbacks import Callback
-from paceline.trainer.loop import TrainLoop
-from paceline.trainer.signals import SignalStop
+from paceline.trainer.faults.signals import SignalStop
+from paceline.trainer.loops.training_loop import TrainLoop
 
 BLOCK, BLOCKS = 20, 1000
 

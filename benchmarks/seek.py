@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from paceline.trainer.feed import FeedSettings, make_feed
+from paceline.trainer.data.feed import FeedSettings, make_feed
 
 
 class Numbers(Dataset):

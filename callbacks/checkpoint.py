@@ -11,7 +11,7 @@ from .base import Callback
 from .monitor import Monitor, refuse_unknown
 
 if TYPE_CHECKING:
-    from ..trainer.checkpoint_writer import Save
+    from ..trainer.checkpoint.writer import Save
     from ..trainer.trainer import Trainer
 
 _ALLOWED = "every, monitor, mode, keep, weights_only, background, on_save_error, name"

@@ -8,12 +8,12 @@ from functools import partial
 from ..errors import PacelineError, nearest
 from .base import StepPlan, Strategy
 from .ddp import DDP
-from .deepspeed import DeepSpeed
+from .deepspeed.engine import DeepSpeed
 from .distributed import Distributed
-from .environment import Environment, find_environment
-from .fit_in_memory import choose_strategy
 from .fsdp import FSDP, HSDP
-from .launch import launch, start_ranks
+from .launch.environment import Environment, find_environment
+from .launch.launcher import launch, start_ranks
+from .memory_estimate import choose_strategy
 from .precision import (
     PRECISIONS,
     AutocastBF16,
@@ -22,8 +22,8 @@ from .precision import (
     Precision,
     make_precision,
 )
+from .repeated_blocks import find_units
 from .single import Single
-from .units import find_units
 
 __all__ = [
     "DDP",

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import PacelineError
-from . import state
+from . import tensor_state as state
 from .devices import has_fused_kernels
-from .environment import Environment
+from .launch.environment import Environment
 from .precision import Precision
-from .units import Recomputation
+from .repeated_blocks import Recomputation
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from ..errors import PacelineError
 from .base import parameters_of
-from .dispatch import Dispatch
 from .distributed import Distributed
+from .step_wrapper import Dispatch
 
 T = TypeVar("T")
 _SHOWN = 6

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import PacelineError, is_users_frame
-from . import state
-from .environment import Environment
+from . import tensor_state as state
+from .launch.environment import Environment
+from .launch.process_group import host_group, join, writers_group
 from .precision import Precision
-from .process_group import host_group, join, writers_group
 from .single import Single
 from .sync_batchnorm import SyncedBatchNorms
 
@@ -156,7 +156,7 @@ class Distributed(Single):
     # -- state ---------------------------------------------------------------------------------
 
     def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
-        from .shards import collect
+        from .checkpoint_shards import collect
 
         return collect(folder, tensors, take, self._group)
 

@@ -16,11 +16,11 @@ from torch.optim import Optimizer
 from ..errors import PacelineError
 from .base import parameters_of, refuse_scalars, refuse_sharded
 from .checked_reduction import CheckedReduction
-from .dispatch import Dispatch
 from .distributed import Distributed
 from .materialise import materialise
+from .repeated_blocks import find_units, untied
+from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
-from .units import find_units, untied
 
 T = TypeVar("T")
 _ROOT = "_sharded_root"

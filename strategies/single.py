@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import state
+from . import tensor_state as state
 from .base import Strategy, parameters_of, refuse_sharded
 from .materialise import is_on_meta, materialise
 from .unrecorded import clear_gradients, take_step

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
-from paceline.trainer.metrics import MetricStore
+from paceline.trainer.metrics.store import MetricStore
 
 gpu = [
     pytest.mark.gpu,

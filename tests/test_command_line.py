@@ -73,7 +73,7 @@ def test_a_mistake_says_what_to_do(arguments, said, tmp_path):
 
 def test_yaml_reads_as_people_mean_it(tmp_path):
     from paceline.recipes.vit_cifar10 import PRESETS, Config
-    from paceline.trainer.config import load_config
+    from paceline.trainer.config.recipe_config import load_config
 
     file = tmp_path / "c.yaml"
     file.write_text('preset: tiny\nlearning_rate: 1e-3\nepochs: "3"\ntrainer: {name: no, max_steps: "3"}\n')

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..callbacks.hooks import Hooks
 from ..errors import PacelineError, nearest
-from .plain import is_plain
+from .checkpoint.json_codec import is_plain
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -207,7 +207,7 @@ class TrainModule(Hooks, nn.Module):
         Raises:
             PacelineError: for a damaged checkpoint, missing arguments, and weights of another model.
         """
-        from .weights import build_from_checkpoint
+        from .checkpoint.weights import build_from_checkpoint
 
         return build_from_checkpoint(cls, path, arguments)
 

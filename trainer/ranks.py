@@ -10,9 +10,9 @@ from ..errors import PacelineError
 
 if TYPE_CHECKING:
     from ..strategies import Strategy
-    from .agreement import Agreement
+    from .faults.stop import Agreement
+    from .faults.watchdog import Watchdog
     from .state import TrainState
-    from .watchdog import Watchdog
 
 T = TypeVar("T")
 

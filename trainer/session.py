@@ -14,24 +14,24 @@ from ..callbacks.hooks import HookTable
 from ..durations import Cadence
 from ..errors import PacelineError, nearest
 from ..strategies import Strategy
-from .checkpoint_writer import CheckpointWriter
-from .compilation import Compilation
-from .evaluation import EvaluationLoop
-from .feed import Feed
-from .folder_lock import FolderLock
-from .manual import ManualOptimizer
-from .metrics import MetricStore
+from .checkpoint.manager import Saving
+from .checkpoint.writer import CheckpointWriter
+from .data.feed import Feed
+from .faults.nonfinite import Guard
+from .faults.signals import SignalStop
+from .loops.evaluation_loop import EvaluationLoop
+from .loops.manual_optimizer import ManualOptimizer
+from .loops.optimizers import Optimization
+from .metrics.store import MetricStore
 from .module import TrainModule
-from .nonfinite import Guard
-from .optimization import Optimization
-from .run import Run
-from .run_folder import RunLog
-from .saving import Saving
-from .signals import SignalStop
+from .run.directory import RunLog
+from .run.lock import FolderLock
+from .run.run import Run
+from .runtime.compilation import Compilation
 from .state import TrainState
 
 if TYPE_CHECKING:
-    from .arguments import TrainerArguments
+    from .config.arguments import TrainerArguments
 
 _ATTRIBUTE_PEERS = {
     "callback_metrics": "metrics",
@@ -70,7 +70,7 @@ class Session(Saving):
     """
 
     def __init__(self, settings: TrainerArguments, strategy: Strategy, callbacks: list[Callback]) -> None:
-        from .arguments import elapsed_limit
+        from .config.arguments import elapsed_limit
 
         self.settings, self.callbacks = settings, callbacks
         self.max_steps = 1 if settings.fast_dev_run else settings.max_steps

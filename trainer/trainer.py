@@ -1,4 +1,4 @@
-"""The Trainer: owns the run, leaves the algorithm to ``loop.py`` and the device to the strategy."""
+"""The Trainer: owns a run; ``loops/training_loop.py`` has the algorithm, the strategy the device."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ from ..strategies import (
     make_precision,
     make_strategy,
 )
-from . import evaluating, fitting, invariance
-from .calls import refuse_unknown
-from .determinism import deterministic
-from .differences import check_allowed
-from .evaluation import EvaluationLoop
-from .garbage import older_objects_left_alone
-from .invariance import Invariance
-from .manual import ManualOptimizer
+from .checkpoint.compatibility import check_allowed
+from .config.peer_names import refuse_unknown
+from .data.sources import as_datamodule
+from .debug import invariance
+from .debug.invariance import Invariance
+from .debug.replay import Order, Replay, alone, ordered, replay
+from .loops import evaluation_setup as evaluating
+from .loops import fit_setup as fitting
+from .loops.evaluation_loop import EvaluationLoop
+from .loops.lifecycle import attach, stage
+from .loops.manual_optimizer import ManualOptimizer
+from .loops.predictions import Predictions
 from .module import TrainModule
-from .predictions import Predictions
-from .replay import Order, Replay, alone, ordered, replay
-from .run import Run
+from .run.run import Run
+from .runtime.determinism import deterministic
+from .runtime.garbage_collection import older_objects_left_alone
 from .session import Session
-from .sources import as_datamodule
-from .stage import attach, stage
 
 _fits = count(1)
 """Which ``fit`` of this process is next: a script that is run again has the same ones."""
@@ -144,7 +146,7 @@ class Trainer(Session):
         **unknown: Never,
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "unknown", "__class__")} | unknown
-        from .arguments import validate_arguments
+        from .config.arguments import validate_arguments
 
         order = ordered()
         settings = validate_arguments(given if order is None else alone(given, order.accelerator))

@@ -35,9 +35,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
-from paceline.strategies import process_group
-from paceline.trainer import checkpoint_files as files
-from paceline.trainer.verification import verify
+from paceline.strategies.launch import process_group
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.integrity import verify
 
 free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SCORES = {2: 2.0, 4: 1.0, 6: 3.0}  # by step: saves at 2, the best; at 3; at 6, which lets go of both
@@ -354,7 +354,7 @@ def warm_up(folder: Path, devices: int) -> None:
         for name in (
             "torch.distributed.checkpoint",
             "paceline.strategies.ddp",
-            "paceline.strategies.shards",
+            "paceline.strategies.checkpoint_shards",
         ):
             importlib.import_module(name)
     deadline = time.monotonic() + SECONDS

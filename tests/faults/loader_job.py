@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline import Trainer, TrainModule, seed_everything
 from paceline.callbacks import Checkpoint
-from paceline.trainer import workers
+from paceline.trainer.data import worker_iterator as workers
 
 COUNT, SIZE, BAD = 24, 4, 13
 SECONDS = 60

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.trainer import checkpoint_files as files
-from paceline.trainer.verification import Verification, verify
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.integrity import Verification, verify
 
 
 class Net(TrainModule):

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.trainer import checkpoint_files as files
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("crash_job.py")
 SECONDS = 60  # for one run

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, JSONLogger, Logger, TensorBoard
 from paceline.strategies.single import Single
-from paceline.trainer.checkpoint_writer import CheckpointWriter
-from paceline.trainer.map_feed import MapFeed
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.writer import CheckpointWriter
+from paceline.trainer.data.map_feed import MapFeed
 
 
 class Line(TrainModule):

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from paceline import PacelineError
-from paceline.trainer import by_value
+from paceline.trainer.data import worker_tensors as by_value
 
 JOB = Path(__file__).with_name("loader_job.py")
 job = SimpleNamespace(**runpy.run_path(str(JOB)))

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 from paceline.strategies.precision import AutocastFP16
-from paceline.trainer.nonfinite import Guard
+from paceline.trainer.faults.nonfinite import Guard
 
 JOB = Path(__file__).with_name("nonfinite_job.py")
 free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from paceline import PacelineError, Run, Trainer
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint.integrity import verify
 
 launched = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("launched.py"))))
 

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader
 import paceline
 from paceline import Trainer, TrainModule
 from paceline.faultpoints import Fault, arm
-from paceline.trainer import checkpoint_files as files
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("signals_job.py")
 free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
-from paceline.trainer import checkpoint_files as files
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.integrity import verify
 
 NOBODY = 65534
 MEMORY = Path("/dev/shm")

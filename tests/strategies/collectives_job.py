@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
-from paceline.trainer import agreement
+from paceline.trainer.faults import stop as agreement
 
 BLOCKS, WIDTH, BATCH = 3, 16, 4
 WARM, COUNTED = 3, 4  # steps before counting, and counted

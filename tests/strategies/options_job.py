@@ -24,7 +24,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, fit_in_memory
+from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
+from paceline.strategies import memory_estimate as fit_in_memory
 
 GLOBAL, STEPS, SAMPLES = 16, 6, 91  # the last step takes 11 samples, an odd number
 FLAG, WIDTH = 20.0, 8

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.strategies import FSDP, HSDP
 from paceline.strategies.checked_reduction import CheckedReduction
-from paceline.trainer.nonfinite import Guard
+from paceline.trainer.faults.nonfinite import Guard
 
 NAN, INF = float("nan"), float("inf")
 ZEROS, ONES = [0] * 4, [1] * 4

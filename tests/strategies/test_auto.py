@@ -22,7 +22,7 @@ from paceline.strategies import (
     fit_in_memory,
     make_strategy,
 )
-from paceline.strategies.fit_in_memory import state_bytes
+from paceline.strategies.memory_estimate import state_bytes
 
 JOB = Path(__file__).with_name("options_job.py")
 ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")

@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from paceline.trainer import checkpoint_files
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint import format as checkpoint_files
+from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("matrix_job.py")
 ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")

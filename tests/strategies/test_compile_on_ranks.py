@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from paceline import Run
-from paceline.trainer.verification import verify
-from paceline.trainer.weights import stored_shapes
+from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("compile_job.py")
 run_pairs = runpy.run_path(str(Path(__file__).parents[1] / "faults" / "pairs.py"))["run"]

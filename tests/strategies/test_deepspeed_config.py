@@ -10,7 +10,7 @@ import torch
 
 from paceline import PacelineError
 from paceline.strategies import DeepSpeed, Environment, StepPlan, make_precision, make_strategy
-from paceline.strategies.deepspeed_config import make_config, read_config
+from paceline.strategies.deepspeed.config import make_config, read_config
 
 PLAN = StepPlan(samples=64, micro_batch=8, micro_batches=4, clip_norm=0.5)
 LAUNCHING = Environment(torch.device("cpu"), world=2, local_world=2, starts=2)  # touches no process group

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from paceline import PacelineError, Trainer
-from paceline.strategies.environment import find_environment, find_place, first_host
+from paceline.strategies.launch.environment import find_environment, find_place, first_host
 
 JOB = Path(__file__).with_name("launch_job.py")
 SECONDS = 90

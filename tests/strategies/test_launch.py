@@ -25,8 +25,8 @@ import pytest
 import torch
 
 from paceline import PacelineError, Run, Trainer
-from paceline.strategies import environment
-from paceline.trainer.verification import verify
+from paceline.strategies.launch import environment
+from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("launch_job.py")
 free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]

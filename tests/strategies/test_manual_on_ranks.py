@@ -14,8 +14,8 @@ import torch
 
 from paceline import Run
 from paceline.strategies import Single
-from paceline.trainer.verification import verify
-from paceline.trainer.weights import stored_shapes
+from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("manual_job.py")
 ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")

@@ -13,8 +13,8 @@ import torch
 
 from paceline import Run
 from paceline.strategies import Single
-from paceline.trainer.verification import verify
-from paceline.trainer.weights import stored_shapes
+from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.weights import stored_shapes
 
 VALIDATION = 37
 JOB = Path(__file__).with_name("parity_job.py")

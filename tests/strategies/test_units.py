@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import Single
-from paceline.strategies.units import Recomputation, find_units
+from paceline.strategies.repeated_blocks import Recomputation, find_units
 
 
 class Block(nn.Module):

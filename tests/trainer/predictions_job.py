@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
 from paceline import PacelineError, Predictions, Trainer, TrainModule
-from paceline.trainer import predictions as writing
+from paceline.trainer.loops import predictions as writing
 
 DEVICES, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
 SAMPLES = 103

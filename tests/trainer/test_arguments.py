@@ -14,7 +14,7 @@ from paceline import PacelineError, Trainer
 from paceline.callbacks import Callback, EarlyStopping, JSONLogger
 from paceline.durations import Duration
 from paceline.strategies import AutocastBF16, Precision, Single
-from paceline.trainer.arguments import PEERS, TrainerArguments
+from paceline.trainer.config.arguments import PEERS, TrainerArguments
 
 _WHOLE = "a whole number from 1 on"
 _NOT_WHOLE = [0, -1, 2.5, "three", True, math.nan, [3]]

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
-from paceline.trainer import checkpoint_files as files
-from paceline.trainer import host_copy
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint import host_copy
+from paceline.trainer.checkpoint.integrity import verify
 
 
 class Net(TrainModule):

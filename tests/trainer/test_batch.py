@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.trainer.batch import (
+from paceline.trainer.data.device_transfer import make_transfer
+from paceline.trainer.utils.nested import (
     checksum,
     count_samples,
     describe,
     first_tensor,
     map_tensors,
 )
-from paceline.trainer.transfer import make_transfer
 
 META = torch.device("meta")  # a device every machine has
 CPU = torch.device("cpu")

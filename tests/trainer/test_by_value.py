@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
-from paceline.trainer.feed import FeedSettings, make_feed
-from paceline.trainer.signals import SignalStop
+from paceline.trainer.data.feed import FeedSettings, make_feed
+from paceline.trainer.faults.signals import SignalStop
 
 KINDS = {
     "numbers": lambda i: torch.tensor(float(i)),

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from paceline.trainer import careful_fork
-from paceline.trainer.sampling import private_copy
-from paceline.trainer.signals import Signals
+from paceline.trainer.data import worker_fork as careful_fork
+from paceline.trainer.data.seeded_loader import private_copy
+from paceline.trainer.faults.signals import Signals
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.trainer import checkpoint_files as files
-from paceline.trainer import weights
-from paceline.trainer.checkpoint_writer import CheckpointWriter, Content
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint import weights
+from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.writer import CheckpointWriter, Content
 
 
 class Net(TrainModule):
@@ -201,7 +201,7 @@ def test_killed_while_saving_keeps_the_checkpoint_before(tmp_path):
             import os, signal, sys
             sys.path.insert(0, {str(Path(__file__).parent)!r})
             from test_checkpoint_files import train
-            from paceline.trainer import checkpoint_files as files
+            from paceline.trainer.checkpoint import format as files
             rename, count = os.rename, 0
             def killed(source, target):
                 if str(target).endswith("step-00000006"):

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Checkpoint, JSONLogger
-from paceline.trainer.compilation import read_setting
+from paceline.trainer.runtime.compilation import read_setting
 
 EAGER = {"backend": "eager"}
 

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
-from paceline.trainer import checkpoint_files as files
-from paceline.trainer.export import consolidate, export_checkpoint
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.export import consolidate, export_checkpoint
+from paceline.trainer.checkpoint.integrity import verify
 
 GOLDEN = Path(__file__).parents[1] / "golden/format-1"
 

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, AdamW
 
 from paceline import Trainer, TrainModule
 from paceline.strategies import Single, make_precision, make_strategy
-from paceline.trainer.fused import choose_fused, is_fused
+from paceline.trainer.runtime.fused import choose_fused, is_fused
 
 OFF = {"accelerator": "cpu", "progress": False, "loggers": False}
 MAKERS = {

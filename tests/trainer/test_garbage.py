@@ -12,7 +12,7 @@ from torch import nn
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.trainer import garbage
+from paceline.trainer.runtime import garbage_collection as garbage
 
 OFF = {"accelerator": "cpu", "progress": False, "loggers": False, "checkpoint": False}
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.trainer import generator_memory
-from paceline.trainer.generator_memory import moved, restore, seed_for_sample, snapshot
+from paceline.trainer.data import generator_memory
+from paceline.trainer.data.generator_memory import moved, restore, seed_for_sample, snapshot
 from paceline.trainer.rng import NONE, cpu_state, set_cpu_state
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paceline.trainer import checkpoint_files as files
-from paceline.trainer.verification import verify
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("golden_job.py")
 FORMATS = sorted((Path(__file__).parents[1] / "golden").glob("format-*"))

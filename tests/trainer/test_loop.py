@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from paceline import DataModule, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, JSONLogger, Logger
-from paceline.trainer.feed import limited
+from paceline.trainer.data.feed import limited
 from paceline.trainer.session import Session
 
 

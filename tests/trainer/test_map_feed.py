@@ -34,9 +34,9 @@ from torch.utils.data import (
 )
 
 from paceline.errors import PacelineError
-from paceline.trainer import sampling
-from paceline.trainer.feed import Feed, FeedSettings, make_feed
-from paceline.trainer.map_feed import MapFeed
+from paceline.trainer.data import seeded_loader as sampling
+from paceline.trainer.data.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.data.map_feed import MapFeed
 from paceline.trainer.rng import cpu_state, order_seed, seed_everything
 
 SEED, SIZE = 5, 23

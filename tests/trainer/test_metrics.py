@@ -15,7 +15,7 @@ from torchmetrics.regression import MeanAbsoluteError
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Logger
-from paceline.trainer import metrics
+from paceline.trainer.metrics import store as metrics
 
 
 class Rows(Logger):

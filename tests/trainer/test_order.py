@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.trainer.order import Layout, Piece, split
+from paceline.trainer.data.batch_plan import Layout, Piece, split
 
 quick = settings(max_examples=150, deadline=None, database=None)
 sample_counts = st.integers(0, 130)

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 from torch.utils.data._utils import worker as torch_worker
 
 from paceline.errors import PacelineError
-from paceline.trainer.feed import Feed, FeedSettings, make_feed
-from paceline.trainer.generator_memory import moved, snapshot
-from paceline.trainer.placed_stream import PlacedStream, watch_worker
+from paceline.trainer.data.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.data.generator_memory import moved, snapshot
+from paceline.trainer.data.seeded_stream import PlacedStream, watch_worker
 from paceline.trainer.rng import NONE
 
 SIZE = 23

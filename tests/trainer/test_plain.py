@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline import PacelineError
-from paceline.trainer.plain import decode, encode, is_plain
+from paceline.trainer.checkpoint.json_codec import decode, encode, is_plain
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 keys = st.text() | st.integers() | st.tuples(st.integers(), st.text())

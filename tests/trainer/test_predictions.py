@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Predictions, Trainer, TrainModule
-from paceline.trainer import predictions as writing
+from paceline.trainer.loops import predictions as writing
 
 
 class Model(TrainModule):

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from paceline import PacelineError, Trainer, TrainModule, seed_everything
 from paceline.callbacks import EarlyStopping
-from paceline.trainer.generator_memory import seed_for_sample
+from paceline.trainer.data.generator_memory import seed_for_sample
 from paceline.trainer.rng import derive
 
 JOB = Path(__file__).with_name("replay_job.py")
@@ -276,7 +276,7 @@ def test_a_step_the_run_never_came_to(single):
 def test_a_folder_that_is_no_run(tmp_path, single):
     with pytest.raises(PacelineError, match="there is no such step of a run"):
         again({}, 1, tmp_path)
-    from paceline.trainer.replay import run_again
+    from paceline.trainer.debug.replay import run_again
 
     with pytest.raises(PacelineError, match="no run in this folder") as raised:
         run_again(tmp_path, 1, "auto", False)

@@ -19,7 +19,7 @@ from torch.utils.data import (
     random_split,
 )
 
-from paceline.trainer.feed import FeedSettings, make_feed
+from paceline.trainer.data.feed import FeedSettings, make_feed
 from paceline.trainer.rng import order_seed, seed_everything
 
 SEED, SIZE = 5, 23

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch.utils.data import DataLoader
 
-from paceline.trainer.feed import FeedSettings, make_feed
+from paceline.trainer.data.feed import FeedSettings, make_feed
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "seek.py"
 SAMPLES = 10_000_000

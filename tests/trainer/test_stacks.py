@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from paceline.trainer.stacks import all_stacks
+from paceline.trainer.faults.thread_stacks import all_stacks
 
 # As gloo's threads do, whenever one of them lets go of a tensor.
 COME_AND_GO = """
@@ -43,7 +43,7 @@ def ended(module, look, seconds):
 
 
 def test_threads_of_other_libraries_may_come_and_go_meanwhile():
-    done = ended("paceline.trainer.stacks", "module.all_stacks()", 2)
+    done = ended("paceline.trainer.faults.thread_stacks", "module.all_stacks()", 2)
     assert done.returncode == 0, done.stderr
 
 
@@ -78,7 +78,7 @@ def test_nothing_that_a_caller_holds_outlives_it():
     """Garbage collection is off in a step: frames that refer to themselves would stay."""
     code = """
 import gc, weakref
-from paceline.trainer.stacks import all_stacks
+from paceline.trainer.faults.thread_stacks import all_stacks
 gc.disable()
 class Large: pass
 def holds():

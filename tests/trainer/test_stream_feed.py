@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from paceline.errors import PacelineError
-from paceline.trainer.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.data.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.data.stream_feed import StreamFeed
 from paceline.trainer.rng import cpu_state
-from paceline.trainer.stream_feed import StreamFeed
 
 SIZE = 23
 

@@ -21,11 +21,11 @@ from paceline import Trainer, TrainModule
 from paceline.callbacks.hooks import HookTable
 from paceline.strategies import Single
 from paceline.strategies.base import parameters_of
-from paceline.trainer.feed import FeedSettings, make_feed
-from paceline.trainer.loop import TrainLoop
-from paceline.trainer.metrics import MetricStore
-from paceline.trainer.optimization import Optimization
-from paceline.trainer.order import Layout
+from paceline.trainer.data.batch_plan import Layout
+from paceline.trainer.data.feed import FeedSettings, make_feed
+from paceline.trainer.loops.optimizers import Optimization
+from paceline.trainer.loops.training_loop import TrainLoop
+from paceline.trainer.metrics.store import MetricStore
 from paceline.trainer.state import TrainState
 
 thorough = settings(max_examples=120, deadline=None, database=None)

@@ -1,0 +1,182 @@
+"""The configuration DeepSpeed gets: what the run says, and the user's own dict or JSON file merged in."""
+
+from __future__ import annotations
+
+import copy
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import PacelineError
+from ..base import StepPlan
+from ..precision import Precision
+
+_BUCKET = 200_000_000
+_ALIGNED = 1000
+_RUN_SAYS = {
+    "train_batch_size": "global_batch_size",
+    "train_micro_batch_size_per_gpu": "the loader's batch_size",
+    "gradient_accumulation_steps": "accumulate",
+    "gradient_clipping": "clip_grad_norm",
+}
+_WRITTEN_ELSEWHERE = {
+    "optimizer": "configure_optimizers",
+    "scheduler": "configure_optimizers",
+    "fp16": "precision",
+    "bf16": "precision",
+    "amp": "precision",
+    "torch_autocast": "precision",
+}
+
+
+def read_config(given: Any) -> dict[str, Any]:
+    """The user's configuration as a dict; values that are ``"auto"`` are left to us.
+
+    Raises:
+        PacelineError: for a file that is not there or no JSON object.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, dict):
+        return _checked(_without_auto(copy.deepcopy(given)))
+    if not isinstance(given, (str, PathLike)):
+        raise PacelineError(
+            "DeepSpeed: config is no configuration",
+            got=type(given).__name__,
+            allowed="a dict, or the path of a JSON file",
+        )
+    path = Path(given)
+    try:
+        found = json.loads(path.read_text())
+    except OSError as error:
+        raise PacelineError("the DeepSpeed configuration cannot be read", got=str(error)) from None
+    except ValueError as error:
+        raise PacelineError(
+            "the DeepSpeed configuration is no JSON", where=str(path), got=str(error)
+        ) from None
+    if not isinstance(found, dict):
+        raise PacelineError("the DeepSpeed configuration is no JSON object", where=str(path))
+    return _checked(_without_auto(found))
+
+
+def _checked(config: dict[str, Any]) -> dict[str, Any]:
+    zero = config.get("zero_optimization", {})
+    if not isinstance(zero, dict):
+        raise PacelineError(
+            "the DeepSpeed configuration's zero_optimization is no object",
+            got=zero,
+            fix='{"zero_optimization": {"stage": 2}}',
+        )
+    return config
+
+
+def _without_auto(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_auto(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if value != "auto"
+    }
+
+
+def make_config(
+    users: dict[str, Any],
+    stage: int,
+    offload: bool,
+    precision: Precision,
+    plan: StepPlan | None,
+    parameters: int,
+) -> dict[str, Any]:
+    """One configuration out of the user's and the run's.
+
+    Args:
+        plan: What a step of the run is; None before that is known.
+        parameters: How many numbers the model has, at least 1: no buffer need be larger.
+
+    Raises:
+        PacelineError: one report of every key that says something else than the run.
+    """
+    block = _precision_block(precision, stage)
+    _refuse_conflicts(users, stage, precision, plan)
+    config = {k: v for k, v in users.items() if k not in _RUN_SAYS and k not in _WRITTEN_ELSEWHERE}
+    # Micro-batches are counted and weighed by the loop: to the engine each backward is one of one sample.
+    config |= {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,
+        "gradient_clipping": 0.0,
+    }
+    config.setdefault("zero_allow_untested_optimizer", True)
+    config.setdefault("zero_force_ds_cpu_optimizer", False)
+    zero = config["zero_optimization"] = {**users.get("zero_optimization", {}), "stage": stage}
+    if stage:
+        bucket = min(_BUCKET, -(-parameters // _ALIGNED) * _ALIGNED)  # allocated in whole
+        zero.setdefault("reduce_bucket_size", bucket)
+        zero.setdefault("allgather_bucket_size", bucket)
+    if stage == 3:
+        zero.setdefault("memory_efficient_linear", False)
+    if offload:
+        zero.setdefault("offload_optimizer", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
+        if stage == 3:
+            zero.setdefault("offload_param", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
+    return config | block
+
+
+def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
+    kept, computed = precision.param_dtype, precision.compute_dtype
+    if kept == computed == torch.float32:
+        return {}
+    if kept == torch.float32 and computed == torch.bfloat16:
+        # No modules named: gradients then keep the dtype of the parameters.
+        return {
+            "torch_autocast": {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": []}
+        }
+    if kept == computed == torch.bfloat16:
+        states = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+        return {"bf16": {"enabled": True, **states}} if stage else {}
+    raise PacelineError(
+        f"precision {precision.name!r} is not to be had under deepspeed",
+        got=f"precision={precision.name!r}",
+        allowed="32, bf16, bf16-true",
+        fix="strategy='fsdp' has it" if kept != torch.float16 else "precision='bf16'",
+    )
+
+
+def _refuse_conflicts(
+    users: dict[str, Any], stage: int, precision: Precision, plan: StepPlan | None
+) -> None:
+    run: dict[str, Any] = (
+        {}
+        if plan is None
+        else {
+            "train_batch_size": plan.samples,
+            "train_micro_batch_size_per_gpu": plan.micro_batch,
+            "gradient_accumulation_steps": plan.micro_batches,
+            "gradient_clipping": plan.clip_norm or 0.0,
+        }
+    )
+    conflicts = [
+        f"{key} is {users[key]}, and {_RUN_SAYS[key]} makes it {value}"
+        for key, value in run.items()
+        if key in users and value is not None and users[key] != value
+    ]
+    stated = users.get("zero_optimization", {}).get("stage", stage)
+    if stated != stage:
+        conflicts.append(f"zero_optimization.stage is {stated}, and the strategy is stage {stage}")
+    for key, ours in _WRITTEN_ELSEWHERE.items():
+        block = users.get(key)
+        on = key in ("optimizer", "scheduler")  # the others are off unless enabled
+        enabled = block.get("enabled", on) if isinstance(block, dict) else bool(block)
+        if not enabled or (key == "bf16" and precision.compute_dtype == torch.bfloat16):
+            continue
+        said = f"precision={precision.name!r}" if ours == "precision" else f"{ours} is there"
+        conflicts.append(f"{key} is given, and {said}")
+    more = f"\n    and {len(conflicts) - 8} more" if len(conflicts) > 8 else ""
+    if conflicts:
+        raise PacelineError(
+            "the DeepSpeed configuration and the run say different things",
+            got="\n    " + "\n    ".join(conflicts[:8]) + more,
+            fix='leave those keys out, or write "auto" for them: the run\'s arguments hold',
+        )

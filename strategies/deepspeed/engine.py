@@ -1,0 +1,326 @@
+"""DeepSpeed ZeRO, stages 0 to 3: optimizer state, gradients and parameters spread over the ranks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...errors import PacelineError
+from .. import tensor_state as state
+from ..base import refuse_scalars, refuse_sharded
+from ..distributed import Distributed
+from ..launch.environment import Environment
+from ..materialise import is_on_meta, materialise
+from ..precision import Precision
+from ..repeated_blocks import find_units, untied
+from ..step_wrapper import Dispatch
+from . import zero_state
+from .config import make_config, read_config
+
+T = TypeVar("T")
+
+
+class _NotFinite(Exception):
+    """Leaves the engine's step before its update."""
+
+
+class _Engine:
+    """An engine, and what is needed to take it off its module again."""
+
+    def __init__(self, engine: Any, carried: dict[Tensor, dict[str, Any]]) -> None:
+        self.engine, self.carried = engine, carried
+
+
+_ENGINE = "_zero_engine"
+"""Where a module keeps the stage 3 engine that holds its parameters, behind its run."""
+
+
+class DeepSpeed(Distributed):
+    """DeepSpeed's ZeRO engine over the optimizer of ``configure_optimizers``.
+
+    Behind a run a module has whole parameters again; under stage 3 it stays partitioned until the next
+    run, and ``Trainer.export`` and checkpoints have the whole of it. Gradients are DeepSpeed's own: in
+    ``on_before_optimizer_step`` read them with ``trainer.strategy.full_gradients(module)``.
+
+    Args:
+        stage: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters are spread. None takes
+            it from ``config``, else 2.
+        config: A DeepSpeed configuration, a dict or the path of a JSON file. What it says about batch
+            sizes, clipping, precision and optimizers must agree with the run; ``"auto"`` is left to it.
+        offload: Keep the optimizer's state (and under stage 3 the parameters) in the host's memory.
+        activation_checkpointing: Compute the activations of the repeated blocks again in backward.
+
+    Raises:
+        PacelineError: for a stage that is none, and a configuration that cannot be read.
+    """
+
+    def __init__(
+        self,
+        stage: int | None = None,
+        config: dict[str, Any] | str | Path | None = None,
+        *,
+        offload: bool = False,
+        activation_checkpointing: bool = False,
+    ) -> None:
+        super().__init__(activation_checkpointing=activation_checkpointing)
+        self.config = read_config(config)
+        stated = self.config.get("zero_optimization", {}).get("stage", 2)
+        self.stage: int = stated if stage is None else stage
+        if self.stage not in (0, 1, 2, 3) or (offload and not self.stage):
+            raise PacelineError(
+                "DeepSpeed: there is no such stage" + (" to offload" if offload else ""),
+                got=self.stage,
+                allowed="1, 2, 3" if offload else "0, 1, 2, 3",
+            )
+        self.offload = offload
+        self.name = f"deepspeed_stage_{self.stage}" + ("_offload" if offload else "")
+        self.holds_less = 'strategy="deepspeed_stage_3"' if self.stage < 3 else None
+        self._engine: Any = None
+        self._module: nn.Module | None = None
+        self._groups: list[list[str]] = []
+        self._clip: tuple[float | None, float | None] = (None, None)
+        self._factor: Tensor | float = 1.0
+
+    def attach(self, environment: Environment, precision: Precision) -> None:
+        make_config(self.config, self.stage, self.offload, precision, None, 1)
+        super().attach(environment, precision)
+
+    def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
+        kept = vars(module).pop(_ENGINE, None)
+        if kept is not None:
+            zero_state.release(kept.engine, module, kept.carried)
+        deepspeed = _import_deepspeed(self.device)
+        parameters = sum(p.numel() for p in module.parameters())
+        config = make_config(self.config, self.stage, self.offload, self.precision, self.plan, parameters)
+        refuse_scalars(module, self.name)
+        refuse_sharded(module)
+        late = self.stage == 3 and is_on_meta(module)
+        if late:  # it never stands on one device as a whole
+            for unit in untied(module, find_units(module)):
+                materialise(module, unit)
+                self.precision.convert_module(unit)
+                deepspeed.zero.Init(module=unit, config_dict_or_path=config)
+        self.place(module, in_shards=late)
+        built = build_optimizers()
+        if built is None:  # nothing is trained: ranks compute on their own
+            return built
+        optimizer = self._only_optimizer(built)
+        names = state.parameter_names(module)
+        self._groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]
+        self._turns = {name: turn for turn, name in enumerate(names.values())}
+        carried = {} if late else zero_state.remember(module)
+        self._engine, *_ = deepspeed.initialize(
+            model=Dispatch(module, None), optimizer=optimizer, config=config, dist_init_required=False
+        )
+        self._module, self._carried = module, carried
+        if self.stage == 0:
+            self._engine.clip_fp32_gradients = self._clip_reduced
+        else:
+            self._unscale = self._engine.optimizer.unscale_and_clip_grads
+            self._engine.optimizer.unscale_and_clip_grads = self._unscale_and_clip
+        return built
+
+    def _only_optimizer(self, built: Any) -> Optimizer:
+        optimizers: list[Optimizer] = built.optimizers
+        if len(optimizers) > 1:
+            raise PacelineError(
+                f"strategy {self.name!r} takes one optimizer",
+                got=f"{len(optimizers)} optimizers",
+                fix="strategy='ddp' or 'fsdp' takes several",
+            )
+        return optimizers[0]
+
+    def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        return super().step_function(module, name) if self._engine is None else partial(self._engine, name)
+
+    def backward(self, loss: Tensor) -> None:
+        if self.stage:  # it takes a second backward within one forward for the first one again
+            self._engine.optimizer.clear_backward_seen_flag()
+        self._engine.backward(loss, scale_wrt_gas=False)
+
+    @property
+    def fuses(self) -> bool:
+        return False  # the engine steps flat tensors of its own, and puts their state back by itself
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Gradients are unscaled by the engine's own step."""
+
+    def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
+        return False
+
+    def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
+        self._factor = self._factor * factor
+
+    def full_gradients(self, module: nn.Module) -> dict[str, Tensor]:
+        from deepspeed.utils import safe_get_full_grad
+
+        if self.stage < 2:  # averaged in the engine's own step only
+            grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+            found = {name: self.reduce(grad) / self.environment.world for name, grad in grads.items()}
+        elif self.stage == 2 and self.offload:
+            found = {}  # on their way to the host, where reading them would count them twice
+        else:
+            inner = self._engine.optimizer
+            accumulated = dict(getattr(inner, "all_grad_tensors", {}))
+            if self.stage == 2:
+                inner.finalize_gradient_accumulation_boundary()
+            found = {name: safe_get_full_grad(p) for name, p in module.named_parameters()}
+            if self.stage == 2:  # the engine's step finalizes them itself, from here
+                inner.all_grad_tensors.update(accumulated)
+        return {name: grad * self._factor for name, grad in found.items() if grad is not None}
+
+    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
+        self._clip = (norm, value)
+
+    def update(self, optimizer: Optimizer) -> bool:
+        return self.step(optimizer)
+
+    def step(self, optimizer: Optimizer) -> bool:
+        engine, norm = self._engine, self._clip[0]
+        engine._config.gradient_clipping = norm or float("inf")  # stage 0 reads it at each step
+        if self.stage:
+            engine.optimizer.clip_grad = norm or 0.0
+            engine.optimizer.loss_scale = 1.0 / float(self._factor)
+        elif not isinstance(self._factor, float) or self._factor != 1.0:
+            grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
+            torch._foreach_mul_(grads, self._factor)
+        try:
+            engine.step()
+        except _NotFinite:
+            engine.zero_grad()
+            return False
+        finally:
+            self._clip, self._factor = (None, None), 1.0
+            if self.stage:
+                engine.optimizer.loss_scale = 1.0
+        applied: bool = engine.was_step_applied()
+        return applied
+
+    def _clip_reduced(self) -> None:
+        """In the place of the engine's own clipping at stage 0, behind its reduction."""
+        norm, value = self._clip
+        parameters = [p for p in self._engine.module.parameters() if p.grad is not None]
+        if self.holds_back and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
+            raise _NotFinite
+        if norm is not None:
+            nn.utils.clip_grad_norm_(parameters, norm)
+        if value is not None:
+            nn.utils.clip_grad_value_(parameters, value)
+
+    def _unscale_and_clip(self, which: Any, norm: Any) -> None:
+        """Around the engine's own at stages 1 to 3: clipping by value comes behind it."""
+        self._unscale(which, norm)
+        value = self._clip[1]
+        if value is None:
+            return
+        flats = self._engine.optimizer.fp32_partitioned_groups_flat if self.stage == 3 else None
+        for gradient in which if flats is None else [flats[which].grad]:
+            gradient.data.clamp_(-value, value)
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def _named(self) -> dict[Tensor, str]:
+        assert self._module is not None
+        return {p: name for name, p in self._module.named_parameters()}
+
+    def _is_mine(self, name: str) -> bool:
+        """Which rank writes what is whole on none: in turn, so that no host holds all of it."""
+        return self._turns[name] % self.environment.world == self.environment.rank
+
+    def module_tensors(self, module: nn.Module) -> dict[str, Tensor]:
+        found = super().module_tensors(module)
+        if self._engine is None or self.stage < 3:
+            return found
+        aliases = {p: n for n, p in module.named_parameters()}
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            value = zero_state.whole(parameter)
+            found[name] = value.cpu() if self._is_mine(aliases[parameter]) else value.to("meta")
+        return found
+
+    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
+        if self._engine is None and _ENGINE not in vars(module):
+            return super().full_tensors(module)
+        found = state.module_tensors(module)
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            value = zero_state.whole(parameter)
+            found[name] = value.cpu() if self.environment.is_global_zero else value.to("meta")
+        return found
+
+    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
+        if self._engine is None:
+            super().load_module(module, values)
+            return
+        for name, buffer in module.named_buffers():
+            if name in values:
+                buffer.copy_(values[name])
+        for name, value in values.items():
+            path, _, last = name.rpartition(".")
+            if last == "_extra_state":
+                module.get_submodule(path).set_extra_state(value)
+        zero_state.write_parameters(self._engine, self._named(), values)
+
+    def optimizer_state(
+        self, module: nn.Module, optimizer: Optimizer
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        found = zero_state.read_optimizer(self._engine, self._named(), self._is_mine)
+        tensors = {f"{name}.{key}": value for name, one in found.items() for key, value in one.items()}
+        groups = [
+            {key: value for key, value in group.items() if key != "params"} | {"params": names}
+            for group, names in zip(optimizer.param_groups, self._groups, strict=True)
+        ]
+        return tensors, {"groups": groups, "values": {}, "own_dtype": []}
+
+    def load_optimizer(
+        self, module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
+    ) -> None:
+        zero_state.write_optimizer(self._engine, self._named(), state.by_parameter(tensors, plain))
+        for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
+            group.update({key: value for key, value in saved.items() if key not in state.OWN_SETTINGS})
+
+    def close(self) -> None:
+        super().close()
+        if self._engine is not None and self._module is not None:
+            if self.stage == 3:
+                vars(self._module)[_ENGINE] = _Engine(self._engine, self._carried)
+            else:
+                zero_state.release(self._engine, self._module, self._carried)
+        self._engine = self._module = None
+
+
+def _import_deepspeed(device: torch.device) -> Any:
+    """Import DeepSpeed for this device, without its notices and its compiled kernels."""
+    os.environ.setdefault(
+        "LOCAL_RANK", "0"
+    )  # the process group is there; it asks for this one all the same
+    if device.type == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    try:
+        import deepspeed
+    except ImportError as error:
+        raise PacelineError(
+            "strategy deepspeed needs DeepSpeed, which is not installed",
+            got=str(error),
+            fix="pip install deepspeed (Linux), or strategy='fsdp'",
+        ) from None
+    from deepspeed.utils import logger
+
+    logger.setLevel(logging.ERROR)
+    for handler in logger.handlers:
+        handler.setLevel(logging.ERROR)
+    warnings.filterwarnings(
+        "ignore", category=FutureWarning, message=r".*torch\.distributed\..*deprecated.*"
+    )
+    # Its shared-memory reduction is built by a compiler at first use; gloo needs none.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    backend = "gloo" if device.type == "cpu" else None  # None: the accelerator's own
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+    return deepspeed

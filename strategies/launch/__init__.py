@@ -1,0 +1,1 @@
+"""Ranks: the environment of this process, starting ranks, and the process group."""

@@ -1,0 +1,231 @@
+"""Where this process stands: its rank among the others and its device, decided once, in one place."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from ...errors import PacelineError
+from ..devices import find_ids, find_kind
+from .job_notes import is_supervised
+from .launcher import why_not_relaunch
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Rank, world and device of this process. Strategies read these here, never ``os.environ``.
+
+    Args:
+        device: The device this process computes on.
+        rank, world: Its number among all processes, and how many there are.
+        local_rank, local_world: The same among the processes of this machine.
+        starts: How many ranks this process has yet to start on this machine; 0 for a rank itself.
+        requeue: The command that puts this job back into its batch system's queue; on rank 0 alone.
+    """
+
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+    starts: int = 0
+    requeue: tuple[str, ...] = ()
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on the one process that writes files and prints."""
+        return self.rank == 0
+
+    @property
+    def nodes(self) -> int:
+        """How many machines there are."""
+        return -(-self.world // self.local_world)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a launcher says about this process."""
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    told_by: str
+
+
+def find_environment(
+    accelerator: str, devices: int | str | Sequence[int], num_nodes: int = 1, restarts: bool = False
+) -> Environment:
+    """This process' place: a rank of a job that was started, or the process that is to start it.
+
+    Args:
+        accelerator, devices: As ``find_kind`` and ``find_ids`` take them.
+        num_nodes: Machines that take part.
+        restarts: A process that fails is to be started again, so that one alone needs a launcher too.
+
+    Raises:
+        PacelineError: when the devices are not there, when the job has another world than the one
+            asked for, and when this program cannot be started again on several ranks.
+    """
+    kind = find_kind(accelerator)
+    ids = find_ids(kind, devices)
+    place = find_place()
+    if place is not None:
+        if devices != "auto":
+            _check_world(place, len(ids), num_nodes, devices)
+        return Environment(
+            _device_of(kind, ids, place),
+            rank=place.rank,
+            world=place.world,
+            local_rank=place.local_rank,
+            local_world=place.local_world,
+            requeue=_requeue() if place.rank == 0 else (),
+        )
+    if len(ids) * num_nodes > 1 or restarts:
+        hindrance = why_not_relaunch()
+        if hindrance is not None and devices == "auto" and num_nodes == 1 and not restarts:
+            ids = ids[:1]  # a notebook trains on one device
+        elif hindrance is not None:
+            raise PacelineError(
+                f"{hindrance}, so it cannot "
+                + ("be started again" if restarts else f"start {len(ids) * num_nodes} ranks"),
+                got=f"devices={devices!r}" + (f", num_nodes={num_nodes}" if num_nodes > 1 else ""),
+                fix="write the training as a script and run `python train.py`, or train here with "
+                + ("max_restarts=0" if restarts else "devices=1, on one device"),
+            )
+    device = _numbered(kind, ids[0])
+    several = len(ids) * num_nodes > 1
+    return Environment(
+        device,
+        world=len(ids) * num_nodes,
+        local_world=len(ids),
+        starts=len(ids) if several or restarts else 0,
+        requeue=_requeue(),
+    )
+
+
+def _requeue() -> tuple[str, ...]:
+    job = os.environ.get("SLURM_JOB_ID")
+    return ("scontrol", "requeue", job) if job else ()
+
+
+def find_place() -> Place | None:
+    """This process' place as its launcher tells it; None for a process that was started alone."""
+    if dist.is_available() and dist.is_initialized():
+        rank, world = dist.get_rank(), dist.get_world_size()
+        local_world = _number("LOCAL_WORLD_SIZE", world) if world > 1 else 1
+        return Place(rank, world, _number("LOCAL_RANK", rank % local_world), local_world, "torch")
+    for told_by, names in _LAUNCHERS.items():
+        if names[0] in os.environ and names[1] in os.environ:
+            rank, world = _number(names[0]), _number(names[1])
+            if (world == 1 and told_by != "torchrun") or _counts_machines(told_by):
+                continue
+            local_rank = _number(names[2], rank)
+            place = Place(rank, world, local_rank, _number(names[3], world), told_by)
+            if not 0 <= place.rank < place.world:
+                raise PacelineError(
+                    f"{names[0]} is not below {names[1]}",
+                    got=f"{names[0]}={rank}, {names[1]}={world}",
+                    fix="unset both to train alone, or let one launcher set them",
+                )
+            _tell_torch(place)
+            return place
+    return None
+
+
+def _counts_machines(told_by: str) -> bool:
+    """Kubernetes operators number pods by RANK; torchrun, and so our launcher, numbers processes."""
+    several = os.environ.get("PET_NPROC_PER_NODE", "1") != "1"
+    return told_by == "torchrun" and several and not is_supervised()
+
+
+# rank, world, rank on this machine, ranks on this machine
+_LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    "Open MPI": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+}
+
+
+def _number(name: str, default: int | None = None) -> int:
+    text = os.environ.get(name)
+    if text is None and default is not None:
+        return default
+    found = re.match(r"\d+(?=$|[(,])", text or "")  # SLURM_STEP_TASKS_PER_NODE: "2(x3),1"
+    if found is None:
+        raise PacelineError(
+            f"the variable {name} is no number",
+            got=f"{name}={text}",
+            fix=f"unset {name} to train alone, or let a launcher set it",
+        )
+    return int(found[0])
+
+
+def _tell_torch(place: Place) -> None:
+    """Set the variables that torch (and every library over it) reads, where a launcher did not."""
+    for name, value in zip(
+        _LAUNCHERS["torchrun"], (place.rank, place.world, place.local_rank, place.local_world), strict=True
+    ):
+        os.environ.setdefault(name, str(value))
+    if "MASTER_ADDR" not in os.environ:
+        nodes = os.environ.get("SLURM_STEP_NODELIST") if place.told_by == "srun" else None
+        if nodes is None and place.local_world != place.world:
+            raise PacelineError(
+                f"{place.told_by} started ranks on several machines, and MASTER_ADDR does not say which "
+                "of them has rank 0",
+                fix="export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500 before starting",
+            )
+        os.environ["MASTER_ADDR"] = first_host(nodes) if nodes else "127.0.0.1"
+    if "MASTER_PORT" not in os.environ:
+        # A number that all ranks know: the job step's, else the process that started them all here.
+        job = _number("SLURM_JOB_ID", os.getppid()) * 31 + _number("SLURM_STEP_ID", 0)
+        os.environ["MASTER_PORT"] = str(20000 + job % 40000)
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of a SLURM node list: ``gpu[07-09,12],cpu1`` -> ``gpu07``."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodelist)
+    assert first is not None
+    return re.sub(r"\[([^,\]-]*)[^\]]*\]", r"\1", first[0])
+
+
+def _check_world(place: Place, asked: int, num_nodes: int, devices: object) -> None:
+    if asked * num_nodes == place.world:
+        return
+    raise PacelineError(
+        f"{place.told_by} started {place.world} rank{'s' if place.world > 1 else ''}, and "
+        f"{asked * num_nodes} {'are' if asked * num_nodes > 1 else 'is'} asked for",
+        got=f"devices={devices!r}, num_nodes={num_nodes}; a world of {place.world}, "
+        f"{place.local_world} on this machine",
+        fix=f"devices={place.local_world}, num_nodes={-(-place.world // place.local_world)}, "
+        'or devices="auto", which takes the world as it is',
+    )
+
+
+def _device_of(kind: str, ids: list[int], place: Place) -> torch.device:
+    if kind == "cpu":
+        return torch.device("cpu")
+    if len(ids) == 1:  # the launcher shows each rank one device
+        return _numbered(kind, ids[0])
+    if place.local_rank >= len(ids):
+        raise PacelineError(
+            f"there are more ranks on this machine than {kind} devices",
+            got=f"{place.local_world} ranks, {len(ids)} devices",
+            fix=f"start {len(ids)} ranks here",
+        )
+    return _numbered(kind, ids[place.local_rank])
+
+
+def _numbered(kind: str, index: int) -> torch.device:
+    return torch.device(kind) if kind == "cpu" else torch.device(kind, index)

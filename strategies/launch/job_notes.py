@@ -1,0 +1,201 @@
+"""What ranks and their launcher tell each other, through a folder named in the environment of both."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ... import errors
+
+JOB = "PACELINE_JOB"
+"""Names the folder, and the variable that says where it is."""
+LAUNCHER = "PACELINE_LAUNCHER"
+"""The variable with the launcher's process id."""
+
+
+_SHOWN = 120
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank failed.
+
+    Args:
+        time: When, in nanoseconds: what fails after it may fail because of it.
+        what: The error's last line.
+        told: The error as it is to be printed; "" while that is not known.
+        mistake: Whether it would fail in the same way again.
+    """
+
+    time: int
+    what: str = ""
+    told: str = ""
+    mistake: bool = False
+
+
+def job_folder() -> Path | None:
+    """The folder; None where no launcher of ours started this process."""
+    job = os.environ.get(JOB)
+    return Path(job) if job is not None and os.path.isdir(job) else None
+
+
+def _rank() -> str:
+    return os.environ.get("RANK", "0")
+
+
+# -- a rank tells ------------------------------------------------------------------------------
+
+
+def is_supervised() -> bool:
+    """Whether an elastic agent watches this process: to it any exit code but 0 is a failure."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def die_with_launcher() -> None:
+    """Let the kernel end this process when the process that started it is gone (Linux)."""
+    launcher = os.environ.get(LAUNCHER)
+    if launcher is None or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(launcher):  # it was gone already
+        os._exit(137)
+
+
+def note_stop(signal_number: int) -> None:
+    """Tell the launcher that this job ended in order because of a signal."""
+    job = job_folder()
+    if job is not None:
+        (job / f"stopped-{_rank()}").write_text(str(signal_number))
+
+
+def note_failure(error: BaseException, told: str = "") -> bool:
+    """Tell the launcher that this rank has failed. Whether there is one.
+
+    Args:
+        told: The error as it is to be printed.
+    """
+    job = job_folder()
+    if job is None:
+        return False
+    earlier = failures(job).get(int(_rank()))
+    failure = Failure(
+        time=earlier.time if earlier else time.time_ns(),
+        what=f"{type(error).__name__}: {error}".splitlines()[0][:_SHOWN],
+        told=told,
+        mistake=isinstance(error, errors.PacelineError),
+    )
+    (job / f"failed-{_rank()}").write_text(json.dumps(asdict(failure)))
+    return True
+
+
+errors.tell_launcher = note_failure
+if job_folder() is not None:
+    errors.show_users_frames_only()  # the launcher prints what nobody catches
+
+
+def note_verdict(text: str) -> bool:
+    """Tell the launcher why all ranks are ended: what it prints last. Whether there is a launcher."""
+    job = job_folder()
+    if job is not None:
+        (job / "verdict").write_text(text)
+    return job is not None
+
+
+def is_ended() -> bool:
+    """Whether the launcher ends all ranks, because one has failed."""
+    job = job_folder()
+    return job is not None and (job / "end").exists()
+
+
+def note_run(fit: int, run: Path) -> None:
+    """Tell the launcher's next attempt in which folder the script's n-th ``fit`` writes."""
+    job = job_folder()
+    if job is not None:
+        (job / f"run-{fit}").write_text(str(run.resolve()))
+
+
+def restarts() -> int:
+    """How often the ranks were started again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def interrupted_run(fit: int) -> Path | None:
+    """The run that the n-th ``fit`` of the attempt before had under way."""
+    job = job_folder()
+    note = job / f"run-{fit}" if job is not None and restarts() else None
+    return Path(note.read_text()) if note is not None and note.exists() else None
+
+
+def write_output_to(path: Path) -> None:
+    """From now on, what this process prints goes to ``path``, and what it printed so far too.
+
+    For ranks whose output the launcher keeps off the console; others' is left alone.
+    """
+    job, local_rank = job_folder(), os.environ.get("LOCAL_RANK", "0")
+    if job is None or local_rank == "0":
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with path.open("ab", buffering=0) as file:
+        for name in ("stdout.log", "stderr.log"):
+            for earlier in sorted(job.glob(f"output/*/attempt_*/{local_rank}/{name}")):
+                file.write(earlier.read_bytes())
+                os.truncate(earlier, 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    link = job / f"rank-{local_rank}.log"
+    link.unlink(missing_ok=True)
+    link.symlink_to(path.resolve())
+
+
+# -- the launcher reads ------------------------------------------------------------------------
+
+
+def stops(job: Path) -> list[int]:
+    """The signals that ranks have stopped for in order."""
+    return [int(note.read_text()) for note in sorted(job.glob("stopped-*"))]
+
+
+def failures(job: Path) -> dict[int, Failure]:
+    """The ranks that told how they failed."""
+    found = {}
+    for note in job.glob("failed-*"):
+        with suppress(ValueError):  # half written by a rank that was killed
+            found[int(note.name.partition("-")[2])] = Failure(**json.loads(note.read_text()))
+    return found
+
+
+def verdict(job: Path) -> str:
+    """What ``note_verdict`` wrote; "" for nothing."""
+    note = job / "verdict"
+    return note.read_text() if note.exists() else ""
+
+
+def last_output(job: Path, local_rank: int, lines: int) -> list[str]:
+    """The last lines a rank wrote that does not write where its launcher does."""
+    written = job / f"rank-{local_rank}.log"
+    if not written.exists():
+        found = sorted(job.glob(f"output/*/attempt_*/{local_rank}/stderr.log"))
+        written = found[-1] if found else written
+    if not local_rank or not written.is_file():
+        return []
+    return written.read_text(errors="replace").splitlines()[-lines:]
+
+
+def note_end(job: Path) -> None:
+    """Tell the ranks that the signal that comes now ends them, because one has failed."""
+    with suppress(OSError):
+        (job / "end").touch()
+
+
+def forget(job: Path) -> None:
+    """Another attempt begins: what was told of the one before is over."""
+    for note in [p for kind in ("failed-*", "stopped-*", "verdict", "end") for p in job.glob(kind)]:
+        note.unlink()

@@ -1,0 +1,79 @@
+"""The process group of this process: one that exists is used, else one is made, once."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from datetime import timedelta
+from functools import cache
+
+import torch
+import torch.distributed as dist
+
+from .environment import Environment
+from .job_notes import die_with_launcher
+
+_usual = dist.default_pg_timeout
+
+
+def join(environment: Environment, patience: float | None = None) -> None:
+    """Take this rank's place among the others. Waits until all are there; later calls do nothing.
+
+    Args:
+        patience: Seconds that a collective may take; None is torch's default.
+    """
+    global _usual
+    if dist.is_initialized():
+        return
+    if patience is not None:
+        _usual = timedelta(seconds=patience)
+    die_with_launcher()
+    if environment.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // environment.local_world))
+    device = environment.device
+    backend = "gloo"
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
+        # A backend for tensors on the CPU too: offload and host values need one.
+        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+    hook = sys.excepthook
+    if environment.world == 1:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    else:
+        rank, world = environment.rank, environment.world
+        timeout = None if patience is None else _usual
+        dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout)
+    sys.excepthook = hook  # torch's shows every frame
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    _extra_group.cache_clear()  # a group that outlives the others aborts the process
+    if not dist.is_initialized():
+        return
+    if hasattr(sys, "last_value") and dist.get_world_size() > 1:
+        # An error ends this rank: others may be inside a collective, and waiting for them would hide it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    dist.destroy_process_group()
+
+
+def host_group() -> dist.ProcessGroup:
+    """A group of all ranks for values on the host, apart from the one gradients go through."""
+    assert dist.group.WORLD is not None
+    return _extra_group(dist.group.WORLD, "host")
+
+
+def writers_group() -> dist.ProcessGroup:
+    """Another one, for the thread that writes checkpoints while the main one goes on."""
+    assert dist.group.WORLD is not None
+    return _extra_group(dist.group.WORLD, "writers")
+
+
+@cache
+def _extra_group(everyone: dist.ProcessGroup, use: str) -> dist.ProcessGroup:
+    atexit.register(_extra_group.cache_clear)  # before the interpreter takes everything apart
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=_usual)
+    return group

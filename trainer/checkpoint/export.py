@@ -1,0 +1,119 @@
+"""Weights for use without paceline, and checkpoints of many ranks as those of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ...errors import PacelineError, nearest
+from ...strategies import Single
+from . import format as files
+from .integrity import verify
+from .json_codec import encode, is_plain
+from .weights import model_shapes, stored_shapes
+from .writer import write_shard
+
+if TYPE_CHECKING:
+    from ..module import TrainModule
+    from ..session import Session
+
+
+def export(trainer: Session, folder: Path, submodule: str | None) -> Path:
+    """``Trainer.export``. To be called on all ranks; rank 0 writes."""
+    module = trainer.module
+    parts = dict(module.named_modules())
+    if submodule is not None and submodule not in parts:
+        raise PacelineError(
+            f"{type(module).__name__} has no submodule {submodule!r}",
+            meant=nearest(submodule, parts),
+        )
+    part, prefix = (module, "") if submodule is None else (parts[submodule], f"{submodule}.")
+    everything = trainer.strategy.full_tensors(module)
+    tensors = {n.removeprefix(prefix): v for n, v in everything.items() if n.startswith(prefix)}
+    trainer.on_rank_zero(lambda: _export_part(module, part, tensors, folder))
+    return folder
+
+
+def _export_part(module: TrainModule, part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+    # Tied weights are written once, under their first name, as safetensors has it.
+    once = {n for n, _ in [*part.named_parameters(), *part.named_buffers()]}
+    hparams = {k: encode(v) for k, v in module.hparams.items() if is_plain(v)}
+    about = {"class": f"{type(part).__module__}:{type(part).__qualname__}", "hparams": hparams}
+    _write(folder, {n: v for n, v in tensors.items() if n in once}, about)
+    save_config = getattr(getattr(part, "config", None), "save_pretrained", None)
+    if callable(save_config):
+        save_config(str(folder))  # a Hugging Face model's own config.json, for its from_pretrained
+
+
+def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path:
+    """The weights of a checkpoint as ``Trainer.export`` writes a module's; no module is needed.
+
+    Raises:
+        CheckpointError: for a damaged checkpoint.
+        PacelineError: when there is no such submodule.
+    """
+    manifest = verify(source)
+    prefix = "model." if submodule is None else f"model.{submodule}."
+    shapes = stored_shapes(source, manifest)
+    names = [name for name in shapes if name.startswith(prefix)]
+    if not names:
+        parts = {name.split(".")[0] for name in model_shapes(shapes)}
+        raise PacelineError(
+            f"the checkpoint has no submodule {submodule!r}",
+            where=str(source),
+            allowed=", ".join(sorted(parts)),
+            meant=nearest(submodule or "", parts),
+        )
+    tensors = Single().load_tensors(str(source), names)
+    about = {k: manifest["module"][k] for k in ("class", "hparams")}
+    if submodule is not None:
+        about["submodule"] = submodule
+    _write(folder, {name.removeprefix(prefix): value for name, value in tensors.items()}, about)
+    return folder
+
+
+def _write(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """``model.safetensors`` and ``config.json``, each appearing whole."""
+    from safetensors.torch import save_file
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PacelineError("weights cannot be written here", where=str(folder), got=str(error)) from None
+    kept = {n: v.detach().to("cpu", copy=True).contiguous() for n, v in tensors.items()}
+    weights, config = folder / ".model.safetensors", folder / ".config.json"
+    save_file(kept, str(weights), metadata={"format": "pt"})
+    files.write_synced(config, (json.dumps(about, indent=1) + "\n").encode())
+    for path in (weights, config):
+        os.replace(path, folder / path.name.removeprefix("."))
+
+
+def consolidate(source: Path, target: Path) -> Path:
+    """Write a checkpoint of many ranks again as one device would have: a run can go on from it.
+
+    What a rank kept to itself (random states, its place in the data) stays as it was.
+
+    Raises:
+        CheckpointError: for a damaged checkpoint, and where ``target`` exists.
+    """
+    manifest = verify(source)
+    if target.exists():
+        raise files.CheckpointError("a checkpoint is never written over", where=str(target))
+    tensors = Single().load_tensors(str(source), stored_shapes(source, manifest))
+    shard = Single().shard(str(target), tensors, lambda name, tensor: tensor)
+    try:
+        files.begin(target)
+    except OSError as error:
+        raise files.CheckpointError(
+            "a checkpoint cannot be written here", where=str(target), got=str(error)
+        ) from None
+    entries = write_shard(target, shard)
+    state = (source / files.STATE).read_bytes()
+    files.write_synced(files.staging_of(target) / files.STATE, state)
+    kept = {k: v for k, v in manifest.items() if k not in ("format", "files", "block")}
+    files.commit(target, kept, entries)
+    return target

@@ -1,0 +1,141 @@
+"""Weights that other trainers wrote: a Lightning ``.ckpt``, an Accelerate folder, a bare state dict.
+
+Pickles are read by torch's ``weights_only`` loader, which builds tensors and plain containers and calls
+nothing else. Optimizers, loops and random states of others are not read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ...errors import PacelineError
+
+_PICKLES = (".ckpt", ".pt", ".pth", ".bin")
+_IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
+_INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_USUAL = ("state_dict", "model_state_dict", "model")
+_WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
+
+
+@dataclass
+class Foreign:
+    """What was read: a state dict, and a module's constructor arguments where they were kept."""
+
+    tensors: dict[str, Tensor]
+    hparams: dict[str, Any] = field(default_factory=dict)
+
+
+def is_readable(path: Path) -> bool:
+    """Whether this looks like weights that others wrote."""
+    if path.is_file():
+        return path.suffix in (*_PICKLES, ".safetensors")
+    return any((path / name).is_file() for name in (*_IN_FOLDERS, *_INDEX))
+
+
+def read(path: Path) -> Foreign:
+    """The weights in a file or folder.
+
+    Raises:
+        PacelineError: for one that is damaged, holds no weights, or wants to run code.
+    """
+    if path.is_dir():
+        index = next((path / name for name in _INDEX if (path / name).is_file()), None)
+        if index is None:
+            return read(next(path / name for name in _IN_FOLDERS if (path / name).is_file()))
+        parts = _parts_of(index)
+        return Foreign({n: t for part in parts for n, t in read(path / part).tensors.items()})
+    if path.suffix == ".safetensors":
+        return Foreign(_read_safetensors(path))
+    return _split(path, _read_pickle(path))
+
+
+def _parts_of(index: Path) -> list[str]:
+    try:
+        parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        outside = any(Path(part).name != part for part in parts)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise PacelineError("this is no index of weights: it has no weight_map", where=str(index)) from None
+    if outside:
+        raise PacelineError("the index names a file outside its folder", where=str(index))
+    missing = [part for part in parts if not (index.parent / part).is_file()]
+    if missing:
+        raise PacelineError("a file that the index names is missing", where=str(index.parent / missing[0]))
+    return parts
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(str(path))
+    except SafetensorError as error:
+        raise PacelineError("this is no whole safetensors file", where=str(path), got=str(error)) from None
+
+
+def _read_pickle(path: Path) -> Any:
+    import pickle
+
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        wants = re.search(r"GLOBAL (\S+)", str(error))
+        raise PacelineError(
+            "this file holds more than tensors and plain data; nothing of it was run",
+            where=str(path),
+            got=f"it asks for {wants[1]}" if wants else str(error).splitlines()[0],
+            fix="where you trust it, write its weights alone: torch.save(torch.load(path, "
+            "weights_only=False)['state_dict'], 'weights.pt')",
+        ) from None
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PacelineError("this file cannot be read", where=str(path), got=text[:200]) from None
+
+
+def _split(path: Path, content: Any) -> Foreign:
+    """A state dict, bare or under a usual name (Lightning's has constructor arguments beside it)."""
+    hparams: dict[str, Any] = {}
+    under = [k for k in _USUAL if isinstance(content, dict) and isinstance(content.get(k), dict)]
+    if under:
+        found = content.get("hyper_parameters")
+        hparams = {str(k): v for k, v in found.items()} if isinstance(found, dict) else {}
+        content = content[under[0]]
+    if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
+        raise PacelineError(
+            "there is no state dict in this file",
+            where=str(path),
+            got=f"keys {', '.join(map(str, list(content)[:6]))}"
+            if isinstance(content, dict)
+            else type(content).__name__,
+            allowed=f"a dict of tensors by name, or one under {' or '.join(map(repr, _USUAL))}",
+        )
+    return Foreign({str(k): v for k, v in content.items() if isinstance(v, Tensor)}, hparams)
+
+
+def fit_names(tensors: dict[str, Tensor], mine: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors under this module's names.
+
+    Wrappers' prefixes are taken off; weights of a part serve a module that has no other.
+    """
+    plain = {_unwrapped(name): value for name, value in tensors.items()}
+    for prefix in ["", *sorted({f"{name.partition('.')[0]}." for name in mine})]:
+        renamed = {prefix + name: value for name, value in plain.items()}
+        if renamed.keys() == mine.keys():
+            return renamed
+    return tensors if tensors.keys() & mine.keys() else plain
+
+
+@cache
+def _unwrapped(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.removeprefix(wrapper).replace(f".{wrapper}", ".")
+    return name

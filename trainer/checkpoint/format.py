@@ -1,0 +1,283 @@
+"""Checkpoint folders on disk: written whole or not at all, verified before they are read.
+
+    step-00000500/
+      manifest.json          format, counters, every file's size and checksums, last its own
+      state.json             plain data
+      model-*.safetensors    optim-*.safetensors
+
+A folder is written under another name beside its target, synced, given its manifest last, and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...errors import PacelineError
+
+FORMAT = 1
+MANIFEST, STATE = "manifest.json", "state.json"
+STEP, WEIGHTS = "step-", "weights-"
+_STAGING = ".staging-"
+_BLOCK = 4 << 20
+_CHUNK = 256 << 10
+_THREADS = min(8, os.cpu_count() or 1)
+
+
+class CheckpointError(PacelineError):
+    """A checkpoint that is missing, damaged, or could not be written."""
+
+
+class NewerFormatError(PacelineError):
+    """A checkpoint that is whole, and of a format this version does not know."""
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+
+def staging_of(target: Path) -> Path:
+    """Where a folder is written before it appears: beside it, so that a rename suffices."""
+    return target.parent / f"{_STAGING}{target.name}"
+
+
+def begin(target: Path) -> None:
+    """Make an empty staging folder for ``target``."""
+    staging = staging_of(target)
+    if not target.parent.is_dir():
+        target.parent.mkdir(parents=True)
+        for folder in target.absolute().parents[1:4]:  # the run's, its name's, and where runs are
+            with suppress(PermissionError):
+                sync_folder(folder)
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+
+
+def commit(target: Path, manifest: Any, entries: dict[str, Any] | None = None) -> None:
+    """Seal the staging folder and make it ``target``.
+
+    Args:
+        manifest: Plain JSON data that becomes part of the manifest.
+        entries: What ``entry_of`` gave for files that are in the folder; None: for none yet.
+    """
+    staging = staging_of(target)
+    seal(staging, manifest, entries or {})
+    os.rename(staging, target)
+    sync_folder(target.parent)
+
+
+def seal(folder: Path, manifest: Any, entries: dict[str, Any]) -> None:
+    """Write the manifest over the files that are in ``folder``, and sync both."""
+    names = sorted(p.name for p in folder.iterdir() if p.name != MANIFEST)
+    files = {name: entries.get(name) or entry_of(folder / name) for name in names}
+    content = {"format": FORMAT, **manifest, "block": _BLOCK, "files": files}
+    write_synced(folder / MANIFEST, sealed(content))
+    sync_folder(folder)
+
+
+def entry_of(path: Path) -> dict[str, Any]:
+    """A file's entry in the manifest: its size, and the CRC-32 of each 4 MiB of it."""
+    size = path.stat().st_size
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sums = list(pool.map(lambda start: crc_of(path, start, _BLOCK), range(0, size, _BLOCK)))
+    return {"bytes": size, "crc32": sums}
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until a folder's entries are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def delete(folder: Path) -> None:
+    """Delete a checkpoint, its manifest first: one that is half deleted is never taken for whole."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what an earlier process left half-written or half-deleted."""
+    for path in _junk(folder):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def has_junk(folder: Path) -> bool:
+    """Whether there is anything for ``sweep``."""
+    return bool(_junk(folder))
+
+
+def _junk(folder: Path) -> list[Path]:
+    def is_junk(path: Path) -> bool:
+        half_deleted = _is_named(path, STEP, WEIGHTS) and not is_checkpoint(path)
+        return path.name.startswith(_STAGING) or half_deleted
+
+    return list(filter(is_junk, folder.iterdir())) if folder.is_dir() else []
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """A checkpoint's manifest, checked against itself.
+
+    Raises:
+        CheckpointError: when it is missing, cut or changed.
+        NewerFormatError: when it is of a newer format.
+    """
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes()
+        content: dict[str, Any] = json.loads(text)
+        del content["checksum"]
+        version = int(content["format"])
+    except FileNotFoundError:
+        raise CheckpointError(
+            "this is no finished checkpoint: it has no manifest.json", where=str(folder)
+        ) from None
+    except OSError as error:
+        raise CheckpointError("the manifest cannot be read", where=str(path), got=str(error)) from None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise CheckpointError("the manifest is damaged: it is no whole JSON", where=str(path)) from None
+    before, _, _ = text.rpartition(_TAIL[0])
+    if text != _with_checksum(before):  # every format keeps this rule
+        raise CheckpointError("the manifest is damaged: it does not match its checksum", where=str(path))
+    if version > FORMAT:
+        raise NewerFormatError(
+            "the checkpoint is of a newer format than this version reads",
+            where=str(folder),
+            got=f"format {version}",
+            allowed=f"format {FORMAT} and older",
+            fix="update paceline",
+        )
+    if not _lists_files(content):
+        raise CheckpointError("the manifest is damaged: it does not list its files", where=str(path))
+    return content
+
+
+def _lists_files(content: dict[str, Any]) -> bool:
+    files, block = content.get("files"), content.get("block")
+    return (
+        isinstance(files, dict)
+        and type(block) is int
+        and block > 0
+        and all(
+            isinstance(entry, dict)
+            and type(entry.get("bytes")) is int
+            and isinstance(entry.get("crc32"), list)
+            and len(entry["crc32"]) == -(-entry["bytes"] // block)
+            for entry in files.values()
+        )
+    )
+
+
+def read_state(folder: Path) -> Any:
+    """What is in state.json.
+
+    Raises:
+        CheckpointError: when it is no JSON.
+    """
+    try:
+        return json.loads((folder / STATE).read_bytes())
+    except (ValueError, RecursionError):
+        raise CheckpointError("this file of the checkpoint is no JSON", where=str(folder / STATE)) from None
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether this is a finished checkpoint; it may be damaged."""
+    return (folder / MANIFEST).is_file()
+
+
+def finished(folder: Path, kind: str = STEP) -> list[Path]:
+    """The checkpoints under ``folder`` that have a manifest, oldest first.
+
+    Args:
+        kind: ``STEP`` for those a run can go on from, ``WEIGHTS`` for those of weights only.
+    """
+    if not folder.is_dir():
+        return []
+    found = (p for p in folder.iterdir() if _is_named(p, kind) and is_checkpoint(p))
+    return sorted(found, key=lambda p: int(p.name.removeprefix(kind)))
+
+
+def _is_named(path: Path, *kinds: str) -> bool:
+    return any(path.name.startswith(k) and path.name.removeprefix(k).isdigit() for k in kinds)
+
+
+# -- pointers ----------------------------------------------------------------------------------
+
+
+def write_pointer(path: Path, name: str) -> None:
+    """A small file that names a checkpoint beside it, replaced in one operation."""
+    staging = staging_of(path)
+    staging.write_text(name + "\n")
+    os.replace(staging, path)
+
+
+def read_pointer(path: Path) -> Path | None:
+    """The checkpoint a pointer names, if it is there."""
+    try:
+        target = path.parent / Path(path.read_text().strip()).name
+    except (OSError, UnicodeDecodeError):
+        return None
+    return target if is_checkpoint(target) else None
+
+
+_TAIL = (b',\n "checksum": "', b'"\n}')
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """The text of a manifest: JSON whose last entry is the SHA-256 of all the text before it."""
+    return _with_checksum(json.dumps(content, indent=1).encode().removesuffix(b"\n}"))
+
+
+def _with_checksum(text: bytes) -> bytes:
+    return text + hashlib.sha256(text).hexdigest().encode().join(_TAIL)
+
+
+def shown_size(count: int) -> str:
+    """A number of bytes as people read it: ``1.5 GB``."""
+    power = max(p for p in range(4) if count >= 1000**p or p == 0)
+    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB')[power]}"
+
+
+_of_thread = threading.local()
+
+
+def _buffer() -> memoryview:
+    """This thread's own, kept: memory that is new for each block would hold other threads up."""
+    if not hasattr(_of_thread, "buffer"):
+        _of_thread.buffer = memoryview(bytearray(_CHUNK))
+    found: memoryview = _of_thread.buffer
+    return found
+
+
+def crc_of(path: Path, start: int, length: int) -> str:
+    """The CRC-32 of a part of a file."""
+    value, view = 0, _buffer()
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while length > 0 and (found := file.readinto(view[: min(length, _CHUNK)])):
+            value = zlib.crc32(view[:found], value)
+            length -= found
+    return f"{value:08x}"

@@ -1,0 +1,189 @@
+"""A checkpoint's weights into a module, or a module built from them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import PacelineError
+from ...strategies import Environment, Single, Strategy, make_precision
+from ..run.run import find_checkpoint
+from . import external_weights as foreign
+from . import format as files
+from .integrity import begin, together
+from .json_codec import decode
+
+if TYPE_CHECKING:
+    from ..module import TrainModule
+
+M = TypeVar("M", bound="TrainModule")
+_SHOWN = 6
+
+
+def stored_shapes(folder: Path, manifest: dict[str, Any]) -> dict[str, list[int]]:
+    """The shapes of all tensors in a checkpoint, by name; of one in parts, the whole one's.
+
+    Raises:
+        CheckpointError: for a file that is no safetensors file.
+    """
+    from safetensors import SafetensorError
+
+    shapes: dict[str, list[int]] = {}
+    for file in manifest["files"]:
+        if file.endswith(".safetensors"):
+            try:
+                _add_shapes(folder / file, shapes)
+            except (SafetensorError, ValueError, TypeError, AttributeError) as error:
+                raise files.CheckpointError(
+                    "this file of the checkpoint is no safetensors file",
+                    where=str(folder / file),
+                    got=str(error),
+                ) from None
+    return shapes
+
+
+def _add_shapes(path: Path, shapes: dict[str, list[int]]) -> None:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as content:
+        offsets = json.loads((content.metadata() or {}).get("DCP_SHARDING_INFO", "{}"))
+        for name in content.keys():  # noqa: SIM118
+            part = content.get_slice(name).get_shape()
+            start = offsets.get(name, {}).get("saved_offsets", [0] * len(part))
+            ends = [a + b for a, b in zip(start, part, strict=True)]
+            shapes[name] = [max(pair) for pair in zip(shapes.get(name, ends), ends, strict=True)]
+
+
+def model_shapes(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Those of the weights, by their names in the module."""
+    return {n.removeprefix("model."): s for n, s in shapes.items() if n.startswith("model.")}
+
+
+def extra_state(module: nn.Module) -> dict[str, Any]:
+    """What a module's state dict holds beside tensors."""
+    return {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)}
+
+
+def weight_differences(mine: dict[str, Tensor], shapes: dict[str, list[int]]) -> list[str]:
+    """How a module's tensors differ from those of a checkpoint, by name."""
+    differences = [f"missing in the checkpoint: {n}" for n in mine if n not in shapes]
+    differences += [f"not in the model: {n}" for n in shapes if n not in mine]
+    return differences + [
+        f"{n}: shape {list(shapes[n])} in the checkpoint, {list(mine[n].shape)} in the model"
+        for n in mine
+        if n in shapes and list(mine[n].shape) != list(shapes[n])
+    ]
+
+
+def refuse(what: str, folder: Path, differences: list[str], fix: str | None = None) -> None:
+    """One report of all differences, where there are any.
+
+    Raises:
+        PacelineError: with the first six of them.
+    """
+    if differences:
+        count = len(differences)
+        more = f"\n    and {count - _SHOWN} more" if count > _SHOWN else ""
+        raise PacelineError(
+            f"{what}: {count} difference{'s' if count > 1 else ''}",
+            where=str(folder),
+            got="\n    " + "\n    ".join(differences[:_SHOWN]) + more,
+            fix=fix,
+        )
+
+
+def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
+    """Load what ``find_weights`` found into ``module``. To be called on all ranks.
+
+    Raises:
+        CheckpointError: for a damaged checkpoint.
+        PacelineError: one report of everything missing, unexpected or of another shape.
+    """
+    if not files.is_checkpoint(path):
+        _load_foreign(module, path, foreign.read(path), strategy)
+        return
+    with begin(path, strategy) as check:
+        shapes = stored_shapes(path, check.manifest)
+        mine = strategy.module_tensors(module)
+        of_model = model_shapes(shapes)
+        refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
+        like = {f"model.{name}": mine[name] for name in of_model}
+        loaded = strategy.load_tensors(str(path), like, like)
+        together(strategy.gather, check.finish)
+    values = {full.removeprefix("model."): value for full, value in loaded.items()}
+    strategy.load_module(module, {**values, **decode(files.read_state(path)["extra_state"])})
+
+
+def _load_foreign(module: nn.Module, path: Path, content: foreign.Foreign, strategy: Strategy) -> None:
+    mine = strategy.module_tensors(module)
+    values = foreign.fit_names(content.tensors, mine)
+    shapes = {name: list(value.shape) for name, value in values.items()}
+    refuse("the weights are of another model", path, weight_differences(mine, shapes))
+    strategy.load_module(module, {**values, **extra_state(module)})
+
+
+def find_weights(path: Any) -> Path:
+    """What ``path`` means: a checkpoint, a run's best or latest one, or weights that others wrote.
+
+    Raises:
+        PacelineError: when it is none of them.
+    """
+    if (
+        isinstance(path, (str, Path))
+        and foreign.is_readable(Path(path))
+        and not files.is_checkpoint(Path(path))
+    ):
+        return Path(path)
+    return find_checkpoint(path, weights=True)
+
+
+def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:
+    """``TrainModule.load_from_checkpoint``."""
+    folder = find_weights(path)
+    content = None if files.is_checkpoint(folder) else foreign.read(folder)
+    if content is None:
+        recorded = files.read_manifest(folder)["module"]
+        missing = [name for name in recorded["not_plain"] if name not in arguments]
+        if missing:
+            raise PacelineError(
+                f"{cls.__name__}.load_from_checkpoint needs what is no plain data: {', '.join(missing)}",
+                fix=f"{cls.__name__}.load_from_checkpoint(path, {missing[0]}=...)",
+            )
+        hparams = {name: decode(value) for name, value in recorded["hparams"].items()}
+    else:
+        known = inspect.signature(cls).parameters
+        hparams = {k: v for k, v in content.hparams.items() if k in known}
+    hparams |= arguments
+    positional = _by_position(cls, hparams)
+    module = cls(*positional, **hparams)
+    if not vars(module).get("_configured"):
+        module.configure_model()
+        vars(module)["_configured"] = True
+    strategy = Single()
+    strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
+    if content is None:
+        load_weights(module, folder, strategy)
+    else:
+        _load_foreign(module, folder, content, strategy)
+    return module
+
+
+def _by_position(cls: type, hparams: dict[str, Any]) -> list[Any]:
+    """Take out of ``hparams`` what must be passed by position: ``*args``, and all that stands before."""
+    parameters = list(inspect.signature(cls).parameters.values())
+    kinds = [p.kind for p in parameters]
+    last = -1
+    for kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+        if kind in kinds:
+            last = max(last, len(kinds) - 1 - kinds[::-1].index(kind))
+    positional: list[Any] = []
+    for parameter in parameters[: last + 1]:
+        many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        value = hparams.pop(parameter.name, () if many else parameter.default)
+        positional += value if many else [value]
+    return positional

@@ -1,0 +1,334 @@
+"""Writes a run's checkpoints: all ranks together, in the background where asked, one at a time.
+
+1. All ranks: plan who writes what, and (in the background only) copy it, so that training may go on.
+2. Each rank: write its files, sync them, take their checksums.
+3. All ranks: tell each other how it went. Rank 0: write state.json and the manifest, rename.
+4. All ranks: hear of it. Rank 0: what follows a checkpoint, pointers and the deletion of older ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ...errors import PacelineError, TornCopyError
+from ...faultpoints import faultpoint
+from ...strategies.base import Strategy
+from . import format as files
+from .host_copy import HostCopy
+from .integrity import together
+
+if TYPE_CHECKING:
+    from ...strategies.checkpoint_shards import Shard
+
+
+@dataclass
+class Content:
+    """What a checkpoint is to hold.
+
+    Attributes:
+        tensors: By name, ``model.*`` and others; the same ones on several ranks are written once.
+        state: Gives the text of state.json; called on rank 0.
+        manifest: Plain JSON data that becomes part of the manifest.
+        steady: Names of tensors that nothing changes until ``CheckpointWriter.finish_copy`` is called.
+    """
+
+    tensors: dict[str, Tensor]
+    state: Callable[[], str]
+    manifest: dict[str, Any]
+    steady: Collection[str] = ()
+
+
+class Save:
+    """A checkpoint that is being written, or was.
+
+    Args:
+        target: The folder to be.
+        finish_copy: Called before it is waited for: it is not committed before its copy is complete.
+
+    Attributes:
+        target: The folder to be.
+        error: Why it could not be written; the same on all ranks.
+    """
+
+    def __init__(self, target: Path, finish_copy: Callable[[], None] = lambda: None) -> None:
+        self.target = target
+        self._finish_copy = finish_copy
+        self.error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._lock, self._done = threading.Lock(), False
+        self._followers: list[Callable[[], None]] = []
+
+    def run(self, work: Callable[[], None], background: bool) -> None:
+        """Do the work, here or in a thread; what it raises becomes ``error``."""
+
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:
+                self.error = error
+            with self._lock:
+                self._done = True
+            self._follow()
+
+        if background:
+            self._thread = threading.Thread(target=guarded, name="checkpoint", daemon=True)
+            self._thread.start()
+        else:
+            guarded()
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this when the checkpoint is there, in the thread that wrote it; never if it failed."""
+        with self._lock:
+            self._followers.append(call)
+            done = self._done
+        if done:
+            self._follow()
+
+    def _follow(self) -> None:
+        with self._lock:
+            followers, self._followers = self._followers, []
+        if self.error is None:
+            for call in followers:
+                call()
+
+    def wait(self, patience: float | None = None) -> None:
+        """Wait until it is written, with what follows it, or has failed.
+
+        Args:
+            patience: The most seconds; None: as long as it takes.
+        """
+        faultpoint("save.wait")
+        self._finish_copy()
+        if self._thread is not None:
+            self._thread.join(patience)
+            self._thread = None
+
+
+class CheckpointWriter:
+    """The one place where a run's checkpoints are written.
+
+    Args:
+        on_rank_zero: Runs a function on rank 0 while all wait, and raises its error on all of them.
+
+    Attributes:
+        copying: Whether ``finish_copy`` is to be called before weights change.
+    """
+
+    def __init__(self, strategy: Strategy, on_rank_zero: Callable[[Callable[[], Any]], Any]) -> None:
+        self._strategy, self._on_rank_zero = strategy, on_rank_zero
+        self._under_way: Save | None = None
+        self._copy = HostCopy()
+        self.copying = False
+
+    def find(self, target: Path) -> Save | None:
+        """The save of ``target``, under way or done; None where there is none. On all ranks."""
+        if self._under_way is not None and self._under_way.target == target:
+            return self._under_way
+        if not self._on_rank_zero(lambda: files.is_checkpoint(target)):
+            return None
+        found = Save(target)
+        found.run(lambda: None, background=False)
+        return found
+
+    def write(self, target: Path, content: Content, background: bool, replace: bool = False) -> Save:
+        """Write a checkpoint folder. To be called on all ranks; waits for the one under way.
+
+        Args:
+            background: Return as soon as a copy of the tensors is taken; a thread writes it.
+            replace: Delete the one that is there, once this one only waits for its name.
+
+        Raises:
+            PacelineError: for content that cannot be written. Failures of writing are ``Save.error``.
+        """
+        self.wait()
+        faultpoint("save.begin")
+        save, zero = Save(target, self.finish_copy), self._strategy.environment.is_global_zero
+        text = ""
+
+        def prepare() -> str | None:
+            nonlocal text
+            if target.exists() and not replace:
+                raise files.CheckpointError("a checkpoint is never written over", where=str(target))
+            text = content.state()
+            try:
+                files.begin(target)
+            except OSError as error:
+                return str(error)
+            return None
+
+        problem = self._on_rank_zero(prepare)
+        if problem is not None:
+            save.error = _not_written(target, problem)
+            return save
+        gather = self._strategy.exchange() if background else self._strategy.gather
+        try:
+            shard = self._collect(target, content, background)
+        except BaseException:
+            self._copy.end()
+            shutil.rmtree(files.staging_of(target), ignore_errors=True)
+            raise
+
+        def write() -> dict[str, Any]:
+            if background:
+                self._copy.run()
+            return write_shard(target, shard)
+
+        def work() -> None:
+            try:
+                written = _together(gather, target, write, shard.nbytes)
+                entries = {name: entry for part in written for name, entry in part.items()}
+                if background:
+                    together(gather, self._copy.check, TornCopyError)
+                seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
+                _together(gather, target, seal, len(text), shard.nbytes)
+            except BaseException:
+                shutil.rmtree(files.staging_of(target), ignore_errors=True)
+                raise
+            finally:
+                self._copy.end()
+
+        self._under_way = save
+        save.run(work, background)
+        return save
+
+    def finish_copy(self) -> None:
+        """Wait until tensors may change again; to be called before they do, where ``copying`` is set."""
+        self.copying = False
+        self._copy.finish()
+
+    def wait(self, patience: float | None = None) -> Exception | None:
+        """Wait for the checkpoint under way. Its error, which stays with it.
+
+        Args:
+            patience: The most seconds; None: as long as it takes.
+        """
+        save, self._under_way = self._under_way, None
+        if save is None:
+            return None
+        save.wait(patience)
+        return save.error
+
+    def close(self, patience: float | None = None) -> Exception | None:
+        """``wait``, and free the copies."""
+        error = self.wait(patience)
+        self._copy = HostCopy()
+        return error
+
+    def _collect(self, target: Path, content: Content, background: bool) -> Shard:
+        folder = str(files.staging_of(target))
+        if not background:
+            return self._strategy.shard(folder, _unshared(content.tensors), _as_it_is)
+        self._copy.begin(content.steady)
+        shard = self._strategy.shard(folder, content.tensors, self._copy.take)
+        self._copy.planned()
+        self.copying = bool(content.steady)
+        return shard
+
+
+def _as_it_is(name: str, tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()
+
+
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tied weights as a copy each: safetensors refuses tensors that share memory."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        memory = _memory_of(tensor)
+        result[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return result
+
+
+def _memory_of(tensor: Tensor) -> int:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.untyped_storage().data_ptr() if local.numel() else id(tensor)
+
+
+def _together(
+    gather: Callable[[Any], list[Any]],
+    target: Path,
+    work: Callable[[], Any],
+    needed: int,
+    written: int = 0,
+) -> list[Any]:
+    """What ``work`` returned on each rank.
+
+    Args:
+        needed: The bytes it writes.
+        written: The bytes this rank has written before.
+
+    Raises:
+        CheckpointError: on all ranks alike, when it failed on one.
+    """
+    result = problem = None
+    try:
+        free = shutil.disk_usage(target.parent).free
+        if free < needed:
+            raise OSError(28, "No space left on device")
+        result = work()
+    except Exception as error:
+        problem = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
+    everyone = gather((result, problem, needed + written))
+    failed = [(rank, p) for rank, (_, p, _) in enumerate(everyone) if p is not None]
+    if failed:
+        rank, problem = failed[0]
+        shutil.rmtree(files.staging_of(target), ignore_errors=True)
+        if len(everyone) > 1:
+            problem = f"on rank {rank}: {problem}"
+        total, free = sum(n for _, _, n in everyone), shutil.disk_usage(target.parent).free
+        raise _not_written(
+            target, f"{problem}; {files.shown_size(total)} needed, {files.shown_size(free)} free"
+        )
+    return [result for result, _, _ in everyone]
+
+
+def _not_written(target: Path, problem: str) -> files.CheckpointError:
+    full = any(word in problem for word in ("space", "quota", "too large"))
+    return files.CheckpointError(
+        "a checkpoint could not be written; nothing of it is left, older ones are untouched",
+        where=str(target),
+        got=problem,
+        fix="make room, or keep fewer of them: Checkpoint(keep=...)" if full else None,
+    )
+
+
+def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
+    """This rank's files in the staging folder of ``target``, synced; their entries in the manifest."""
+    from safetensors.torch import save_file
+
+    faultpoint("save.write")
+    folder, entries = files.staging_of(target), {}
+    for kind in ("model", "optim"):
+        names = [n for n in shard.tensors if n.startswith("model.") == (kind == "model")]
+        if not names:
+            continue
+        path = folder / f"{kind}-{shard.number:05d}.safetensors"
+        # What torch.distributed.checkpoint's reader of safetensors files wants to know of them.
+        sharding = {name: {"saved_offsets": shard.offsets[name]} for name in names}
+        about = {"DCP_SHARDING_INFO": json.dumps(sharding), "DCP_VERSION": "1.0", "format": "pt"}
+        save_file({name: shard.tensors[name] for name in names}, str(path), metadata=about)
+        with ThreadPoolExecutor(1) as pool, path.open("rb") as file:  # the disk works meanwhile
+            synced = pool.submit(os.fsync, file.fileno())
+            entries[path.name] = files.entry_of(path)
+            synced.result()
+    return entries
+
+
+def _seal(target: Path, state: str, manifest: dict[str, Any], entries: dict[str, Any]) -> None:
+    faultpoint("save.seal")
+    if target.exists():  # what it replaces
+        files.delete(target)
+    files.write_synced(files.staging_of(target) / files.STATE, state.encode())
+    files.commit(target, manifest, entries)

@@ -1,0 +1,72 @@
+"""Brings batches to the device, where it can while the device computes the step before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...strategies.devices import copies_aside
+from ..utils.nested import map_tensors
+
+
+def make_transfer(device: torch.device, dtype: torch.dtype | None) -> Callable[[Any], Any] | None:
+    """What brings a batch to the device and its floats to ``dtype``; None where nothing would change."""
+    if device.type == "cpu" and dtype is None:
+        return None
+    return TransferAside(device, dtype) if copies_aside(device) else Transfer(device, dtype)
+
+
+class Transfer:
+    """Moves tensors, and objects with ``.to``, of a nested batch.
+
+    Args:
+        dtype: What floats become; None leaves them.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
+        self.device, self.dtype = device, dtype
+
+    def __call__(self, batch: Any) -> Any:
+        return map_tensors(batch, self.move)
+
+    def move(self, value: Any) -> Any:
+        """One tensor or object."""
+        if not isinstance(value, Tensor):
+            return value.to(self.device)
+        floats = self.dtype is not None and value.is_floating_point()
+        return value.to(self.device, self.dtype if floats else value.dtype, non_blocking=True)
+
+
+class TransferAside(Transfer):
+    """The same on a stream of its own, from pinned memory: the copy waits for nothing on the device.
+
+    The host is ahead of the device, so that a step's batch is copied while the step before is computed.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
+        super().__init__(device, dtype)
+        self._aside = torch.Stream(device)
+        self._moved: list[Tensor] = []
+
+    def __call__(self, batch: Any) -> Any:
+        moved = map_tensors(batch, self.move)
+        computing = torch.accelerator.current_stream(self.device)
+        computing.wait_stream(self._aside)
+        for tensor in self._moved:
+            tensor.record_stream(computing)  # its memory is not used again before that is done with it
+        self._moved.clear()
+        return moved
+
+    def move(self, value: Any) -> Any:
+        """Tensors of the host aside, whatever else (it may be computed yet) where the step computes."""
+        if type(value) is not Tensor or not value.is_cpu or value.layout is not torch.strided:
+            return super().move(value)
+        pinned = value if value.is_pinned() else value.contiguous().pin_memory()
+        with self._aside:
+            copied = pinned.to(self.device, non_blocking=True)
+            moved: Tensor = super().move(copied)  # to its dtype on the device: the host would wait for it
+        self._moved += [copied, moved]
+        return moved

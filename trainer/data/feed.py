@@ -1,0 +1,168 @@
+"""Turns what the user gave as training or evaluation data into steps of micro-batches.
+
+A feed yields, step by step, ``(batches, sizes, total, advance)``: this rank's micro-batches, the samples in
+each, the samples in those of all ranks (None where this rank cannot know), and how far the position moves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from ...errors import PacelineError
+from ...faultpoints import faultpoint
+from ..faults.signals import Signals
+from .generator_memory import restore, snapshot
+
+Step = tuple[list[Any], list[int], int | None, int]
+
+
+@dataclass(frozen=True)
+class FeedSettings:
+    """What every feed needs to know.
+
+    Args:
+        in_turn: For how many ranks this process takes the micro-batches, one after the other.
+        limit: At most so many of the loader's batches an epoch (int), or that part of them (float).
+        limit_per_rank: Each rank has so many; else they are counted over all, the same on any number.
+        fixed_order: Every epoch in the first one's order (``overfit_batches``).
+        on_error: What happens to what cannot be read; as ``Trainer(on_data_error=...)``.
+        transfer: Brings a batch to the device; None where it is there already.
+        signals: Ends a read of data that is waited for.
+        say: Takes lines for the log.
+        gather: One value of every rank, on each; called by all alike.
+    """
+
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+    accumulate: int = 1
+    in_turn: int = 1
+    global_batch: int | None = None
+    limit: int | float | None = None
+    limit_per_rank: bool = False
+    fixed_order: bool = False
+    on_error: str = "raise"
+    transfer: Callable[[Any], Any] | None = None
+    signals: Signals = field(default_factory=Signals)
+    say: Callable[[str], None] = print
+    gather: Callable[[Any], list[Any]] = lambda value: [value]
+
+
+class Feed(ABC):
+    """One pass over the data is one ``steps(epoch, position)``.
+
+    Attributes:
+        data: What the user gave.
+        steps_per_epoch: Steps in a whole epoch; None where the data has no length.
+        step_size: Samples in a full step; None where batches decide.
+        micro_batches: Micro-batches in a full step.
+        ended: True from the moment the epoch's last step is handed out, where that can be known.
+    """
+
+    data: Any
+    steps_per_epoch: int | None = None
+    step_size: int | None = None
+    micro_batches: int = 1
+    ended: bool = False
+
+    def __init__(self, settings: FeedSettings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
+        """The steps of an epoch from ``position`` on."""
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this data from other data, as plain data."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a source that keeps its own position says of it; else empty."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave, before ``steps``."""
+
+    def samples_of(self, micro_batch: int) -> list[Any]:
+        """The dataset indices in a micro-batch of the step under way, where they are known."""
+        return []
+
+    def close(self) -> None:
+        """Stop worker processes that outlive an epoch."""
+
+    def _read(self, iterator: Iterator[Any], isolate: Callable[[], None] | None) -> Any:
+        """The next batch; its draws (``isolate`` seeds them) leave no trace here."""
+        faultpoint("data.read")
+        if isolate is None:
+            return next(iterator)
+        before = snapshot()
+        isolate()
+        try:
+            return next(iterator)
+        finally:
+            restore(before)
+
+    def _moved(self, batch: Any) -> Any:
+        """A batch, on the device."""
+        transfer = self.settings.transfer
+        return batch if transfer is None else transfer(batch)
+
+
+def limited(batches: int, limit: int | float | None) -> int:
+    """How many of ``batches`` a limit leaves; a part of them is at least one, unless it is 0.0."""
+    if limit is None:
+        return batches
+    if isinstance(limit, float):
+        return max(1, int(batches * limit + 1e-9)) if limit > 0 else 0
+    return min(batches, limit)
+
+
+def is_several(data: Any) -> bool:
+    """Whether ``data`` is a list or dict of dataloaders, not one sequence of ready batches."""
+    if isinstance(data, Mapping):
+        return True
+    return isinstance(data, (list, tuple)) and (
+        any(isinstance(item, DataLoader) for item in data) or (bool(data) and all(map(_is_loader, data)))
+    )
+
+
+def _is_loader(item: Any) -> bool:
+    no_batch = not isinstance(item, (Tensor, Mapping, Sequence))
+    return isinstance(item, DataLoader) or (no_batch and hasattr(item, "__iter__"))
+
+
+def make_feed(data: Any, settings: FeedSettings) -> Feed:
+    """The feed for a DataLoader of either kind, or for anything that can be iterated over batches.
+
+    Raises:
+        PacelineError: for what cannot be iterated, and for a Dataset: its items are samples.
+    """
+    from .map_feed import MapFeed
+    from .stream_feed import StreamFeed
+
+    if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
+        return MapFeed(data, settings)
+    if hasattr(data, "__iter__") and not isinstance(data, Dataset):
+        return StreamFeed(data, settings)
+    raise PacelineError(
+        "the training or evaluation data cannot be iterated over batches",
+        got=type(data).__name__,
+        allowed="a DataLoader, or any object with __iter__ over batches",
+        fix="DataLoader(dataset, batch_size=...)",
+    )
+
+
+def refuse_global_batch(settings: FeedSettings, why: str) -> None:
+    """Batches that come ready are units and cannot be cut to a global batch size."""
+    if settings.global_batch is not None:
+        raise PacelineError(
+            f"global_batch_size cannot be met: {why}",
+            got=f"global_batch_size={settings.global_batch}",
+            fix="leave global_batch_size out, or give a DataLoader with batch_size and a plain sampler",
+        )

@@ -1,0 +1,140 @@
+"""What happens when data cannot be read: the sample is named, read again, or left out."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...errors import PacelineError
+
+_RETRIES, _SKIPS = 3, 10
+_DEAD = re.compile(r"DataLoader worker \(pid")
+_READING = re.compile(r"^while reading .*$", re.MULTILINE)
+
+
+class Delivered(NamedTuple):
+    """A batch as a worker hands it over where samples may be left out.
+
+    Args:
+        batch: None where no sample is left.
+        left_out: For each sample that is not in it, its dataset index and why.
+    """
+
+    batch: Any
+    left_out: list[tuple[Any, str]]
+
+
+class Samples(list[Any]):
+    """What was read of a batch, and what was left out of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out: list[tuple[Any, str]] = []
+
+
+class Collate:
+    """The user's collate function, in a loader whose samples may be left out."""
+
+    def __init__(self, users: Callable[[Any], Any]) -> None:
+        self._users = users
+
+    def __call__(self, samples: Any) -> Delivered:
+        left_out = getattr(samples, "left_out", [])
+        return Delivered(self._users(list(samples)) if len(samples) else None, left_out)
+
+
+class DataErrors:
+    """Counts reads that failed, under ``on_data_error``.
+
+    Args:
+        policy: ``"raise"``, ``"retry:3"`` or ``"skip:10"``; the numbers may be left out.
+        say: Takes lines for the log.
+
+    Attributes:
+        retries: How often in turn one read may be done again.
+        left_out, repeated: How many samples were left out and how many reads repeated, by this rank.
+    """
+
+    def __init__(self, policy: str, say: Callable[[str], None]) -> None:
+        kind, _, number = policy.partition(":")
+        self.skips = kind == "skip"
+        self.retries = int(number or _RETRIES) if kind == "retry" else (_RETRIES if self.skips else 0)
+        self._most = int(number or _SKIPS) if self.skips else 0
+        self._say = say
+        self.left_out = self.repeated = 0
+
+    def repeats(self, error: Exception, tries: int, worker_died: bool) -> bool:
+        """Whether a read that failed is to be done again."""
+        if tries >= self.retries or (self.skips and not worker_died):
+            return False
+        self.repeated += 1
+        notes = "; ".join(getattr(error, "__notes__", []))
+        first = (str(error).splitlines() or [""])[0]
+        self._say(
+            f"a read of data failed and is done again ({tries + 1} of at most {self.retries} times): "
+            f"{type(error).__name__}: {first}; {notes}"
+        )
+        return True
+
+    def unpack(self, delivered: Delivered) -> tuple[Any, int]:
+        """The batch, and how many samples were left out of it.
+
+        Raises:
+            PacelineError: when they are too many, or none is left.
+        """
+        batch, left_out = delivered
+        if not left_out:
+            return batch, 0
+        self.left_out += len(left_out)
+        told = "; ".join(f"dataset index {index}: {why}" for index, why in left_out[:4])
+        if self.left_out > self._most or batch is None:
+            raise PacelineError(
+                "no sample of a batch can be read"
+                if batch is None
+                else f"{self.left_out} samples could not be read, and {self._most} may be left out",
+                got=told,
+                fix='mend them, or allow more: on_data_error="skip:100"',
+            )
+        self._say(f"left out, {self.left_out} of at most {self._most}: {told}")
+        return batch, len(left_out)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts; empty where nothing failed."""
+        if not self.left_out and not self.repeated:
+            return {}
+        return {"left_out": self.left_out, "repeated": self.repeated}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""
+        self.left_out, self.repeated = state.get("left_out", 0), state.get("repeated", 0)
+
+
+def name_sample(error: Exception, iterator: Any, place_of: Callable[[int], str]) -> bool:
+    """Add to an error of reading which worker it came from, and what that was reading.
+
+    Args:
+        iterator: The DataLoader's.
+        place_of: The sample that a worker, by its number, was at.
+
+    Returns:
+        Whether a worker has died.
+    """
+    dead = [(n, w) for n, w in enumerate(getattr(iterator, "_workers", ())) if not w.is_alive()]
+    # What a dead worker has in the queue already is fetched from its process, which is not there.
+    if dead and (_DEAD.search(str(error)) or isinstance(error, (OSError, EOFError))):
+        for number, worker in dead:
+            error.add_note(f"worker {number} {_how(worker.exitcode)}, {place_of(number)}")
+        return True
+    found = _READING.findall(str(error))
+    if found:
+        worker_number = re.search(r"worker process (\d+)", str(error))
+        error.add_note(f"worker {worker_number[1] if worker_number else '?'}, {found[-1]}")
+    return False
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,256 @@
+"""The pieces put into a shallow copy of the user's DataLoader so that it reads in exact order.
+
+The user's dataset, collate function, workers and subclass stay; only the batch sampler is replaced, and,
+where something may draw random numbers, the dataset is wrapped so that each sample is read under a seed
+of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import signal
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+    default_convert,
+    get_worker_info,
+)
+
+from ..faults.signals import WATCHED, Signals
+from ..rng import NONE, Generators, derive, deriver
+from ..utils.nested import listed
+from .dataset_proxy import StandIn
+from .generator_memory import moved, restore, seed_for_sample, snapshot
+from .read_errors import Samples
+from .seeded_stream import PlacedStream, watch_worker
+from .worker_iterator import open_iterator
+from .worker_tensors import send_small_tensors_by_value
+
+
+class Place(NamedTuple):
+    """Where a micro-batch lies: what its samples' seeds are derived from."""
+
+    seed: int
+    epoch: int
+    start: int
+
+
+class PlacedIndices(list[Any]):
+    """The indices of one micro-batch, carrying their place through the worker queue."""
+
+    place: Place
+
+
+class PlacedIndex(NamedTuple):
+    """One index of a loader that does not collate, with its place."""
+
+    index: Any
+    place: Place
+
+
+class SeededDataset(StandIn, Dataset[Any]):
+    """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
+
+    torch's generator is seeded for each sample. Seeding those of ``random`` and numpy costs more than many
+    a sample: it begins when one was seen to draw from them, and the batch where that was is read again.
+    A dataset with ``__getitems__`` of its own is read by the micro-batch, as long as nothing is drawn.
+
+    Args:
+        workers: How many read it.
+        skips: A sample that cannot be read is left out.
+    """
+
+    def __init__(self, dataset: Any, workers: int = 0, skips: bool = False) -> None:
+        self.inner, self._skips = dataset, skips
+        # Where each worker is: what is left to see of one that was killed. And what was seen to be drawn.
+        self._at = multiprocessing.RawArray("q", workers) if workers else None
+        self._drawn: Any = multiprocessing.RawArray("b", 3) if workers else [False] * 3
+        self._plain = reads_plainly(dataset)
+        own = getattr(dataset, "__getitems__", None)
+        self._takes_batches = callable(own) and not isinstance(dataset, Subset)
+        self._epoch: int | None = None
+
+    def __getitem__(self, item: PlacedIndex) -> Any:
+        self._tell_worker(item.place.epoch)
+        seed_for_sample(derive(*item.place))
+        try:
+            return self.inner[item.index]
+        except Exception as error:
+            error.add_note(f"while reading dataset index {item.index}")
+            raise
+
+    def __getitems__(self, indices: PlacedIndices) -> Any:
+        place = indices.place
+        self._tell_worker(place.epoch)
+        # A collate function may draw: whatever is seeded for samples, it finds what the last one found.
+        seed_for_sample(derive(place.seed, place.epoch, place.start + len(indices) - 1))
+        if self._plain:
+            return self._read_samples(indices, place, NONE)
+        before = snapshot()
+        while True:
+            drawn = tuple(map(bool, self._drawn))
+            by_batch = self._takes_batches and not any(drawn) and not self._skips
+            seeded = NONE if by_batch else (True, drawn[1], drawn[2])
+            failed, found = None, None
+            try:
+                if by_batch:
+                    found = self._read_batch(indices, place.start)
+                else:
+                    found = self._read_samples(indices, place, seeded)
+            except Exception as error:
+                failed = error
+            of_batch = by_batch and found is not None and not isinstance(found, (list, tuple))
+            new = [m and not s for m, s in zip(moved(before, snapshot()), seeded, strict=True)]
+            if any(new) and not of_batch:
+                for kind, is_new in enumerate(new):
+                    self._drawn[kind] = is_new or drawn[kind]
+                restore(before)
+            elif failed is not None:
+                raise failed
+            else:
+                return found
+
+    def _read_batch(self, indices: list[Any], start: int) -> Any:
+        self._note(None if self._at is None else get_worker_info(), start)
+        try:
+            return self.inner.__getitems__(list(indices))
+        except Exception as error:
+            error.add_note(f"while reading dataset indices {listed(indices)}")
+            raise
+
+    def _read_samples(self, indices: list[Any], place: Place, seeded: Generators) -> list[Any]:
+        """Sample by sample, these generators seeded for each."""
+        inner, takes_batches, seeds = self.inner, self._takes_batches, any(seeded)
+        worker = None if self._at is None else get_worker_info()
+        seed_of = deriver(place.seed, place.epoch)
+        found = Samples()
+        for position, index in enumerate(indices, place.start):
+            if seeds:
+                seed_for_sample(seed_of(position), seeded)
+            if worker is not None:
+                self._note(worker, position)
+            try:
+                found.append(inner.__getitems__([index])[0] if takes_batches else inner[index])
+            except Exception as error:
+                if not self._skips:
+                    error.add_note(f"while reading dataset index {index}")
+                    raise
+                found.left_out.append((index, f"{type(error).__name__}: {error}"[:200]))
+        return found if self._skips else list(found)
+
+    def _note(self, worker: Any, position: int) -> None:
+        if worker is not None and self._at is not None:
+            self._at[worker.id] = position
+
+    def position_of(self, worker: int) -> int:
+        """Which position of the epoch's order a worker was last at."""
+        return 0 if self._at is None else int(self._at[worker])
+
+    def _tell_worker(self, epoch: int) -> None:
+        """A worker that lives on has a dataset of its own, which must hear of a new epoch too."""
+        if epoch == self._epoch:
+            return
+        self._epoch = epoch
+        set_epoch = getattr(self.inner, "set_epoch", None)
+        if callable(set_epoch) and get_worker_info() is not None:
+            set_epoch(epoch)
+
+
+class WorkerInit:
+    """Runs in each loader worker: leaves signals to the main process, shows user code its own dataset.
+
+    Small tensors go to the main process by value (``worker_tensors.py``).
+    """
+
+    def __init__(self, users: Callable[[int], None] | None) -> None:
+        self._users = users
+
+    def __call__(self, worker_id: int) -> None:
+        send_small_tensors_by_value()
+        for number in WATCHED:  # they often go to whole process groups, and mean the rank
+            signal.signal(number, signal.SIG_IGN)
+        info = get_worker_info()
+        dataset = None if info is None else info.dataset
+        if isinstance(dataset, StandIn):
+            object.__setattr__(info, "dataset", dataset.inner)  # it forbids plain assignment
+        watched = watch_worker(info) if isinstance(dataset, PlacedStream) else None
+        if self._users is None:
+            return
+        if watched is not None:
+            watched.initialising = True
+        self._users(worker_id)
+        if watched is not None:
+            watched.initialising = False
+
+
+class Source:
+    """Stands where the loader's batch sampler was: gives what the feed wants read next."""
+
+    def __init__(self) -> None:
+        self.make: Callable[[], Iterable[Any]] = tuple
+        self.length = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.make())
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def private_copy(loader: DataLoader[Any], signals: Signals) -> DataLoader[Any]:
+    """A shallow copy with workers and a generator of its own; the user's loader stays as it is.
+
+    ``vars(copy)`` is where more is replaced: DataLoader forbids assigning most of it after construction,
+    to keep users from half-changing one.
+
+    Args:
+        signals: Ends a wait for its workers.
+    """
+    duplicate = copy.copy(loader)
+    inside = vars(duplicate)
+    inside["generator"] = torch.Generator()
+    inside["_iterator"] = None
+    inside["in_order"] = True  # else the order is that of the fastest worker, another on each rank
+    if loader.num_workers:
+        inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
+        inside["_get_iterator"] = partial(open_iterator, weakref.ref(duplicate), signals)
+        if loader.multiprocessing_context is None and _forks_beside_threads():
+            from .worker_fork import CarefulFork
+
+            duplicate.multiprocessing_context = CarefulFork()
+    return duplicate
+
+
+def _forks_beside_threads() -> bool:
+    """Whether workers are forked while the threads of a process group may be inside Python."""
+    forks = sys.platform == "linux" and multiprocessing.get_start_method(allow_none=True) in (None, "fork")
+    return forks and sys.version_info < (3, 12) and torch.distributed.is_initialized()
+
+
+def reads_plainly(dataset: Any) -> bool:
+    """True for datasets that cannot draw: tensors, lists, and torch's subsets of them."""
+    kind = type(dataset)
+    if kind is Subset:
+        return reads_plainly(dataset.dataset)
+    if kind is ConcatDataset:
+        return all(reads_plainly(d) for d in dataset.datasets)
+    return kind in (TensorDataset, Tensor, list, tuple)
+
+
+def may_draw(loader: DataLoader[Any]) -> bool:
+    """Whether reading a batch can draw random numbers, in the dataset or in collating."""
+    plain_collate = loader.collate_fn in (default_collate, default_convert)
+    return not (plain_collate and reads_plainly(loader.dataset))

@@ -1,0 +1,127 @@
+"""Reads an IterableDataset so that each sample comes once, and its place alone decides what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+
+from ...errors import PacelineError
+from ..rng import derive
+from .dataset_proxy import StandIn
+from .generator_memory import seed_for_sample
+
+
+class PlacedStream(StandIn, IterableDataset[Any]):
+    """Stands where the user's dataset was, in this process or in each loader worker.
+
+    A dataset that asks which worker reads it shares itself out, and so may a ``worker_init_fn``. One that
+    does not would give each worker all of it: there each worker keeps the samples of its own batches
+    only, so that together they give the order of one.
+
+    Args:
+        sizes: The samples of each batch that is asked for.
+        workers: How many there are.
+    """
+
+    def __init__(self, dataset: Any, seed: int, sizes: Iterable[int], workers: int = 0) -> None:
+        self.inner, self.seed, self.sizes = dataset, seed, sizes
+        # Epoch, position, and whether each worker reads all: workers that live on see it change.
+        self._told = torch.zeros(3, dtype=torch.int64)
+        if workers:
+            self._told.share_memory_()
+
+    def begin(self, epoch: int, position: int) -> None:
+        """The next pass is of this epoch, and its first sample is that of ``position``."""
+        self._told[0], self._told[1] = epoch, position
+
+    @property
+    def read_by_each(self) -> bool:
+        """Whether each of several workers reads all of it; known behind the first batch."""
+        return bool(self._told[2])
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, position = self._told[:2].tolist()
+        start = position
+        info: Any = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.told.id, info.told.num_workers)
+        part: list[int] = []  # the worker, once the dataset has asked which one it is
+
+        def seed() -> None:
+            seed_for_sample(derive(self.seed, epoch, position, *part))
+
+        def asked() -> None:
+            if part:
+                return
+            if position > start:
+                raise PacelineError(
+                    f"{type(self.inner).__name__} asks which worker reads it behind its first sample only",
+                    fix="call get_worker_info() at the beginning of __iter__",
+                )
+            part.append(worker)
+            seed()
+
+        if workers > 1:
+            if info.asked:  # in an earlier epoch too: it may have kept its part
+                part.append(worker)
+            info.when_asked = asked
+        if info is not None:
+            set_epoch = getattr(self.inner, "set_epoch", None)
+            if callable(set_epoch):  # a worker that lives on has a dataset of its own
+                set_epoch(epoch)
+        seed()
+        samples = iter(self.inner)
+        mine = self._turns(worker, workers)
+        while True:
+            seed()
+            try:
+                sample = next(samples)
+            except StopIteration:
+                return
+            position += 1
+            if workers == 1 or part:
+                yield sample
+                continue
+            self._told[2] = 1
+            turn = next(mine, None)
+            if turn is None:  # behind the last batch that is asked for
+                return
+            if turn:
+                yield sample
+
+    def _turns(self, worker: int, workers: int) -> Iterator[bool]:
+        """For each sample, whether it is in a batch of this worker: batches go round."""
+        for batch, size in enumerate(self.sizes):
+            yield from repeat(batch % workers == worker, size)
+
+
+class WatchedInfo:
+    """What ``get_worker_info`` gives in a worker: knows whether somebody asked which of how many it is.
+
+    Attributes:
+        told: What torch says.
+        asked: Whether anybody has, in this worker's life.
+        initialising: While ``worker_init_fn`` runs, which gives a part through ``dataset``.
+        when_asked: Called whenever somebody does.
+    """
+
+    def __init__(self, told: Any) -> None:
+        self.told, self.asked, self.initialising = told, False, False
+        self.when_asked: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("id", "num_workers") or (name == "dataset" and self.initialising):
+            self.asked = True
+            self.when_asked()
+        return getattr(self.told, name)
+
+
+def watch_worker(info: Any) -> WatchedInfo:
+    """Let ``get_worker_info`` give a ``WatchedInfo`` from now on, in this worker."""
+    watched = WatchedInfo(info)
+    torch_worker._worker_info = watched  # type: ignore[assignment]
+    return watched

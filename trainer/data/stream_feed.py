@@ -1,0 +1,362 @@
+"""Steps of anything that can only be iterated: IterableDataset loaders, lists of batches, generators."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from ...errors import PacelineError
+from ..rng import derive, order_seed
+from ..utils.nested import checksum, count_samples
+from .batch_plan import BatchSizes, split
+from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
+from .generator_memory import seed_for_sample
+from .read_errors import name_sample
+from .seeded_loader import Source, private_copy
+from .seeded_stream import PlacedStream
+from .worker_iterator import end_workers
+
+
+class StreamFeed(Feed):
+    """Takes batches as they come and deals them out: micro-batch by micro-batch, rank by rank.
+
+    Every rank reads all of the data, so the samples of a step are the same on any number of ranks. Data
+    that each rank reads another part of (it shards itself) is found by its first batch: there a rank's
+    batches are its own, and what the others have left is asked in each step.
+
+    A loader over an IterableDataset can be asked for other batch sizes, so ``global_batch_size`` holds
+    there. Resuming uses the source's own ``state_dict`` where it has one, and reads forward elsewhere.
+    """
+
+    def __init__(self, source: Any, settings: FeedSettings) -> None:
+        super().__init__(settings)
+        self.data = self._source = source
+        self._ready = isinstance(source, (list, tuple))
+        self._loader = isinstance(source, DataLoader)
+        self._drop_last = bool(getattr(source, "drop_last", False))
+        self.micro_batches = settings.accumulate * settings.in_turn
+        self._in_step = self.micro_batches * settings.world  # batches, over all ranks
+        self._sizes: list[int] = []  # of those batches, where the loader can be asked for them
+        self._placed: PlacedStream | None = None
+        if self._loader:
+            self._source = self._copy(source)
+        else:
+            refuse_global_batch(settings, "the batches come ready made")
+        limit = settings.limit
+        if settings.limit_per_rank and isinstance(limit, int):
+            limit *= settings.world * settings.in_turn
+        try:
+            batches: int | None = limited(len(source), limit)
+        except (TypeError, NotImplementedError):
+            if isinstance(limit, float):
+                raise PacelineError(
+                    "a part of the data was asked for, but the data has no length",
+                    got=f"a limit of {limit}",
+                    fix="limit it by a count of batches (an int)",
+                ) from None
+            batches = limit
+        # len() is a forecast: workers' tails and a global batch make other batches than it counts.
+        self._batches = batches if self._ready or limit is not None else None
+        self._most_samples: int | None = None
+        if self._sizes and self._batches is not None:  # batches of another size than the loader's own
+            self._most_samples, self._batches = self._batches * source.batch_size, None
+        self.steps_per_epoch = self._forecast(batches)
+        self._restored: dict[str, Any] | None = None
+        self._handed_out = self._samples = 0
+        self._waiting: tuple[Any, int] | None = None  # read, and not handed out yet
+        self._last: Any = None  # a rank whose own part is at its end computes with this one
+        self._own_part = self._short = self._spent = False
+        self._said: set[str] = set()
+        self._beginning: Any = None
+        self._state: dict[str, Any] = {}
+        self._iterator: Any = None
+
+    def _forecast(self, batches: int | None) -> int | None:
+        if batches is None:
+            return None
+        pieces, size = batches, self._in_step
+        if self._sizes:
+            size = sum(self._sizes)
+            lengths = [self._most_samples] if self._most_samples is not None else []
+            with contextlib.suppress(TypeError, NotImplementedError):  # the loader alone may have a length
+                lengths.append(len(self.data.dataset))
+            if not lengths:
+                return None
+            pieces = min(lengths)
+        return pieces // size if self._drop_last else -(-pieces // size)
+
+    def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        duplicate = private_copy(loader, self.settings.signals)
+        wanted, size, world = self.settings.global_batch, loader.batch_size, self.settings.world
+        if size is None:
+            refuse_global_batch(self.settings, "the dataset makes the batches")
+        else:
+            self.step_size = wanted or size * self._in_step
+        if wanted is not None and size is not None:
+            in_turn = self.settings.in_turn
+            self.micro_batches = -(-wanted // (size * world * in_turn)) * in_turn
+            self._sizes = split(wanted, self.micro_batches * world)
+            if loader.num_workers > 1:  # which worker reads a sample must not depend on the ranks
+                self._sizes = [size] * (wanted // size) + [wanted % size] * (wanted % size > 0)
+            self._in_step = len(self._sizes)
+            vars(duplicate)["batch_sampler"] = Source()
+        if not hasattr(loader, "state_dict"):  # one that keeps a position of its own does all by itself
+            sizes = BatchSizes((size or 1,))
+            stream = PlacedStream(loader.dataset, self.settings.seed, sizes, loader.num_workers)
+            vars(duplicate)["dataset"] = self._placed = stream
+        return duplicate
+
+    def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
+        if self.settings.fixed_order:
+            epoch = 0
+        for owner in (self.data, getattr(self.data, "dataset", None)):
+            set_epoch = getattr(owner, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
+        self.ended = False
+        self._handed_out = self._samples = 0
+        alone = self._in_step == self.settings.world == 1
+        if self._ready and alone and self.settings.transfer is None:
+            return self._ready_steps(position)
+        return self._read_steps(epoch, position)
+
+    def _read_steps(self, epoch: int, position: int) -> Iterator[Step]:
+        restored, self._restored = self._restored, None
+        spent = bool(position and restored and restored.get("spent"))
+        if restored is not None:
+            self._state = restored
+            if not spent:
+                self._keeper().load_state_dict(restored["source"])
+            if position:
+                self._handed_out, self._samples = restored["batches"], restored["samples"]
+        elif self.settings.fixed_order and self._keeper() is not None:
+            self._rewind()
+        iterator = self._begin(epoch)
+        if self.settings.world > 1:
+            self._look(iterator, epoch)
+        if spent and restored is not None:
+            # This rank's part was at its end: its first batch only serves to compute with.
+            assert self._waiting is not None
+            self._last, self._waiting, self._spent = self._moved(self._waiting[0]), None, True
+            self._keeper().load_state_dict(restored["source"])  # where the next epoch begins
+        if position and restored is None:
+            self._pass_over(position, iterator, epoch)
+        upcoming = self._gather(iterator, epoch)
+        while self._is_step(upcoming):
+            # Read one step ahead, to know the epoch's last one; the source's state is that of before.
+            current, state = upcoming, self._state_now()
+            upcoming = self._gather(iterator, epoch)
+            self.ended = not self._is_step(upcoming)
+            self._state = self._state_now() if self.ended else state
+            yield current
+
+    def _is_step(self, gathered: Step) -> bool:
+        return bool(gathered[0]) and not (self._drop_last and self._short)
+
+    def _ready_steps(self, position: int) -> Iterator[Step]:
+        """Batches that are in memory and on the device: handed out with nothing done to them."""
+        passed = 0
+        last = (self._batches or 0) - 1
+        for number, batch in enumerate(islice(self._source, self._batches)):
+            size = count_samples(batch)
+            if passed < position:
+                passed += size
+                continue
+            self.ended = number == last
+            yield [batch], [size], size, size
+
+    def _rewind(self) -> None:
+        """Evaluation reads the same each time, though a pass before may have been broken off."""
+        if self._beginning is None:
+            self._beginning = copy.deepcopy(self._keeper().state_dict())
+        else:
+            self._keeper().load_state_dict(copy.deepcopy(self._beginning))
+
+    def _begin(self, epoch: int) -> Iterator[Any]:
+        """The source's own iteration; it begins at the first read, under that read's seed."""
+        self._waiting, self._last, self._spent = None, None, False
+        if self._loader:
+            self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
+        if self._sizes:
+            left = None if self._most_samples is None else self._most_samples - self._samples
+            sizes = BatchSizes(tuple(self._sizes), left)
+            self._source.batch_sampler.make = lambda: ([None] * size for size in sizes)
+            if self._placed is not None:
+                self._placed.sizes = sizes
+        if self._placed is not None:
+            self._placed.begin(epoch, self._samples)
+        return self._reads()
+
+    def _reads(self) -> Iterator[Any]:
+        self._iterator = iterator = iter(self._source)
+        try:
+            yield from iterator
+        except Exception as error:
+            name_sample(error, iterator, lambda worker: "in the midst of its part of the stream")
+            raise
+        finally:
+            end_workers(iterator, for_good=False)
+            if self._iterator is iterator:
+                self._iterator = None
+
+    def _look(self, iterator: Iterator[Any], epoch: int) -> None:
+        """See whether all ranks read the same, or each a part of its own.
+
+        Raises:
+            PacelineError: when there is no part for a rank, or parts cannot make up the global batch.
+        """
+        first = self._waiting = self._read_on(iterator, epoch)
+        found = self.settings.gather(None if first is None else checksum(first[0]))
+        self._own_part = any(other != found[0] for other in found)
+        if not self._own_part:
+            return
+        if None in found:
+            raise PacelineError(
+                "each rank reads a part of the data of its own, and there is none for some",
+                got=f"no batch on rank {found.index(None)}",
+                fix="make at least as many shards as ranks, or let all ranks read all of it: each takes "
+                "its own batches of it",
+            )
+        even = self.micro_batches * self.settings.world
+        if self._sizes and self._sizes != [self._sizes[0]] * even:
+            raise PacelineError(
+                "global_batch_size cannot be met: each rank reads a part of the data of its own, "
+                "and the parts would not be even",
+                got=f"global_batch_size={sum(self._sizes)} on {self.settings.world} ranks",
+                fix="a multiple of the ranks times the loader's batch_size",
+            )
+        self._say_once(
+            "each rank reads a part of the data of its own: their first batches differ (if they should "
+            "not, seed what the data draws)"
+        )
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self.settings.say(line)
+
+    def _next(self, iterator: Iterator[Any], epoch: int) -> tuple[Any, int] | None:
+        """The next batch and its samples, handed out; None at the end."""
+        found = self._waiting or self._read_on(iterator, epoch)
+        self._waiting = None
+        if found is not None:
+            self._handed_out += 1
+            self._samples += found[1]
+        return found
+
+    def _read_on(self, iterator: Iterator[Any], epoch: int) -> tuple[Any, int] | None:
+        if self._spent or self._handed_out == self._batches:
+            return None
+        try:
+            batch = self._read(iterator, self._isolate(epoch))
+        except StopIteration:
+            self._spent = True
+            return None
+        return batch, count_samples(batch)
+
+    def _gather(self, iterator: Iterator[Any], epoch: int) -> Step:
+        """This rank's micro-batches of a step, their sizes, and the samples of all ranks in it."""
+        if self._own_part:
+            return self._gather_own(iterator, epoch)
+        rank, world = self.settings.rank, self.settings.world
+        batches: list[Any] = []
+        sizes: list[int] = []
+        total = count = 0
+        first = None
+        while count < self._in_step and (found := self._next(iterator, epoch)):
+            batch, size = found
+            first = batch if not count else first
+            if count % world == rank:
+                batches.append(self._moved(batch))
+                sizes.append(size)
+            total, count = total + size, count + 1
+        self._short = count < self._in_step
+        if len(batches) < -(-count // world):  # a rank left without one computes with the first
+            batches.append(self._moved(first))
+            sizes.append(0)
+        return batches, sizes, total, total
+
+    def _gather_own(self, iterator: Iterator[Any], epoch: int) -> Step:
+        """The same of data each rank reads its own part of: the ranks tell each other what they have."""
+        batches: list[Any] = []
+        sizes: list[int] = []
+        while len(batches) < self.micro_batches and (found := self._next(iterator, epoch)):
+            batches.append(self._moved(found[0]))
+            sizes.append(found[1])
+        self._last = batches[-1] if batches else self._last
+        everyone = self.settings.gather((len(sizes), sum(sizes)))
+        missing = max(count for count, _ in everyone) - len(sizes)
+        self._short = any(count < self.micro_batches for count, _ in everyone)
+        total = sum(samples for _, samples in everyone)
+        return batches + [self._last] * missing, sizes + [0] * missing, total, total
+
+    def _isolate(self, epoch: int) -> Callable[[], None] | None:
+        if self._ready:
+            return None
+        seed = derive(self.settings.seed, epoch, self._handed_out)
+        return lambda: seed_for_sample(seed)
+
+    def _pass_over(self, position: int, iterator: Iterator[Any], epoch: int) -> None:
+        """Read forward, batch by batch: the steps before may have taken another number of them."""
+        done = 0
+        while done < position:
+            if self._own_part:
+                moved = self._gather(iterator, epoch)[3]
+            else:
+                found = self._next(iterator, epoch)
+                moved = 0 if found is None else found[1]
+            if not moved:
+                break
+            done += moved
+        if not self._ready:
+            self.settings.say(
+                f"the data keeps no position of its own: read {self._handed_out} batches forward"
+            )
+
+    def _keeper(self) -> Any:
+        """Who keeps a position that can be saved: the loader, or its dataset read in this process."""
+        dataset = getattr(self.data, "dataset", None)
+        here = getattr(self._source, "num_workers", 0) == 0
+        for owner in (self._source, dataset if here else None):
+            if hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict"):
+                return owner
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._state
+
+    def _state_now(self) -> dict[str, Any]:
+        self._tell_read_by_each()
+        keeper = self._keeper()
+        if keeper is None:
+            return {}
+        state = {
+            "source": keeper.state_dict(),
+            "batches": self._handed_out,
+            "samples": self._samples,
+        }
+        return state | ({"own_part": True, "spent": self._spent} if self._own_part else {})
+
+    def _tell_read_by_each(self) -> None:
+        if self._placed is not None and self._placed.read_by_each:
+            self._say_once(
+                f"{type(self._placed.inner).__name__} does not ask get_worker_info() for its part: each of "
+                f"{self._source.num_workers} workers reads all of it, and keeps the samples of its batches"
+            )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state and self._keeper() is not None:
+            self._restored = state
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"dataset": type(getattr(self.data, "dataset", self.data)).__name__}
+
+    def close(self) -> None:
+        if self._loader:
+            vars(self._source)["_iterator"] = None
+            end_workers(self._iterator)

@@ -1,0 +1,344 @@
+"""Any step of any run again, alone: its samples, its random draws, and no update.
+
+A checkpoint before the step is loaded, and the steps between are taken as they were. One device stands for
+all the ranks there were: it computes their micro-batches in turn, each with its rank's own generators.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import torch
+
+from ...callbacks import Callback, Checkpoint, Logger
+from ...errors import PacelineError
+from ...strategies import Single
+from ..checkpoint import format as files
+from ..checkpoint.integrity import verify
+from ..checkpoint.json_codec import decode
+from ..rng import derive, full_state, seed_everything, set_full_state, untouched
+from ..utils.nested import listed
+
+if TYPE_CHECKING:
+    from ..config.arguments import TrainerArguments
+    from ..module import TrainModule
+    from ..trainer import Trainer
+
+T = TypeVar("T")
+_VARIABLE = "PACELINE_REPLAY"
+_LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "PACELINE_JOB")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be replayed; the command line hands it to the script through the environment.
+
+    Args:
+        run: The run's folder.
+        step: Which step, from 1.
+        fit: Which ``fit`` of the script it was.
+        accelerator: Where to compute.
+        debug: Enter the debugger at the step.
+    """
+
+    run: str
+    step: int
+    fit: int = 1
+    accelerator: str = "auto"
+    debug: bool = False
+
+
+@dataclass
+class Replay:
+    """What a step came to.
+
+    Attributes:
+        losses: Of each micro-batch, in the order of ``samples``; under manual optimization those that were
+            gone backward from.
+        samples: The dataset indices in each micro-batch; rank by rank within each round of them.
+        gradient_norm: Of all gradients together, before clipping.
+    """
+
+    step: int
+    ranks: int = 1
+    losses: list[float] = field(default_factory=list)
+    samples: list[list[Any]] = field(default_factory=list)
+    gradient_norm: float = 0.0
+
+    def __str__(self) -> str:
+        lines = [f"step {self.step} again, without its update: gradient norm {self.gradient_norm:.6g}"]
+        for index, (loss, samples) in enumerate(zip_longest(self.losses, self.samples, fillvalue=())):
+            place = f"rank {index % self.ranks}, micro-batch {index // self.ranks}"
+            parts = [f"loss {loss:.6g}"] if loss != () else []
+            parts += [f"dataset indices {listed(samples)}"] if samples else []
+            lines.append(f"  {place}: " + ", ".join(parts))
+        return "\n".join(lines)
+
+
+def replay_line(run: Path, step: int) -> str:
+    """The command that runs a step again."""
+    return f"paceline replay {shlex.quote(str(run))} --step {step}"
+
+
+# -- from the command line ---------------------------------------------------------------------
+
+
+def run_again(run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
+    """Start the run's own command again, to replay one step.
+
+    Raises:
+        PacelineError: for a folder that is no run's, and for a command that cannot be started again.
+    """
+    try:
+        environment = json.loads((run / "env.json").read_text())
+        command, folder, fit = environment["program"], environment["folder"], environment["fit"]
+    except (OSError, KeyError, ValueError):
+        raise PacelineError(
+            "there is no run in this folder that can be replayed",
+            where=str(run),
+            fix="give the folder of a run, runs/<name>/<n>",
+        ) from None
+    if not command:
+        raise PacelineError(
+            "this run was started in a notebook or at a prompt, so its command is not known",
+            where=str(run),
+            fix=f"trainer.replay(module, dataloader, step={step}) there",
+        )
+    order = Order(str(run.resolve()), step, fit, accelerator, debug)
+    variables = {name: value for name, value in os.environ.items() if name not in _LAUNCHED}
+    os.chdir(folder)
+    sys.stdout.flush()
+    os.execve(
+        sys.executable,
+        [sys.executable, "-u", *command],
+        variables | {_VARIABLE: json.dumps(vars(order))},
+    )
+
+
+def ordered() -> Order | None:
+    """What the command line asked this process to replay."""
+    text = os.environ.get(_VARIABLE)
+    return Order(**json.loads(text)) if text else None
+
+
+# -- the trainer that does it ------------------------------------------------------------------
+
+
+def alone(given: dict[str, Any], accelerator: str) -> dict[str, Any]:
+    """A trainer's arguments, for one device and without a trace."""
+    callbacks = given.get("callbacks", ())
+    several = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+    kept = [c for c in several if not isinstance(c, (Checkpoint, Logger))]
+    changes: dict[str, Any] = {
+        "strategy": Single(),
+        "devices": 1,
+        "num_nodes": 1,
+        "accelerator": accelerator,
+    }
+    changes |= {"loggers": False, "checkpoint": False, "progress": False, "callbacks": kept}
+    return given | changes | {"max_restarts": 0, "timeouts": False, "max_time": None}
+
+
+def replay(
+    trainer: Trainer,
+    module: TrainModule,
+    fit: Callable[[Trainer, Path | None], Any],
+    order: Order,
+) -> Replay:
+    """Take the steps up to ``order.step``, and that one without its update.
+
+    Args:
+        fit: Calls ``fit`` of the trainer it is given, from the checkpoint it is given.
+
+    Raises:
+        PacelineError: when the run never came so far; and what the step itself raises.
+    """
+    run = Path(order.run)
+    source, world = _before(run, order.step)
+    if world > 1 and not module.automatic_optimization:
+        raise PacelineError(
+            "under manual optimization each rank steps by itself, which one device cannot do for several",
+            got=f"a run of {world} ranks",
+            fix="train on one device until the step fails there too, and replay that run",
+        )
+    twin = type(trainer)(**alone(_given(trainer.settings), order.accelerator))
+    ranks = _RanksInTurn(world, order)
+    ranks.attach(twin.strategy.environment, twin.strategy.precision)
+    twin.use(ranks)
+    twin.ranks_in_turn, twin.keeps_nothing = world, True
+    at_step = _AtStep(order, ranks)
+    twin.callbacks.append(at_step)
+    ranks.load(source, twin.settings.seed)
+    _tell(twin, order, source, world)
+    try:
+        fit(twin, source)
+    except _Reached:
+        return at_step.found
+    except Exception:
+        if order.debug:
+            import pdb
+
+            pdb.post_mortem(sys.exc_info()[2])
+        raise
+    raise PacelineError(
+        f"the run ends before step {order.step}",
+        where=order.run,
+        got=f"{twin.global_step} steps ({twin.stop_reason})",
+    )
+
+
+def _given(settings: TrainerArguments) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in type(settings).model_fields}
+
+
+def _tell(trainer: Trainer, order: Order, source: Path | None, world: int) -> None:
+    start = source.name if source is not None else "its beginning"
+    more = f", on one device for {world} ranks" if world > 1 else ""
+    trainer.say(f"replays step {order.step} of {order.run} from {start}{more}")
+
+
+def _before(run: Path, step: int) -> tuple[Path | None, int]:
+    """The newest whole checkpoint before a step, and how many ranks the run had."""
+    if step < 1 or not (run / "env.json").is_file():
+        raise PacelineError(
+            "there is no such step of a run",
+            got=f"step {step} of {run}",
+            allowed="steps from 1 on, of a folder runs/<name>/<n>",
+        )
+    for folder in reversed(files.finished(run / "checkpoints")):
+        if int(folder.name.removeprefix(files.STEP)) < step:
+            try:
+                return folder, int(verify(folder)["world"]["size"])
+            except files.CheckpointError:
+                continue
+    return None, int(json.loads((run / "env.json").read_text()).get("world", 1))
+
+
+class _Reached(Exception):
+    """The step was run, all but its update."""
+
+
+class _RanksInTurn(Single):
+    """One device that stands for several: each micro-batch draws from its own rank's generators."""
+
+    def __init__(self, world: int, order: Order) -> None:
+        super().__init__()
+        self.world, self.order = world, order
+        self.at_step = False
+        self.losses: list[float] = []
+        self._before: dict[int, Any] = {}
+        self._generators: list[Any] = [None] * world
+        self._calls, self._first_index = 0, 0
+
+    def load(self, source: Path | None, seed: int) -> None:
+        """The generators of all ranks but the first, which are the process' own."""
+        if source is not None:
+            state = decode(files.read_state(source))
+            self._generators = [one["rng"] for one in state["ranks"]]
+            self._first_index = state["counters"]["batch_idx"]
+            return
+        for rank in range(1, self.world):
+            with untouched(self.device):
+                seed_everything(derive(seed, rank))
+                self._generators[rank] = full_state(self.device)
+
+    def step_function(self, module: torch.nn.Module, name: str) -> Callable[..., Any]:
+        step = super().step_function(module, name)
+        if name != "training_step":
+            return step
+
+        def in_turn(batch: Any, *index: int) -> Any:
+            rank, round_ = self._calls % self.world, self._calls // self.world
+            self._calls += 1
+            if index and index[0] == 0:
+                self._first_index = 0
+            arguments = (batch, *(self._first_index + round_ for _ in index))
+            if rank == 0:
+                return self._take(step, arguments)
+            own = full_state(self.device)
+            set_full_state(self._generators[rank], self.device)
+            try:
+                return self._take(step, arguments)
+            finally:
+                self._generators[rank] = full_state(self.device)
+                set_full_state(own, self.device)
+
+        return in_turn
+
+    def _take(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if not self.at_step:
+            return step(*arguments)
+        batch = id(arguments[0])
+        if batch in self._before:  # once more, to see where it fails: with the same draws
+            set_full_state(self._before[batch], self.device)
+        else:
+            self._before[batch] = full_state(self.device)
+        if self.order.debug:
+            import pdb
+
+            output = pdb.Pdb().runcall(step, *arguments)
+        else:
+            output = step(*arguments)
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if self._automatic and isinstance(loss, torch.Tensor):
+            self.losses.append(loss.detach().item())
+        return output
+
+    def setup(self, module: torch.nn.Module, build_optimizers: Callable[[], T]) -> T:
+        self._automatic = bool(getattr(module, "automatic_optimization", True))
+        return super().setup(module, build_optimizers)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        if self.at_step and not self._automatic:
+            self.losses.append(loss.item())
+        super().backward(loss)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        self._first_index += self._calls // self.world
+        self._calls = 0
+        return super().step(optimizer)
+
+
+class _AtStep(Callback):
+    """Ends the replay at its step, before the update."""
+
+    def __init__(self, order: Order, ranks: _RanksInTurn) -> None:
+        self.order, self.ranks = order, ranks
+        self.found = Replay(order.step, ranks.world)
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        if trainer.global_step:
+            return
+        began = json.loads((Path(self.order.run) / "env.json").read_text()).get("weights")
+        if began is not None and began != trainer.first_weights:
+            raise PacelineError(
+                f"there is no checkpoint before step {self.order.step}, and the script now builds other "
+                "weights than those the run began with",
+                where=self.order.run,
+                fix="seed_everything(0) before the module is built makes them the same; "
+                'Checkpoint(every="100st") leaves a checkpoint to begin from',
+            )
+
+    def on_step_start(self, trainer: Trainer, batches: list[Any]) -> None:
+        if trainer.global_step + 1 != self.order.step:
+            return
+        self.ranks.at_step = True
+        self.found.samples = [trainer.feeds[0].samples_of(i) for i in range(len(batches))]
+        if trainer.guard is not None:
+            trainer.guard.most = 0  # it is shown, not left out
+
+    def on_before_optimizer_step(self, trainer: Trainer, optimizer: torch.optim.Optimizer) -> None:
+        if not self.ranks.at_step:
+            return
+        grads = [p.grad for p in trainer.module.parameters() if p.grad is not None]
+        self.found.losses = self.ranks.losses
+        self.found.gradient_norm = float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
+        raise _Reached

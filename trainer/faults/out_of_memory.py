@@ -1,0 +1,86 @@
+"""What to try when memory runs out, with the numbers of this run."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..checkpoint.format import shown_size
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left, on a device or on the host."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in str(error) or "out of memory" in str(error)
+    )
+
+
+def memory_notes(trainer: Session, training: bool) -> list[str]:
+    """What this run holds, and what would need less, most likely to help first.
+
+    Args:
+        training: It ran out in a step of training, not in an evaluation.
+    """
+    module, strategy = trainer.module, trainer.strategy
+    parameters = sum(p.numel() * p.element_size() for p in module.parameters())
+    gradients = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    moments = sum(
+        value.numel() * value.element_size()
+        for optimizer in trainer.optimization.optimizers
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
+    held = (
+        f"memory: parameters {shown_size(parameters)}, gradients {shown_size(gradients)}, optimizer "
+        f"{shown_size(moments)}; {_in_use(strategy.device)}"
+    )
+    return [held, "try: " + "; ".join(_ways(trainer, training))]
+
+
+def _in_use(device: torch.device) -> str:
+    if device.type == "cpu":
+        import psutil
+
+        used, whole = psutil.Process().memory_info().rss, psutil.virtual_memory().total
+        return f"the process {shown_size(used)} of {shown_size(whole)}"
+    with suppress(Exception):  # the device may be of no use any more
+        most = torch.accelerator.max_memory_allocated(device)
+        return f"at most {shown_size(most)} allocated on {device}"
+    return f"on {device}"
+
+
+def _ways(trainer: Session, training: bool) -> list[str]:
+    strategy, plan, ways = trainer.strategy, trainer.strategy.plan, []
+    if not training or not trainer.module.automatic_optimization:
+        ways.append("a smaller batch_size of this DataLoader")
+    elif plan.samples and plan.micro_batch is not None and plan.micro_batch > 1:
+        ways.append(
+            f"DataLoader(batch_size={plan.micro_batch // 2}) and "
+            f"Trainer(global_batch_size={plan.samples}), half at once in the same steps"
+        )
+    if training and not strategy.activation_checkpointing:
+        ways.append(f"strategy={type(strategy).__name__}(activation_checkpointing=True)")
+    if strategy.precision.compute_dtype == torch.float32:
+        ways.append('precision="bf16"')
+    if strategy.holds_less is not None:
+        ways.append(f"{strategy.holds_less}, which spreads the model over the ranks")
+    return ways
+
+
+def write_snapshot(trainer: Session) -> str | None:
+    """Write who holds a CUDA device's memory, for pytorch.org/memory_viz. Where it lies; else None."""
+    if trainer.strategy.device.type != "cuda" or trainer.folder is None:
+        return None
+    path = trainer.folder / f"memory-rank-{trainer.rank}.pickle"
+    with suppress(Exception):
+        torch.cuda.memory._dump_snapshot(str(path))
+        return str(path)
+    return None

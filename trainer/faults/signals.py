@@ -1,0 +1,179 @@
+"""Signals stop a run where its state is whole: at the end of a step, which all ranks agree on.
+
+The handler sets a flag. It is looked at behind every step and every batch of a validation, behind a save,
+and before step 1. On one device a read of data is given up: the batch it would have given is read again by
+the run that goes on. On several ranks the others are on their way into the step already, and need it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+from ...errors import mark_told
+from ...strategies.launch.job_notes import is_ended, is_supervised, note_stop
+
+T = TypeVar("T")
+WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_ONE_SIGNAL = 0.2
+_ONE_SIGNAL_TWICE = 1.0  # a batch system and the launcher both send it: that is one
+_CLOSED = b"\0"
+_END: Any = object()
+ASK_EVERY = 0.1
+"""Seconds that a read waits for workers until it asks whether to give up."""
+
+
+class StopWaiting(BaseException):
+    """Raised inside a read of data that is given up."""
+
+
+class Signals:
+    """What a read of data asks about signals, and is told where nobody listens for any."""
+
+    def uninterrupted(self, call: Callable[..., T], *args: Any) -> T:
+        """Call what takes locks, for which an end would wait. Only ``give_up`` raises inside."""
+        return call(*args)
+
+    def give_up(self) -> None:
+        """Raise ``StopWaiting`` where a signal wants the read under way given up."""
+
+
+class SignalStop(Signals):
+    """Turns the first signal into a wish to stop and the second into an immediate exit.
+
+    ``close`` puts everything back as it was. Python runs handlers in the main thread only: elsewhere
+    nothing is installed.
+
+    Args:
+        stop: Takes the reason and the signal's number; it may do no more than note them.
+        give_up_reads: Whether a read of data may be given up.
+    """
+
+    def __init__(self, stop: Callable[[str, int], None], give_up_reads: bool) -> None:
+        self._stop = stop
+        self._give_up_reads = give_up_reads
+        self._reading = self._held = False
+        self._before: dict[int, Any] = {}
+        self.received: int | None = None
+        self._main = threading.get_ident()
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in WATCHED:
+            self._before[number] = signal.signal(number, self._handle)
+        # The main thread runs no handler inside a collective; this thread hears of signals there too.
+        self._ears, self._mouth = os.pipe()
+        os.set_blocking(self._mouth, False)
+        self._other = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+        self._thread.start()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = number
+            self._stop(f"{signal.Signals(number).name} received", number)
+        earlier = self._before.get(number)
+        if callable(earlier) and earlier is not signal.default_int_handler:
+            earlier(number, frame)
+        if not self._held:
+            self.give_up()
+
+    def _listen(self) -> None:
+        first = None
+        one_signal = _ONE_SIGNAL_TWICE if is_supervised() else _ONE_SIGNAL
+        while (byte := os.read(self._ears, 1)) != _CLOSED:
+            if self._other != -1:
+                os.write(self._other, byte)
+            if byte[0] not in WATCHED:
+                continue
+            now = time.monotonic()
+            if first is None:
+                first = now
+                if is_ended():
+                    continue
+                # A write to the descriptor: print may be under way in the main thread.
+                os.write(2, b"\nstopping at the end of this step; a second signal ends at once\n")
+            elif now - first > one_signal:
+                end_at_once(128 + byte[0])
+
+    def interruptible(self, reads: Iterator[T]) -> Iterator[T]:
+        """What ``reads`` gives, until a signal comes while it is waited for."""
+        if not self._give_up_reads:
+            yield from reads
+            return
+        try:
+            while True:
+                self._reading = True
+                if self.received is not None:
+                    return
+                item = next(reads, _END)
+                self._reading = False
+                if item is _END:
+                    return
+                yield item
+        except StopWaiting:
+            pass
+        finally:
+            self._reading = False
+
+    def uninterrupted(self, call: Callable[..., T], *args: Any) -> T:
+        if threading.get_ident() != self._main:
+            return call(*args)
+        held, self._held = self._held, True
+        try:
+            return call(*args)
+        finally:
+            self._held = held
+
+    def give_up(self) -> None:
+        """In the main thread only; elsewhere it does nothing."""
+        if self._reading and self.received is not None and threading.get_ident() == self._main:
+            self._reading = False
+            raise StopWaiting
+
+    def close(self) -> None:
+        """Put the earlier handlers back."""
+        if not self._before:
+            return
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+        signal.set_wakeup_fd(self._other)
+        os.write(self._mouth, _CLOSED)
+        self._thread.join()
+        os.close(self._ears)
+        os.close(self._mouth)
+
+    def reraise(self, number: int | None, requeue: Sequence[str] = ()) -> None:
+        """After an orderly stop, end the process as the signal meant: nothing of the script runs on.
+
+        Args:
+            number: The signal that stopped the run, which may have come to another rank.
+            requeue: The command that puts this job back into the queue, for SIGUSR1.
+        """
+        if number is None:
+            return
+        if number == signal.SIGUSR1 and requeue:
+            subprocess.run(requeue, check=False)
+        if is_supervised():
+            note_stop(number)  # any other exit code is a failure to the agent
+            raise SystemExit(0)
+        if number == signal.SIGINT:
+            interrupt = KeyboardInterrupt()
+            mark_told(interrupt)
+            raise interrupt
+        raise SystemExit(128 + number)
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End this process and its loader workers, from any thread."""
+    for child in multiprocessing.active_children():
+        if child.daemon:  # a loader's workers, which would look for us a few seconds on
+            child.kill()
+    os._exit(code)

@@ -1,0 +1,1 @@
+"""The training loop, the evaluation loop, and what is set up around them."""

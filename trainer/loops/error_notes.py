@@ -1,0 +1,144 @@
+"""What we know about an error out of user code, added to it as notes; its type and traceback stay."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import PacelineError, mark_told, nearest
+from ...strategies.launch.job_notes import note_failure
+from ..debug.replay import replay_line
+from ..faults.crash_report import write_crash_report
+from ..faults.nan_trace import forward_line
+from ..faults.out_of_memory import is_out_of_memory, memory_notes, write_snapshot
+from ..utils.nested import describe, tensors_of
+from .evaluation_loop import EvaluationLoop
+from .training_loop import TrainLoop
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+_MISREAD = (ValueError, TypeError, AttributeError)
+_AS_TUPLE = r"to unpack|must be Tensor, not (str|dict)|got \((str|dict)|'(str|dict)' object|unhashable"
+_AS_ONE = r"to unpack|indices must|be Tensor, not (list|tuple)|got \((list|tuple)|'(list|tuple)' object"
+_FULL = "PACELINE_TRACEBACK=full shows every frame"
+
+
+def explain(error: BaseException, trainer: Session) -> None:
+    """Mark an error that ends a run; add notes: the step, the batch, a cure, how to see it again."""
+    mark_told(error)
+    note_failure(error)
+    if not isinstance(error, Exception):
+        return
+    frames = _frames_by_code(error)
+    step = frames.get(TrainLoop.step.__code__) or frames.get(TrainLoop.manual_step.__code__)
+    evaluation = frames.get(EvaluationLoop._read.__code__)
+    if isinstance(error, PacelineError):
+        pass  # it says what there is to say
+    elif is_out_of_memory(error):
+        error.add_note(f"in {trainer.place}" if evaluation is None else f"in {trainer.stage}")
+        for note in memory_notes(trainer, training=evaluation is None):
+            error.add_note(note)
+        snapshot = write_snapshot(trainer)
+        if snapshot is not None:
+            error.add_note(f"who holds the memory: {snapshot}, for pytorch.org/memory_viz")
+    elif evaluation is not None:
+        _explain_evaluation(error, evaluation)
+    elif step is not None:
+        _explain_step(error, step, frames)
+    report = None
+    if step is not None or not isinstance(error, PacelineError):
+        report = write_crash_report(trainer, error)
+        note = _FULL if report is None else f"every frame, stacks and settings: {report}"
+        if report is not None and step is not None:
+            note += f"; see it again: {replay_line(report.parent, trainer.global_step + 1)}"
+        error.add_note(note)
+
+
+def _frames_by_code(error: BaseException) -> dict[CodeType, FrameType]:
+    return {frame.f_code: frame for frame, _ in traceback.walk_tb(error.__traceback__)}
+
+
+def _explain_evaluation(error: Exception, frame: FrameType) -> None:
+    loop, batch = frame.f_locals["self"], frame.f_locals.get("batch")
+    if batch is not None:
+        place = f"{loop.stage}, batch {frame.f_locals['batch_idx']}"
+        _explain_batch(error, place, batch)
+
+
+def _explain_step(error: Exception, frame: FrameType, frames: dict[CodeType, FrameType]) -> None:
+    loop = frame.f_locals["self"]
+    batch = frame.f_locals.get("batch")
+    if batch is None and frame.f_locals.get("batches"):
+        batch = frame.f_locals["batches"][0]
+    code = getattr(type(loop.trainer.module).training_step, "__code__", None)
+    in_users_step = code in frames
+    if batch is None or not (in_users_step or "modified by an inplace" in str(error)):
+        error.add_note(f"in {loop.trainer.place}")
+        return
+    if "modified by an inplace operation" in str(error):
+        place = _saved_where(loop, batch) or "an operation of training_step"
+        error.add_note(
+            f"in {loop.trainer.place}: backward needs a tensor that was changed in place. "
+            f"It was saved at {place}."
+        )
+        error.add_note(
+            "fix: after that line, write x = x + y instead of x += y, x.add(y) instead of x.add_(y), "
+            "and leave inplace=True out of activations"
+        )
+        return
+    _explain_batch(error, loop.trainer.place, batch)
+
+
+def _explain_batch(error: Exception, place: str, batch: Any) -> None:
+    error.add_note(f"in {place}, on the batch {describe(batch)}")
+    cure = _cure(error, batch)
+    if cure:
+        error.add_note(f"fix: {cure}")
+
+
+def _cure(error: Exception, batch: Any) -> str | None:
+    text = str(error)
+    tensors = tensors_of(batch)
+    if isinstance(batch, Mapping):
+        key = _missed_key(error, batch)
+        if key is not None or (isinstance(error, _MISREAD) and re.search(_AS_TUPLE, text)):
+            key = next(iter(batch), "key") if key is None else key
+            return f"the batch is a dict: take its values by key, batch[{key!r}]"
+    if isinstance(batch, (tuple, list)) and isinstance(error, _MISREAD) and re.search(_AS_ONE, text):
+        kind = type(batch).__name__
+        return f"the batch is a {kind} of {len(batch)}: unpack it as {len(batch)} values"
+    if isinstance(error, RuntimeError) and re.search(r"dtype|Byte|type|Long|Double|Half", text):
+        small = [t for t in tensors if t.dtype == torch.uint8]
+        if small:
+            return "uint8 images go into a model as floats: images.float() / 255, in the dataset or here"
+        doubles = [t for t in tensors if t.dtype == torch.float64]
+        if doubles:
+            return "numpy's float64 came through: x.float() in the dataset, or precision='64'"
+        return "give the tensors of the batch the dtype the model takes, for instance labels.long()"
+    return None
+
+
+def _missed_key(error: Exception, batch: Mapping[Any, Any]) -> Any:
+    """The key that was meant, where the error is a look-up that may have been of the batch."""
+    wrong = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if wrong is None or wrong in batch:
+        return None
+    return next(iter(batch), None) if isinstance(wrong, int) else nearest(str(wrong), map(str, batch))
+
+
+def _saved_where(loop: TrainLoop, batch: Any) -> str | None:
+    """Run the failed step's forward and backward once more under anomaly detection: it knows the line."""
+    if loop.world > 1:  # the other ranks do not run it again
+        return None
+    with forward_line(check_nan=False) as found, suppress(Exception), torch.enable_grad():
+        output = loop.training_step(*(batch, 0)[: 2 if loop.takes_index else 1])
+        loss = output["loss"] if isinstance(output, Mapping) else output
+        loss.backward()  # the same error again
+    return found[0] if found else None

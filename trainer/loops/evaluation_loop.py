@@ -1,0 +1,128 @@
+"""Validation, test and prediction: one pass over the data, in eval mode, that leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import PacelineError
+from ...faultpoints import faultpoint
+from ..data.feed import Feed
+from ..metrics.store import MetricStore, metric_parts
+from ..rng import untouched
+from ..runtime.discard_effects import nothing_kept
+from .predictions import PredictionSink
+from .step_output import log_evaluation_output
+from .train_mode import evaluating
+from .training_loop import positional_arguments
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
+
+STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
+_HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
+PHASES = {"validate": "val", "test": "test", "predict": "predict"}
+
+
+class EvaluationLoop:
+    """Runs one of ``validate``, ``test`` and ``predict`` over one or several dataloaders.
+
+    Args:
+        feeds: By name; one unnamed feed has the name "".
+    """
+
+    def __init__(self, trainer: Trainer, stage: str, feeds: dict[str, Feed]) -> None:
+        self.trainer, self.stage, self.feeds = trainer, stage, feeds
+        self.store = MetricStore(PHASES[stage], trainer.say, trainer.strategy)
+        step = getattr(trainer.module, STEPS[stage])
+        self.step = trainer.strategy.step_function(trainer.module, STEPS[stage])
+        self.takes = min(positional_arguments(step), 3)
+        self.hook = f"on_{_HOOKS[stage]}"
+
+    def run(self, publish: Callable[[dict[str, float]], None], limit: int | None = None) -> bool:
+        """One pass. The end hooks see the reduced values; what they log is published behind them.
+
+        Returns:
+            False where a signal cut it short: nothing of it is kept.
+
+        Args:
+            publish: Takes reduced values by full name.
+            limit: Read at most so many batches of each dataloader (the sanity pass).
+        """
+        with self._trace_free():
+            objects = metric_parts(self.trainer.module).values()
+            counts = [(part, getattr(part, "_update_count", 0)) for part in objects]
+            self._read_all(self._log, limit)
+            faultpoint(f"{self.stage}.end")
+            if self.trainer.interrupted:
+                self.store.discard(part for part, n in counts if getattr(part, "_update_count", 0) != n)
+                return False
+            publish(self.store.close_epoch())
+            for hook in self.trainer.hooks[f"{self.hook}_end"]:
+                hook(self.trainer)
+                publish(self.store.close_epoch())
+        return True
+
+    def _log(self, output: Any, size: int) -> None:
+        if size:
+            log_evaluation_output(output, self.store)
+
+    def predict(self, sink: PredictionSink) -> Any:
+        """One pass; what ``sink`` makes of the outputs."""
+        with self._trace_free():
+            self._read_all(sink.take, None)
+            self.trainer.hooks.call(f"{self.hook}_end", self.trainer)
+        return sink.close()
+
+    @contextmanager
+    def _trace_free(self) -> Iterator[None]:
+        trainer = self.trainer
+        with (
+            trainer.watchdog.during("validation"),
+            trainer.strategy.evaluation(trainer.module),
+            evaluating(trainer.module),
+            torch.no_grad(),
+            untouched(trainer.strategy.device),
+            trainer.logging_to(self.store),
+        ):
+            yield
+
+    def _read_all(self, keep: Callable[[Any, int], None], limit: int | None) -> None:
+        faultpoint(f"{self.stage}.start")
+        self.trainer.hooks.call(f"{self.hook}_start", self.trainer)
+        for number, (name, feed) in enumerate(self.feeds.items()):
+            self.store.set_loader(name)
+            self._read(feed, number, keep, limit)
+            if self.trainer.interrupted:
+                break
+        self.store.set_loader("")
+        self.store.weight = 1
+
+    def _read(self, feed: Feed, number: int, keep: Callable[[Any, int], None], limit: int | None) -> None:
+        trainer, step_end = self.trainer, self.trainer.hooks[f"{self.hook}_step_end"]
+        batch_idx = -1
+        for batch_idx, (batches, sizes, _, _) in enumerate(trainer.signals.interruptible(feed.steps(0))):
+            faultpoint(f"{self.stage}.batch")
+            if batch_idx == limit or trainer.pass_boundary():
+                break
+            batch = batches[0]
+            self.store.weight = sizes[0]
+            if not sizes[0]:  # the other ranks have samples left, and may need this one to compute
+                with nothing_kept(trainer, self.store):
+                    self.step(*(batch, batch_idx, number)[: self.takes])
+                keep(None, 0)
+                continue
+            output = self.step(*(batch, batch_idx, number)[: self.takes])
+            keep(output, sizes[0])
+            for hook in step_end:
+                hook(trainer, output, batch, batch_idx)
+        if batch_idx < 0 and not trainer.interrupted:
+            raise PacelineError(
+                f"the data to {self.stage} with gave no batch",
+                got=str(feed.fingerprint()),
+                fix="see that it is not empty; a generator is used up after one pass: give a list or a "
+                "DataLoader",
+            )

@@ -1,0 +1,196 @@
+"""Reads what ``configure_optimizers`` returned, and holds optimizers and schedulers for the loop."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from ...callbacks.monitor import monitor_name
+from ...errors import PacelineError, nearest
+from ...strategies.base import parameters_of
+
+_ALLOWED = (
+    "an optimizer, a list of them, (optimizer, scheduler), ([optimizers], [schedulers]) or "
+    '{"optimizer": ..., "lr_scheduler": scheduler or {"scheduler": ..., "interval": ..., ...}}'
+)
+_SCHEDULER_KEYS = ("scheduler", "interval", "frequency", "monitor")
+
+
+@dataclass
+class Schedule:
+    """A scheduler and when it steps: every ``frequency`` epochs or optimizer steps."""
+
+    scheduler: Any
+    interval: str = "epoch"
+    frequency: int = 1
+    monitor: str | None = None
+
+
+@dataclass
+class Optimization:
+    """The optimizers and schedules of a run."""
+
+    optimizers: list[Optimizer] = field(default_factory=list)
+    schedules: list[Schedule] = field(default_factory=list)
+
+    def optimizer_of(self, schedule: Schedule) -> int | None:
+        """Which optimizer a schedule sets the rate of; None where it does not say."""
+        its = getattr(schedule.scheduler, "optimizer", None)
+        return next((index for index, one in enumerate(self.optimizers) if one is its), None)
+
+    def of_interval(self, interval: str) -> list[Schedule]:
+        """The schedules that step per ``"epoch"`` or per ``"step"``."""
+        return [s for s in self.schedules if s.interval == interval]
+
+    def learning_rates(self) -> dict[str, float]:
+        """``lr/AdamW``, or ``lr/AdamW-0/group-1`` where there are several; plain floats."""
+        rates: dict[str, float] = {}
+        for number, optimizer in enumerate(self.optimizers):
+            name = type(optimizer).__name__
+            if len(self.optimizers) > 1:
+                name += f"-{number}"
+            groups = optimizer.param_groups
+            for index, group in enumerate(groups):
+                key = f"lr/{name}/group-{index}" if len(groups) > 1 else f"lr/{name}"
+                rates[key] = float(group["lr"])
+        return rates
+
+
+def read_configuration(module: nn.Module, configured: Any, automatic: bool) -> Optimization:
+    """Check and sort what ``configure_optimizers`` returned.
+
+    Raises:
+        PacelineError: for another shape, for trainable parameters no optimizer holds, and for several
+            optimizers under automatic optimization.
+    """
+    optimizers, schedules = _sorted_out(configured)
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise _wrong(f"{type(optimizer).__name__} is no torch.optim.Optimizer", configured)
+    _check_coverage(module, optimizers)
+    if automatic:
+        _check_automatic(optimizers)
+    return Optimization(optimizers, [_read_schedule(s, optimizers) for s in schedules])
+
+
+def _wrong(what: str, configured: Any) -> PacelineError:
+    return PacelineError(f"configure_optimizers: {what}", got=_brief(configured), allowed=_ALLOWED)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k!r}: {_brief(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(_brief(v) for v in value) + ")"
+    return "None" if value is None else type(value).__name__
+
+
+def _sorted_out(configured: Any) -> tuple[list[Any], list[Any]]:
+    if isinstance(configured, Optimizer):
+        return [configured], []
+    if isinstance(configured, Mapping):
+        if "optimizer" not in configured:
+            raise _wrong("the mapping has no 'optimizer'", configured)
+        unknown = set(configured) - {"optimizer", "lr_scheduler"}
+        if unknown:
+            raise _wrong(f"unknown keys {sorted(unknown)}", configured)
+        schedule = configured.get("lr_scheduler")
+        return [configured["optimizer"]], [] if schedule is None else [schedule]
+    if not isinstance(configured, Sequence) or isinstance(configured, str) or not configured:
+        raise _wrong("nothing to train with was returned", configured)
+    if all(isinstance(item, Mapping) for item in configured):
+        parts = [_sorted_out(item) for item in configured]
+        return [o for part in parts for o in part[0]], [s for part in parts for s in part[1]]
+    if len(configured) == 2 and isinstance(configured[0], (list, tuple)):
+        return list(configured[0]), list(configured[1])
+    if len(configured) == 2 and not isinstance(configured[1], Optimizer):
+        return [configured[0]], [configured[1]]
+    return list(configured), []
+
+
+def _read_schedule(given: Any, optimizers: list[Optimizer]) -> Schedule:
+    if not isinstance(given, Mapping):
+        given = {"scheduler": given}
+    unknown = [key for key in given if key not in _SCHEDULER_KEYS]
+    if unknown:
+        raise PacelineError(
+            f"configure_optimizers: lr_scheduler has no key {unknown[0]!r}",
+            allowed=", ".join(_SCHEDULER_KEYS),
+            meant=nearest(str(unknown[0]), _SCHEDULER_KEYS),
+        )
+    if "scheduler" not in given:
+        raise _wrong("lr_scheduler has no 'scheduler'", given)
+    schedule = Schedule(**given)
+    if not (hasattr(schedule.scheduler, "step") and hasattr(schedule.scheduler, "state_dict")):
+        raise _wrong(f"{type(schedule.scheduler).__name__} is no scheduler", given)
+    if schedule.interval not in ("epoch", "step"):
+        raise PacelineError(
+            "configure_optimizers: interval is not known",
+            got=schedule.interval,
+            allowed="'epoch', 'step'",
+        )
+    if not isinstance(schedule.frequency, int) or schedule.frequency < 1:
+        raise PacelineError(
+            "configure_optimizers: frequency counts epochs or steps",
+            got=schedule.frequency,
+            allowed="a whole number from 1 on",
+        )
+    drives = getattr(schedule.scheduler, "optimizer", None)
+    if isinstance(schedule.scheduler, LRScheduler) and not any(drives is o for o in optimizers):
+        raise _wrong("a scheduler drives an optimizer that was not returned", given)
+    if isinstance(schedule.scheduler, ReduceLROnPlateau) and schedule.monitor is None:
+        raise PacelineError(
+            "configure_optimizers: ReduceLROnPlateau watches a value, but none is named",
+            fix='{"scheduler": scheduler, "monitor": "val/loss"}',
+        )
+    if schedule.monitor is not None:
+        schedule.monitor = monitor_name(schedule.monitor)
+    return schedule
+
+
+def _check_coverage(module: nn.Module, optimizers: list[Optimizer]) -> None:
+    held = {id(p) for optimizer in optimizers for p in parameters_of(optimizer)}
+    missing = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in held]
+    if not missing:
+        _check_foreign(module, held)
+        return
+    shown = ", ".join(missing[:6]) + (f" and {len(missing) - 6} more" if len(missing) > 6 else "")
+    total = sum(1 for p in module.parameters() if p.requires_grad)
+    raise PacelineError(
+        f"configure_optimizers: {len(missing)} of {total} trainable parameters are in no optimizer "
+        "and would never change",
+        got=f"without an optimizer: {shown}",
+        fix="pass self.parameters() to the optimizer, or freeze them with requires_grad_(False)",
+    )
+
+
+def _check_foreign(module: nn.Module, held: set[int]) -> None:
+    foreign = held - {id(p) for p in module.parameters()}
+    if foreign:
+        raise PacelineError(
+            "configure_optimizers: an optimizer holds parameters that are not the module's",
+            got=f"{len(foreign)} of them",
+            fix="assign what holds them to self in __init__",
+        )
+
+
+def _check_automatic(optimizers: list[Optimizer]) -> None:
+    if len(optimizers) > 1:
+        raise PacelineError(
+            "several optimizers need manual optimization",
+            got=f"{len(optimizers)} optimizers and automatic_optimization = True",
+            fix="set self.automatic_optimization = False and call self.manual_backward(loss) and "
+            "optimizer.step() in training_step",
+        )
+    closure = inspect.signature(optimizers[0].step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise PacelineError(
+            f"{type(optimizers[0]).__name__} evaluates the loss itself, through a closure",
+            fix="set self.automatic_optimization = False and call optimizer.step(closure) yourself",
+        )

@@ -1,0 +1,101 @@
+"""Reads what a user's step returned: a loss, perhaps its weight, perhaps values to log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ...errors import PacelineError
+from ..metrics.store import MetricStore
+from ..utils.nested import describe
+
+_RETURN = "a Tensor, or a mapping with 'loss' (and optionally 'weight' and values to log)"
+
+
+def read_training_output(output: Any, weight: Any, store: MetricStore, where: str) -> tuple[Tensor, Any]:
+    """The loss to go backward from and the weight that was returned with it, else ``weight``.
+
+    Values beside them in a mapping are logged.
+
+    Raises:
+        PacelineError: for an output without a loss, or one that cannot be trained on.
+    """
+    if isinstance(output, Tensor):
+        loss = output
+    elif isinstance(output, Mapping):
+        if "loss" not in output:
+            raise PacelineError(
+                "training_step returned a mapping without 'loss'",
+                where=where,
+                got=f"keys {list(output)}",
+                allowed=_RETURN,
+                fix="name the value to train on 'loss'",
+            )
+        loss, weight = output["loss"], output.get("weight", weight)
+        log_rest(output, store, weight)
+    elif isinstance(output, (int, float)):
+        raise _bad_loss(output, where)
+    else:
+        raise PacelineError(
+            "training_step returned no loss",
+            where=where,
+            got="None" if output is None else describe(output),
+            allowed=_RETURN,
+            fix="return loss (or set automatic_optimization = False to do backward and step yourself)",
+        )
+    if not isinstance(loss, Tensor) or not loss.requires_grad or loss.numel() != 1:
+        raise _bad_loss(loss, where)
+    return loss, weight
+
+
+def log_rest(output: Mapping[str, Any], store: MetricStore, weight: Any) -> None:
+    """Log what a returned mapping holds beside ``loss`` and ``weight``."""
+    for name, value in output.items():
+        if name not in ("loss", "weight"):
+            _log_returned(name, value, weight, store)
+
+
+def _log_returned(name: str, value: Any, weight: Any, store: MetricStore) -> None:
+    try:
+        store.log(name, value, weight=weight)
+    except PacelineError as error:
+        step = {"train": "training_step", "val": "validation_step"}.get(store.phase, "test_step")
+        raise PacelineError(f"{error}\n  where: {name!r} in the mapping that {step} returned") from None
+
+
+def log_evaluation_output(output: Any, store: MetricStore) -> None:
+    """Log what a validation or test step returned: a Tensor is ``loss``, a mapping its values."""
+    if isinstance(output, Mapping):
+        weight = output.get("weight")
+        for name, value in output.items():
+            if name != "weight":
+                _log_returned(name, value, weight, store)
+    elif isinstance(output, Tensor):
+        store.log("loss", output)
+
+
+def _bad_loss(loss: Any, where: str) -> PacelineError:
+    if not isinstance(loss, Tensor):
+        return PacelineError(
+            "training_step returned a loss that is no tensor",
+            where=where,
+            got=f"{loss!r} ({type(loss).__name__})"[:120],
+            allowed=_RETURN,
+            fix="return the loss as it was computed, without .item() or float()",
+        )
+    if loss.numel() != 1:
+        return PacelineError(
+            "training_step returned a loss of more than one number",
+            where=where,
+            got=describe(loss),
+            allowed="a tensor of one element",
+            fix="take its mean: loss.mean(), or reduction='mean' in the loss function",
+        )
+    return PacelineError(
+        "training_step returned a loss that no gradient can flow from",
+        where=where,
+        got="a detached tensor (requires_grad is False)",
+        fix="leave out .detach(), .item() and torch.no_grad() between the model and the loss",
+    )

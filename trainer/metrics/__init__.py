@@ -1,0 +1,1 @@
+"""Logged values: accumulated per rank, reduced over all ranks, passed to the loggers."""

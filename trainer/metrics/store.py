@@ -1,0 +1,337 @@
+"""Logged values: kept where they are, reduced exactly, copied to the host once per log point.
+
+A value on the CPU is read at once, which costs nothing. A value on an accelerator is kept with its weight
+and read with all others in one copy when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...callbacks.monitor import full_name
+from ...errors import PacelineError, nearest
+from ...strategies import Strategy
+from ..utils.nested import describe
+from .accumulator import Sums, Value
+
+REDUCTIONS = ("mean", "sum", "min", "max")
+_MOST_PENDING = 1024
+
+
+class MetricStore:
+    """What was logged and not yet reduced. One store serves one phase of a run.
+
+    Attributes:
+        phase: ``train``, ``val`` or ``test``: what a name without "/" belongs to.
+        weight: The samples in the batch under way: the weight of a value that names none.
+        loader_name: The dataloader under way, where there are several; part of every name.
+        objects: torchmetrics objects logged in this epoch, by full name.
+        shown: Full names asked for on the progress bar.
+    """
+
+    def __init__(self, phase: str, say: Callable[[str], None], strategy: Strategy | None = None) -> None:
+        self.phase = phase
+        several = strategy is not None and strategy.environment.world > 1
+        self._strategy = strategy if several else None
+        self._agreed: list[tuple[str, str]] = []
+        self.weight: float = 1
+        self.loader_name = ""
+        self.shown: dict[str, None] = {}
+        self._say = say
+        self._values: dict[str, Value] = {}
+        self.objects: dict[str, Any] = {}
+        self._of_objects: dict[str, float] = {}  # computed at the end of a dataloader, not yet told
+        self._known: dict[str, Value] = {}
+        self._waiting: list[Value] = []
+        self._nan_told: set[str] = set()
+        self._pending = 0
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        weight: float | Tensor | None = None,
+        reduce: str = "mean",
+    ) -> None:
+        """Take one contribution.
+
+        Raises:
+            PacelineError: for a value that is not one number, and for an unknown ``reduce``.
+        """
+        known = self._known.get(name)
+        if known is None or known.reduce != reduce or (prog_bar and not known.shown):
+            if isinstance(value, Mapping) or hasattr(value, "compute"):
+                self._keep_object(name, value, prog_bar)
+                return
+            known = self._open(name, reduce, prog_bar)
+        weight = self.weight if weight is None else weight
+        if type(value) is not float:
+            if not isinstance(value, Tensor):
+                value = _number(name, value)
+            elif value.is_cpu:
+                try:
+                    value = value.item()
+                except RuntimeError:
+                    raise _not_a_number(name, value) from None
+                if type(value) is complex:
+                    raise _not_a_number(name, value)
+            else:
+                self._keep_pending(name, known, value, weight)
+                return
+        if value != value:
+            self._tell_nan(name)
+        known.add(value, weight if type(weight) is int else float(weight))
+
+    def value(self, name: str) -> Value:
+        """The mean kept under ``name``, for the loop to add to without a look-up."""
+        return self._open(name, "mean", False)
+
+    def _open(self, name: str, reduce: str, prog_bar: bool) -> Value:
+        if reduce not in REDUCTIONS:
+            raise PacelineError(
+                f"log({name!r}): there is no reduction {reduce!r}",
+                got=f"reduce={reduce!r}",
+                allowed=", ".join(REDUCTIONS),
+                meant=nearest(str(reduce), REDUCTIONS),
+            )
+        if not isinstance(name, str):
+            raise PacelineError(
+                "log: the name of a value is a string",
+                got=describe(name),
+                fix="self.log(name, value): the name comes first",
+            )
+        full = self._full(name)
+        found = self._values.get(full)
+        if found is not None and found.reduce != reduce:
+            raise PacelineError(
+                f"log({name!r}): the same name is logged with two reductions",
+                got=f"{reduce!r}, and {found.reduce!r} before",
+                fix="give one of them another name",
+            )
+        value = self._known[name] = self._values.setdefault(full, Value(reduce))
+        value.shown = value.shown or prog_bar
+        if prog_bar:
+            self.shown[full] = None
+        return value
+
+    def _full(self, name: str) -> str:
+        full = full_name(name, self.phase)
+        if not self.loader_name:
+            return full
+        phase, _, rest = full.partition("/")
+        return f"{phase}/{self.loader_name}/{rest}"
+
+    def set_loader(self, name: str) -> None:
+        """Names logged from now on belong to this one of several dataloaders.
+
+        Objects logged for the one before are computed and reset: they may serve this one too.
+        """
+        if self.loader_name:
+            self._compute_objects()
+        self.loader_name = name
+        self._known.clear()
+
+    def _keep_object(self, name: str, value: Any, prog_bar: bool) -> None:
+        if isinstance(value, Mapping) and not hasattr(value, "compute"):
+            raise PacelineError(
+                f"log({name!r}): a mapping is not one number",
+                got=f"a mapping with keys {list(value)[:6]}",
+                fix="self.log_dict(mapping)",
+            )
+        full = self._full(name)
+        self.objects[full] = value
+        if prog_bar:
+            self.shown[full] = None
+
+    def _keep_pending(self, name: str, known: Value, value: Tensor, weight: float | Tensor) -> None:
+        if value.numel() != 1 or value.is_complex():
+            raise _not_a_number(name, value)
+        if not known.pending:
+            self._waiting.append(known)
+        known.pending.append((value.detach(), weight))
+        self._pending += 1
+        if self._pending >= _MOST_PENDING:  # a long evaluation must not grow
+            self._fold()
+
+    def _tell_nan(self, name: str) -> None:
+        if name not in self._nan_told:
+            self._nan_told.add(name)
+            self._say(f"log({name!r}): the value is nan")
+
+    def _fold(self) -> None:
+        """Bring all waiting device values to the host in one copy."""
+        pairs = [(known, pair) for known in self._waiting for pair in known.pending]
+        if not pairs:
+            return
+        device = pairs[0][1][0].device
+        wide = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
+        numbers = [t.to(device, wide).reshape(()) for _, p in pairs for t in p if isinstance(t, Tensor)]
+        host = iter(torch.stack(numbers).tolist())
+        for known, (_, weight) in pairs:
+            number = next(host)
+            known.add(number, next(host) if isinstance(weight, Tensor) else weight)
+        for known in self._waiting:
+            known.pending.clear()
+        self._waiting.clear()
+        self._pending = 0
+
+    def close_window(self) -> dict[str, float]:
+        """The values since the last call, by full name."""
+        return self._results("window", keep=True)
+
+    def close_epoch(self) -> dict[str, float]:
+        """The epoch's values, torchmetrics objects computed and reset; the window is closed too."""
+        self._fold()
+        for value in self._values.values():
+            value.epoch.take(value.window)
+            value.window.clear()
+        result = self._results("epoch")
+        self._compute_objects()
+        result |= self._of_objects
+        self._of_objects.clear()
+        return result
+
+    def discard(self, objects: Iterable[Any]) -> None:
+        """Forget what came in; these torchmetrics objects begin anew, as do those that were logged."""
+        self._fold()
+        for value in self._values.values():
+            value.window.clear()
+            value.epoch.clear()
+        for metric in (*self.objects.values(), *objects):
+            metric.reset()
+        self.objects.clear()
+        self._of_objects.clear()
+
+    def _compute_objects(self) -> None:
+        names = sorted(self.objects)  # in one order on all ranks: each may communicate
+        self._compare_objects(names)
+        for name in names:
+            self._of_objects |= _computed(name, self.objects[name])
+        for metric in self.objects.values():  # behind them all: one may have two names
+            metric.reset()
+        self.objects.clear()
+
+    def _compare_objects(self, names: list[str]) -> None:
+        if self._strategy is None:
+            return
+        everyone = self._strategy.gather(names)
+        for rank, theirs in enumerate(everyone):
+            missing = sorted(set().union(*everyone) - set(theirs))
+            if missing:
+                raise PacelineError(
+                    f"log({missing[0]!r}): a torchmetrics object was logged on some ranks, "
+                    f"and not on rank {rank}",
+                    fix="log it in every step, whatever the batch: its states are merged over all ranks",
+                )
+
+    def take_window(self) -> dict[str, float]:
+        """The values since the last call, out of the window and not part of the epoch."""
+        return self._results("window")
+
+    def peek_window(self) -> dict[str, float]:
+        """The values since the last call, left in the window."""
+        return self._found(self._merged("window"))
+
+    def _results(self, part: str, keep: bool = False) -> dict[str, float]:
+        """The merged values of a part, which begins anew; ``keep`` adds it to the epoch."""
+        found = self._found(self._merged(part))
+        for value in self._values.values():
+            if keep:
+                value.epoch.take(value.window)
+            getattr(value, part).clear()
+        return found
+
+    @staticmethod
+    def _found(merged: dict[str, Sums]) -> dict[str, float]:
+        return {name: found for name, sums in merged.items() if (found := sums.result()) is not None}
+
+    def _merged(self, part: str) -> dict[str, Sums]:
+        """The sums of a part over all ranks: one collective, once all know the same names."""
+        self._fold()
+        mine: dict[str, Sums] = {name: getattr(value, part) for name, value in self._values.items()}
+        if self._strategy is None:
+            return mine
+        everyone = self._gathered(mine)
+        merged = {name: Sums(reduce) for name, reduce in self._agreed}
+        for rows in everyone:
+            for sums, (total, weight, count) in zip(merged.values(), rows, strict=True):
+                sums.take(Sums(sums.reduce, total, weight, int(count)))
+        return merged
+
+    def _gathered(self, mine: dict[str, Sums]) -> list[list[list[float]]]:
+        """Total, weight and count of each agreed name, of every rank."""
+        assert self._strategy is not None
+        while True:
+            new = [name for name in mine if name not in {n for n, _ in self._agreed}]
+            rows = [mine.get(name) or Sums(reduce) for name, reduce in self._agreed]
+            numbers = [float(bool(new)), *(n for s in rows for n in (s.total, s.weight, s.count))]
+            everyone = self._strategy.gather(torch.tensor(numbers, dtype=torch.float64))
+            if not any(found[0] for found in everyone):
+                return [found[1:].view(-1, 3).tolist() for found in everyone]
+            told = self._strategy.gather([(name, mine[name].reduce) for name in new])
+            self._agreed += dict.fromkeys(pair for pairs in told for pair in pairs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Sums of the window and the epoch under way over all ranks, as plain data."""
+        windows, epochs = self._merged("window"), self._merged("epoch")
+        return {name: [sums.plain(), epochs[name].plain()] for name, sums in windows.items()}
+
+    def own_state(self) -> dict[str, Any]:
+        """The same, of this rank alone."""
+        self._fold()
+        return {name: [v.window.plain(), v.epoch.plain()] for name, v in self._values.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``own_state`` gave; or, on one rank, what ``state_dict`` did."""
+        for name, (window, epoch) in state.items():
+            value = self._values.setdefault(name, Value(window[0]))
+            value.window, value.epoch = Sums(*window), Sums(*epoch)
+
+
+def metric_parts(module: nn.Module) -> dict[str, Any]:
+    """The torchmetrics objects in a module, by path; a collection's members, not the collection."""
+    return {path: part for path, part in module.named_modules() if _is_metric(part)}
+
+
+def _is_metric(part: Any) -> bool:
+    """A collection has a state too, but only of its members."""
+    return isinstance(getattr(part, "metric_state", None), Mapping) and hasattr(part, "_defaults")
+
+
+def _computed(name: str, metric: Any) -> dict[str, float]:
+    result = metric.compute()
+    if isinstance(result, Mapping):
+        prefix = name.rpartition("/")[0]
+        return {f"{prefix}/{key}": float(value) for key, value in result.items()}
+    if isinstance(result, Tensor) and result.numel() != 1:
+        raise _not_a_number(name, result)
+    return {name: float(result)}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise _not_a_number(name, value) from None
+
+
+def _not_a_number(name: str, value: Any) -> PacelineError:
+    if isinstance(value, Tensor) or hasattr(value, "shape"):
+        got = f"a tensor of shape {tuple(value.shape)}"
+        return PacelineError(
+            f"log({name!r}): only single numbers can be logged",
+            got=got,
+            fix=f"self.log({name!r}, value.mean()), or one name per element",
+        )
+    return PacelineError(
+        f"log({name!r}): only single numbers can be logged",
+        got=f"{value!r} ({type(value).__name__})"[:200],
+        allowed="a number, a tensor of one element, a torchmetrics object",
+    )

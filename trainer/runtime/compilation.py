@@ -1,0 +1,124 @@
+"""torch.compile for the time of a run: in place, so that no name in the module or a checkpoint changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import PacelineError
+from ...strategies import find_units
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+BLOCKS = "blocks"
+_PYTHON = ("log", "log_dict", "print", "manual_backward")
+
+
+class Compilation:
+    """What of a module is compiled, and how long that took.
+
+    Each part compiles at its first call: the module itself where it has a ``forward``, and the parts that a
+    step calls directly; or each of the blocks that repeat, which share what one of them compiled to.
+
+    Args:
+        setting: True, a mode of torch.compile, ``"blocks"``, or a mapping of torch.compile's arguments
+            (with ``"blocks": True`` for blocks).
+        say: Takes lines for the log.
+
+    Raises:
+        PacelineError: for ``"blocks"`` of a module without repeated blocks.
+    """
+
+    def __init__(self, module: nn.Module, setting: Any, say: Callable[[str], None]) -> None:
+        from torch._dynamo import callback
+
+        options, blocks = read_setting(setting)
+        parts = find_units(module) if blocks else list(_called_parts(module))
+        if not parts:
+            raise PacelineError(
+                "compile found no repeated blocks in the module"
+                if blocks
+                else "compile found no part to compile",
+                got=f"{type(module).__name__}, compile={setting!r}",
+                fix="def shard_units(self): return self.blocks" if blocks else "assign the layers to self",
+            )
+        self._say, self._module = say, module
+        self._callbacks = callback.callback_handler
+        self._parts = [part for part in parts if part._compiled_call_impl is None]  # the user's own stay
+        for part in self._parts:
+            part.compile(**options)
+        for name in _PYTHON:  # traced, they would be compiled anew whenever a counter moves
+            method = getattr(module, name, None)
+            if callable(method):
+                vars(module)[name] = torch.compiler.disable(method)
+        self._begun = self._seconds = 0.0
+        self._count = 0
+        self._callbacks.register_start_callback(self._begin)
+        self._callbacks.register_end_callback(self._end)
+
+    def _begin(self, about: Any) -> None:
+        self._begun = time.perf_counter()
+
+    def _end(self, about: Any) -> None:
+        self._seconds += time.perf_counter() - self._begun
+        self._count += 1
+
+    def report(self, place: str) -> None:
+        """Tell what was compiled since the last time."""
+        if self._count:
+            graphs = f"{self._count} graph{'s' if self._count > 1 else ''}"
+            self._say(f"{place}: compiled {graphs} in {self._seconds:.1f} s")
+            self._count, self._seconds = 0, 0.0
+
+    def undo(self) -> None:
+        """Leave the module as it was."""
+        for part in self._parts:
+            vars(part).pop("_compiled_call_impl")
+        for name in _PYTHON:
+            vars(self._module).pop(name, None)
+        self._callbacks.remove_start_callback(self._begin)
+        self._callbacks.remove_end_callback(self._end)
+
+
+def uncompiled(compilation: Compilation | None) -> AbstractContextManager[Any]:
+    """What is to run as it is written: compiled code does not see hooks that come later."""
+    if compilation is None:
+        return nullcontext()
+    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return eager
+
+
+def read_setting(setting: Any) -> tuple[dict[str, Any], bool]:
+    """The arguments of torch.compile, and whether blocks are compiled.
+
+    Raises:
+        ValueError: for a setting of another kind.
+    """
+    if setting is True:
+        return {}, False
+    if setting == BLOCKS:
+        return {}, True
+    if isinstance(setting, str) and setting in MODES:
+        return {"mode": setting}, False
+    if isinstance(setting, Mapping) and setting:
+        options = dict(setting)
+        blocks = options.pop(BLOCKS, False)
+        known = ("fullgraph", "dynamic", "backend", "mode", "options")
+        if isinstance(blocks, bool) and all(name in known for name in options):
+            return options, blocks
+    raise ValueError(setting)
+
+
+def _called_parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The module, if it can be called, and the outermost parts of it that can."""
+    if type(module).forward is not nn.Module.forward:
+        yield module
+    for child in module.children():
+        if type(child).forward is nn.Module.forward:  # a list or a dict of modules
+            yield from _called_parts(child)
+        elif any(True for _ in child.parameters()):
+            yield child

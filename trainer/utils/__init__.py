@@ -1,0 +1,1 @@
+"""Small functions on nested batches and text, which know nothing of a run."""
