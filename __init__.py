@@ -5,10 +5,11 @@ The same numbers on one device or many, at the speed of the loop you would have 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from .version import __version__
 
 __all__ = [
     "DataModule",
@@ -47,6 +48,8 @@ def __getattr__(name: str) -> Any:
     # Loaded at first use, so that the command line answers --help without torch.
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    if name == "Trainer" and "PACELINE_REPLAY" in os.environ:  # see trainer/debug/replay.py
+        return import_module(".trainer.debug.replay_script", __name__).ReplayTrainer
     return getattr(import_module(_HOMES[name], __name__), name)
 
 

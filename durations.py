@@ -61,6 +61,23 @@ class Duration:
         return f"{float(self.amount):g}{self.unit}"
 
 
+@dataclass(frozen=True, slots=True)
+class StepPosition:
+    """Where a run is after an optimizer step.
+
+    Args:
+        global_step: Steps done over the whole run, this one included.
+        epoch: The epoch (from 0) this step belongs to.
+        step_in_epoch: Steps done in that epoch.
+        epoch_ended: Whether this step was the epoch's last.
+    """
+
+    global_step: int
+    epoch: int
+    step_in_epoch: int
+    epoch_ended: bool = False
+
+
 class Cadence:
     """Says, step by step, whether something that happens ``every`` so often is due.
 
@@ -75,7 +92,7 @@ class Cadence:
     def __init__(self, every: Duration, steps_per_epoch: int | None) -> None:
         self.every = every
         self.steps_per_epoch = steps_per_epoch
-        self.last_seconds = 0.0
+        self._last_seconds = 0.0
         self._whole = every.amount.denominator == 1
         self._amount = int(every.amount) if self._whole else 0
         if every.unit == "ep" and not self._whole and steps_per_epoch is None:
@@ -84,42 +101,45 @@ class Cadence:
                 fix='count in steps ("500st") or time ("10min") instead',
             )
 
-    def due(
-        self, global_step: int, epoch: int, step: int, epoch_ended: bool, clock: Callable[[], float]
-    ) -> bool:
+    def restart(self, seconds: float) -> None:
+        """Count time from here; steps and epochs have their own places.
+
+        Args:
+            seconds: Of training so far.
+        """
+        self._last_seconds = seconds
+
+    def due(self, at: StepPosition, clock: Callable[[], float]) -> bool:
         """True once for each occurrence, asked after each optimizer step.
 
         Args:
-            global_step: Steps done, this one included.
-            epoch: The epoch (from 0) this step belongs to.
-            step: Steps done in that epoch.
-            epoch_ended: Whether this step was the epoch's last.
-            clock: Tells the seconds of training so far; asked only where time counts.
+            at: Where the run is.
+            clock: Gives the seconds of training so far; asked only where time counts.
         """
         if self.every.unit == "st":
-            return global_step % self._amount == 0
+            return at.global_step % self._amount == 0
         if self.every.unit == "s":
             seconds = clock()
-            if seconds - self.last_seconds < self.every.amount:
+            if seconds - self._last_seconds < self.every.amount:
                 return False
-            self.last_seconds = seconds
+            self._last_seconds = seconds
             return True
         if self._whole:
-            return epoch_ended and (epoch + 1) % self._amount == 0
-        return self._fraction_due(epoch, step, epoch_ended)
+            return at.epoch_ended and (at.epoch + 1) % self._amount == 0
+        return self._fraction_due(at)
 
     def next_step(self, global_step: int, epoch: int) -> float:
-        """The earliest step behind ``global_step`` that may be due; infinite: only an epoch's end may."""
+        """The earliest step after ``global_step`` that may be due; infinite: only an epoch's end may."""
         if self.every.unit == "st":
             return (global_step // self._amount + 1) * self._amount
         if self.every.unit == "ep" and self._whole:
             return math.inf
         return global_step + 1
 
-    def _fraction_due(self, epoch: int, step: int, epoch_ended: bool) -> bool:
-        # An epoch may turn out longer or shorter than was told; only its real end is a whole one.
+    def _fraction_due(self, at: StepPosition) -> bool:
+        # An epoch may turn out longer or shorter than forecast; only its real end is a whole one.
         length = self.steps_per_epoch or 1
-        in_epoch = length if epoch_ended else min(step, length - 1)
-        now = (epoch + Fraction(in_epoch, length)) / self.every.amount
-        before = (epoch + Fraction(min(step - 1, length - 1), length)) / self.every.amount
+        in_epoch = length if at.epoch_ended else min(at.step_in_epoch, length - 1)
+        now = (at.epoch + Fraction(in_epoch, length)) / self.every.amount
+        before = (at.epoch + Fraction(min(at.step_in_epoch - 1, length - 1), length)) / self.every.amount
         return now // 1 > before // 1

@@ -108,7 +108,7 @@ class Measures(Callback):
                 shutil.rmtree(self.folder / f"background-{number}")
 
     def bare(self, trainer: Trainer) -> None:
-        module, optimizer = trainer.module, trainer.optimization.optimizers[0]
+        module, optimizer = trainer.module, trainer.optimizers[0]
         names = {p: name for name, p in module.named_parameters()}
         weights = {name: p.detach() for p, name in names.items()}
         moments = {f"{names[p]}.{k}": v for p, state in optimizer.state.items() for k, v in state.items()}

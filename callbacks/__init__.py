@@ -1,4 +1,4 @@
-"""Who watches a run: one class per file."""
+"""Built-in callbacks, one class per file, and what a callback may use of the trainer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .replica_check import ReplicaCheck
 from .stragglers import Stragglers
 from .summary import ModelSummary
 from .tensorboard import TensorBoard
+from .trainer_view import TrainerView
 
 __all__ = [
     "Callback",
@@ -28,4 +29,5 @@ __all__ = [
     "ReplicaCheck",
     "Stragglers",
     "TensorBoard",
+    "TrainerView",
 ]

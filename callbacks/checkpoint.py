@@ -11,8 +11,7 @@ from .base import Callback
 from .monitor import Monitor, refuse_unknown
 
 if TYPE_CHECKING:
-    from ..trainer.checkpoint.writer import Save
-    from ..trainer.trainer import Trainer
+    from .trainer_view import CheckpointWriter, Save, TrainerView
 
 _ALLOWED = "every, monitor, mode, keep, weights_only, background, on_save_error, name"
 
@@ -103,17 +102,17 @@ class Checkpoint(Callback):
         """The full name of the value that is watched."""
         return self._monitor.name if self._monitor else None
 
-    def on_setup(self, trainer: Trainer, stage: str) -> None:
+    def on_setup(self, trainer: TrainerView, stage: str) -> None:
         if stage == "fit":  # a new run has its own; a resumed one gets its state back after this
             self.best_score, self._best, self._saved = None, None, []
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: TrainerView) -> None:
         self._forget_missing(trainer)
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
-        self._cadence.last_seconds = trainer.agreed_clock()
+        self._cadence.restart(trainer.seconds())
         self._improved, self._under_way, self._before = False, None, self.state_dict()
 
-    def _forget_missing(self, trainer: Trainer) -> None:
+    def _forget_missing(self, trainer: TrainerView) -> None:
         """A run that began from another run's checkpoint keeps a best of its own."""
         if trainer.folder is None:
             return
@@ -123,15 +122,15 @@ class Checkpoint(Callback):
         if self._best is not None and self._best not in present:
             self.best_score, self._best = None, None
 
-    def on_validation_end(self, trainer: Trainer) -> None:
-        if trainer.validation_counts and (self.monitor or "").startswith("val/"):
+    def on_validation_end(self, trainer: TrainerView) -> None:
+        if trainer.is_fit_validation and (self.monitor or "").startswith("val/"):
             self._judge(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer) -> None:
+    def on_train_epoch_end(self, trainer: TrainerView) -> None:
         if self.monitor is not None and not self.monitor.startswith("val/"):
             self._judge(trainer)
 
-    def on_step_boundary(self, trainer: Trainer) -> None:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
         assert self._cadence is not None
         if self._under_way is not None and self._under_way.error is not None:
             self._tell_early(trainer)
@@ -143,7 +142,7 @@ class Checkpoint(Callback):
             if not self.background:
                 self._settle(trainer)
 
-    def on_fit_end(self, trainer: Trainer) -> None:
+    def on_fit_end(self, trainer: TrainerView) -> None:
         failed = [self._outcome()]
         if trainer.global_step or trainer.interrupted:
             self._save(trainer)
@@ -151,7 +150,7 @@ class Checkpoint(Callback):
             if error is not None:
                 self._tell(trainer, error)
 
-    def _judge(self, trainer: Trainer) -> None:
+    def _judge(self, trainer: TrainerView) -> None:
         """Before anything is saved, so that every checkpoint knows of every verdict."""
         assert self._monitor is not None
         self._settle(trainer)  # a best that could not be written is none
@@ -159,28 +158,25 @@ class Checkpoint(Callback):
         if self._monitor.better(value, self.best_score):
             self.best_score, self._best, self._improved = value, self._name_at(trainer), True
 
-    def _name_at(self, trainer: Trainer) -> str:
+    def _name_at(self, trainer: TrainerView) -> str:
         return f"{'weights' if self.weights_only else 'step'}-{trainer.global_step:08d}"
 
     # -- saving --------------------------------------------------------------------------------
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: TrainerView) -> None:
         """Start a save. What it makes superfluous is deleted when it is there, not before."""
         if trainer.folder is None:
             return
         name = self._name_at(trainer)
-        folder = trainer.folder / "checkpoints" / name
         if name not in self._saved:
             self._saved.append(name)
-        again, trainer.redone_step = trainer.redone_step == trainer.global_step, -1
-        save = (None if again else trainer.writer.find(folder)) or trainer.start_checkpoint(
-            folder, weights_only=self.weights_only, background=self.background, replace=again
-        )
-        save.then(self._upkeep(trainer, name))
+        checkpoints = trainer.checkpoints
+        save = checkpoints.save(name, weights_only=self.weights_only, background=self.background)
+        save.then(self._upkeep(trainer, checkpoints, name))
         self._under_way = save
 
-    def _upkeep(self, trainer: Trainer, name: str) -> Callable[[], None]:
-        """What is to be done when this one is there: pointers, and the deletion of superfluous ones."""
+    def _upkeep(self, trainer: TrainerView, checkpoints: CheckpointWriter, name: str) -> Callable[[], None]:
+        """What is to be done when this one is committed: pointers, and the deletion of superfluous ones."""
         old = [] if self.keep is None else self._saved[: -self.keep]
         dropped = [saved for saved in old if saved != self._best]
         self._saved = [saved for saved in self._saved if saved not in dropped]
@@ -189,14 +185,14 @@ class Checkpoint(Callback):
         pointers = {} if self.weights_only else {"latest": name}
         if self._best is not None:
             pointers[self._best_pointer(trainer)] = self._best
-        return lambda: trainer.keep_checkpoints(pointers, dropped)
+        return lambda: checkpoints.update(pointers, dropped)
 
-    def catch_up(self, trainer: Trainer) -> None:
-        """Behind a resume, do what a crash behind the save came before."""
+    def catch_up(self, trainer: TrainerView, checkpoints: CheckpointWriter) -> None:
+        """After a resume, do what a crash right after the save prevented."""
         self._forget_missing(trainer)
         name = self._name_at(trainer)
         if name in self._saved:
-            self._upkeep(trainer, name)()
+            self._upkeep(trainer, checkpoints, name)()
 
     def _outcome(self) -> Exception | None:
         """Wait for the save under way. One that failed never was: neither saved nor the best."""
@@ -212,19 +208,19 @@ class Checkpoint(Callback):
             self._saved = list(self._before["saved"])
         return save.error
 
-    def _settle(self, trainer: Trainer) -> None:
+    def _settle(self, trainer: TrainerView) -> None:
         failed = self._outcome()
         if failed is not None:
             self._tell(trainer, failed)
 
-    def _tell(self, trainer: Trainer, error: Exception) -> None:
+    def _tell(self, trainer: TrainerView, error: Exception) -> None:
         if self.on_save_error == "raise" and not isinstance(error, TornCopyError):
             raise error
         if self._told is not error:
-            trainer.say(f"warning: {' '.join(str(error).split())}")
+            trainer.log_line(f"warning: {' '.join(str(error).split())}")
         self._told = error
 
-    def _tell_early(self, trainer: Trainer) -> None:
+    def _tell_early(self, trainer: TrainerView) -> None:
         """A save failed in the background: ranks may see it at different steps, so they agree to stop."""
         assert self._under_way is not None
         error = self._under_way.error
@@ -233,11 +229,11 @@ class Checkpoint(Callback):
         elif error is not None:
             self._tell(trainer, error)
 
-    def _best_pointer(self, trainer: Trainer) -> str:
+    def _best_pointer(self, trainer: TrainerView) -> str:
         monitoring = [c for c in trainer.callbacks if isinstance(c, Checkpoint) and c.monitor]
         return "best" if monitoring[0] is self else f"best-{self.name}"
 
-    def _others(self, trainer: Trainer) -> set[str | None]:
+    def _others(self, trainer: TrainerView) -> set[str | None]:
         """What other callbacks of this class hold on to."""
         return {
             name

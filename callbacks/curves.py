@@ -10,7 +10,7 @@ from .base import Callback
 from .jsonl import read_rows
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .trainer_view import TrainerView
 
 _PANELS = ("loss", "metrics", "learning rate", "samples/s")
 
@@ -25,7 +25,7 @@ class Curves(Callback):
     def __init__(self, dpi: int = 120) -> None:
         self.dpi = dpi
 
-    def on_teardown(self, trainer: Trainer, stage: str) -> None:
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         if stage == "fit" and trainer.folder is not None and trainer.is_global_zero:
             rows = trainer.folder / "metrics.jsonl"
             if rows.exists() and rows.stat().st_size:

@@ -10,7 +10,7 @@ from .base import Callback
 from .monitor import Monitor, refuse_unknown
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .trainer_view import TrainerView
 
 
 class EarlyStopping(Callback):
@@ -65,23 +65,23 @@ class EarlyStopping(Callback):
         """The full name of the value that is watched."""
         return self._monitor.name
 
-    def on_setup(self, trainer: Trainer, stage: str) -> None:
+    def on_setup(self, trainer: TrainerView, stage: str) -> None:
         if stage == "fit":  # a resumed run gets its state back after this
             self.best, self.wait = None, 0
 
-    def on_load_checkpoint(self, trainer: Trainer, state: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: TrainerView, state: dict[str, Any]) -> None:
         if self.wait >= self.patience:
             trainer.stop(f"early stopping: {self.monitor} got no better before the checkpoint")
 
-    def on_validation_end(self, trainer: Trainer) -> None:
-        if self.monitor.startswith("val/") and trainer.validation_counts:
+    def on_validation_end(self, trainer: TrainerView) -> None:
+        if self.monitor.startswith("val/") and trainer.is_fit_validation:
             self._look(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer) -> None:
+    def on_train_epoch_end(self, trainer: TrainerView) -> None:
         if not self.monitor.startswith("val/"):
             self._look(trainer)
 
-    def _look(self, trainer: Trainer) -> None:
+    def _look(self, trainer: TrainerView) -> None:
         value = trainer.require_metric(self.monitor, "EarlyStopping")
         if self.check_finite and not math.isfinite(value):
             trainer.stop(f"early stopping: {self.monitor} is {value}")

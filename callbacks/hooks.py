@@ -11,7 +11,7 @@ from ..errors import PacelineError, nearest
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from ..trainer.trainer import Trainer
+    from .trainer_view import TrainerView
 
 
 class Hooks:
@@ -21,73 +21,73 @@ class Hooks:
     ``stage`` is ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
     """
 
-    def on_setup(self, trainer: Trainer, stage: str) -> None:
+    def on_setup(self, trainer: TrainerView, stage: str) -> None:
         """First of all, before data and optimizers are built."""
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: TrainerView) -> None:
         """Everything is built and restored; nothing has run."""
 
-    def on_train_epoch_start(self, trainer: Trainer) -> None:
+    def on_train_epoch_start(self, trainer: TrainerView) -> None:
         """Before the first step of an epoch (or of what is left of it after a resume)."""
 
-    def on_step_start(self, trainer: Trainer, batches: list[Any]) -> None:
+    def on_step_start(self, trainer: TrainerView, batches: list[Any]) -> None:
         """Before an optimizer step; ``batches`` are its micro-batches, on the device."""
 
-    def on_before_optimizer_step(self, trainer: Trainer, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: TrainerView, optimizer: Optimizer) -> None:
         """Gradients are reduced and unscaled, not yet clipped."""
 
-    def on_step_end(self, trainer: Trainer, outputs: list[Any]) -> None:
+    def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         """After the update; ``global_step`` already counts it. ``outputs``: one per micro-batch."""
 
-    def on_validation_start(self, trainer: Trainer) -> None:
+    def on_validation_start(self, trainer: TrainerView) -> None:
         """Before a validation, the module already in eval mode."""
 
-    def on_validation_step_end(self, trainer: Trainer, output: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_step_end(self, trainer: TrainerView, output: Any, batch: Any, batch_idx: int) -> None:
         """After each validation batch."""
 
-    def on_validation_end(self, trainer: Trainer) -> None:
+    def on_validation_end(self, trainer: TrainerView) -> None:
         """After a validation; its values are in ``trainer.metrics``."""
 
-    def on_test_start(self, trainer: Trainer) -> None:
+    def on_test_start(self, trainer: TrainerView) -> None:
         """Before a test."""
 
-    def on_test_step_end(self, trainer: Trainer, output: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_step_end(self, trainer: TrainerView, output: Any, batch: Any, batch_idx: int) -> None:
         """After each test batch."""
 
-    def on_test_end(self, trainer: Trainer) -> None:
+    def on_test_end(self, trainer: TrainerView) -> None:
         """After a test; its values are in ``trainer.metrics``."""
 
-    def on_predict_start(self, trainer: Trainer) -> None:
+    def on_predict_start(self, trainer: TrainerView) -> None:
         """Before a prediction."""
 
-    def on_predict_step_end(self, trainer: Trainer, output: Any, batch: Any, batch_idx: int) -> None:
+    def on_predict_step_end(self, trainer: TrainerView, output: Any, batch: Any, batch_idx: int) -> None:
         """After each prediction batch."""
 
-    def on_predict_end(self, trainer: Trainer) -> None:
+    def on_predict_end(self, trainer: TrainerView) -> None:
         """After a prediction."""
 
-    def on_train_epoch_end(self, trainer: Trainer) -> None:
+    def on_train_epoch_end(self, trainer: TrainerView) -> None:
         """After an epoch's last step and the validation that belongs to it."""
 
-    def on_step_boundary(self, trainer: Trainer) -> None:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
         """A step and all that followed it (validation, epoch end, schedules) are finished.
 
         The state is whole here: this is where checkpoints are written.
         """
 
-    def on_fit_end(self, trainer: Trainer) -> None:
+    def on_fit_end(self, trainer: TrainerView) -> None:
         """At a normal end and at a stop that was asked for."""
 
-    def on_save_checkpoint(self, trainer: Trainer, state: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: TrainerView, state: dict[str, Any]) -> None:
         """Add plain data to ``state``; it comes back in ``on_load_checkpoint``."""
 
-    def on_load_checkpoint(self, trainer: Trainer, state: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: TrainerView, state: dict[str, Any]) -> None:
         """``state`` as ``on_save_checkpoint`` left it."""
 
-    def on_exception(self, trainer: Trainer, error: BaseException) -> None:
+    def on_exception(self, trainer: TrainerView, error: BaseException) -> None:
         """Once, when an error ends the run."""
 
-    def on_teardown(self, trainer: Trainer, stage: str) -> None:
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         """Always, last of all: release what you hold."""
 
 

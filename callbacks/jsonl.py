@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 from .logger import Logger
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .trainer_view import TrainerView
 
 
 class JSONLogger(Logger):
@@ -26,7 +26,7 @@ class JSONLogger(Logger):
         self._file: IO[str] | None = None
         self._bytes = 0
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: TrainerView) -> None:
         if trainer.folder is None or not trainer.is_global_zero:
             return
         path = trainer.folder / "metrics.jsonl"
@@ -63,7 +63,7 @@ class JSONLogger(Logger):
             if self._bytes > self._most * 3 / 4:
                 self._most = 2 * self._bytes
 
-    def on_teardown(self, trainer: Trainer, stage: str) -> None:
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

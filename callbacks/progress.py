@@ -13,7 +13,7 @@ import torch
 from .base import Callback
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .trainer_view import TrainerView
 
 _BAR_EVERY = 0.1
 _LINE_EVERY = 10.0
@@ -34,13 +34,13 @@ class Progress(Callback):
         self._next = 0.0
         self._begun = (0.0, 0, 0)
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: TrainerView) -> None:
         now = time.perf_counter()
-        self._begun = (now, trainer.global_step, trainer.state.samples)
+        self._begun = (now, trainer.global_step, trainer.samples)
         self._draws = sys.stdout.isatty() and trainer.is_global_zero
         self._next = now if self._draws else now + self.every
 
-    def on_step_end(self, trainer: Trainer, outputs: list[Any]) -> None:
+    def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         now = time.perf_counter()
         if now < self._next:
             return
@@ -49,31 +49,31 @@ class Progress(Callback):
             self._draw(trainer, now)
         elif trainer.is_global_zero:
             self._next = now + self.every
-            trainer.say(self._line(trainer, now))
+            trainer.log_line(self._line(trainer, now))
 
-    def on_validation_end(self, trainer: Trainer) -> None:
-        if not trainer.validation_counts:
+    def on_validation_end(self, trainer: TrainerView) -> None:
+        if not trainer.is_fit_validation:
             return
         values = {k: v for k, v in trainer.metrics.items() if k.startswith("val/")}
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if text and trainer.is_global_zero:
-            trainer.say(f"epoch {trainer.epoch + 1}, step {trainer.global_step}: {text}")
+            trainer.log_line(f"epoch {trainer.epoch + 1}, step {trainer.global_step}: {text}")
 
-    def on_fit_end(self, trainer: Trainer) -> None:
+    def on_fit_end(self, trainer: TrainerView) -> None:
         self._close(trainer)
         if trainer.is_global_zero:
-            trainer.say(self._line(trainer, time.perf_counter()) + f"; ended: {trainer.stop_reason}")
+            trainer.log_line(self._line(trainer, time.perf_counter()) + f"; ended: {trainer.stop_reason}")
 
-    def on_teardown(self, trainer: Trainer, stage: str) -> None:
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         self._close(trainer)
 
-    def _close(self, trainer: Trainer) -> None:
+    def _close(self, trainer: TrainerView) -> None:
         if self._bar is not None:
             self._draw(trainer, time.perf_counter())
             self._bar.close()
             self._bar = None
 
-    def _draw(self, trainer: Trainer, now: float) -> None:
+    def _draw(self, trainer: TrainerView, now: float) -> None:
         total = trainer.total_steps
         if self._bar is None:
             from tqdm import tqdm
@@ -84,7 +84,7 @@ class Progress(Callback):
         space = shutil.get_terminal_size().columns - 1 - (_BAR_WIDTH + 2 if total else 0)
         self._bar.set_description_str(self._fitted(trainer, now, space))
 
-    def _fitted(self, trainer: Trainer, now: float, space: int) -> str:
+    def _fitted(self, trainer: TrainerView, now: float, space: int) -> str:
         """One line: of the chosen values as many as there is room for."""
         step = (
             f"{trainer.global_step}/{trainer.total_steps}"
@@ -99,30 +99,30 @@ class Progress(Callback):
                 return text[:space]
             values.pop()
 
-    def _line(self, trainer: Trainer, now: float) -> str:
+    def _line(self, trainer: TrainerView, now: float) -> str:
         total = f"/{trainer.total_steps}" if trainer.total_steps else ""
         head = f"epoch {self._epoch(trainer)}, step {trainer.global_step}{total}"
         return ", ".join([head, *self._values(trainer), *self._speed(trainer, now)])
 
     @staticmethod
-    def _epoch(trainer: Trainer) -> str:
-        number = trainer.epoch + (trainer.state.position > 0 or trainer.epoch == 0)
+    def _epoch(trainer: TrainerView) -> str:
+        number = trainer.epoch + (trainer.samples_in_epoch > 0 or trainer.epoch == 0)
         if trainer.max_epochs is None:
             return str(number)
         return f"{min(number, trainer.max_epochs)}/{trainer.max_epochs}"
 
     @staticmethod
-    def _values(trainer: Trainer) -> list[str]:
+    def _values(trainer: TrainerView) -> list[str]:
         return [
             f"{name.removeprefix('train/')} {trainer.metrics[name]:.4g}"
-            for name in dict.fromkeys(["train/loss", *trainer.shown_metrics])
+            for name in dict.fromkeys(["train/loss", *trainer.progress_bar_names])
             if name in trainer.metrics
         ]
 
-    def _speed(self, trainer: Trainer, now: float) -> list[str]:
+    def _speed(self, trainer: TrainerView, now: float) -> list[str]:
         begun, step, samples = self._begun
         seconds = max(now - begun, 1e-9)
-        rate = _short((trainer.state.samples - samples) / seconds)
+        rate = _short((trainer.samples - samples) / seconds)
         texts = [f"{rate} samples/s", _memory(trainer.strategy.device)]
         done, total = trainer.global_step - step, trainer.total_steps
         if total and done and trainer.global_step < total:

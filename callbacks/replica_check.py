@@ -14,7 +14,7 @@ from ..errors import PacelineError
 from .base import Callback
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .trainer_view import TrainerView
 
 _SHOWN = 6
 
@@ -41,23 +41,25 @@ class ReplicaCheck(Callback):
         self._cadence: Cadence | None = None
         self._names: set[str] = set()
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: TrainerView) -> None:
         self._cadence = None
-        if trainer.world == 1:
+        if trainer.world_size == 1:
             return
         # Settled here: later a forward may have left what is sharded gathered.
         self._names = {name for name, p in trainer.module.named_parameters() if not _is_sharded(p)}
         if not self._names:
-            trainer.say("ReplicaCheck compares nothing: every parameter is in shards, one for each rank")
+            trainer.log_line(
+                "ReplicaCheck compares nothing: every parameter is sharded, a part on each rank"
+            )
             return
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
-        self._cadence.last_seconds = trainer.agreed_clock()
+        self._cadence.restart(trainer.seconds())
 
-    def on_step_boundary(self, trainer: Trainer) -> None:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
         if self._cadence is None or not trainer.is_due(self._cadence):
             return
         named = trainer.module.named_parameters()
-        found = trainer.strategy.gather({n: _checksum(p) for n, p in named if n in self._names})
+        found = trainer.all_gather({n: _checksum(p) for n, p in named if n in self._names})
         difference = _difference(found)
         if difference is not None:
             raise PacelineError(

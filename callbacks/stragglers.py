@@ -16,7 +16,7 @@ from .base import Callback
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
-    from ..trainer.trainer import Trainer
+    from .trainer_view import TrainerView
 
 _MEASURED = 5  # steps before each report
 _SLOWER, _AT_LEAST = 1.5, 1e-3
@@ -60,16 +60,16 @@ class Stragglers(Callback):
         self._started = self._last_gradient = 0.0
         self._reports, self._told, self._told_at = 0, -1, 0
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: TrainerView) -> None:
         self._forget()
 
-    def on_step_boundary(self, trainer: Trainer) -> None:
-        if trainer.world == 1 or trainer.global_step % self.every < self.every - _MEASURED:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
+        if trainer.world_size == 1 or trainer.global_step % self.every < self.every - _MEASURED:
             return
         if not self._hooks:
             trained = [p for p in trainer.module.parameters() if p.requires_grad]
             self._hooks = [p.register_post_accumulate_grad_hook(self._note) for p in trained]
-        if trainer.state.position == 0:  # workers start and ranks compare their order: no step like others
+        if trainer.samples_in_epoch == 0:  # workers start, ranks compare their order: no usual step
             return
         if trainer.strategy.device.type != "cpu":
             torch.accelerator.synchronize(trainer.strategy.device)
@@ -78,10 +78,10 @@ class Stragglers(Callback):
     def _note(self, parameter: Tensor) -> None:
         self._last_gradient = time.perf_counter()
 
-    def on_step_start(self, trainer: Trainer, batches: list[Any]) -> None:
+    def on_step_start(self, trainer: TrainerView, batches: list[Any]) -> None:
         self._started = time.perf_counter()
 
-    def on_step_end(self, trainer: Trainer, outputs: list[Any]) -> None:
+    def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         begun, self._boundary = self._boundary, None
         if begun is not None:
             # Without a hook that was called, the step's end serves.
@@ -92,7 +92,7 @@ class Stragglers(Callback):
             if self._measured:
                 self._report(trainer)
 
-    def on_teardown(self, trainer: Trainer, stage: str) -> None:
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         self._remove_hooks()
 
     def _remove_hooks(self) -> None:
@@ -100,10 +100,10 @@ class Stragglers(Callback):
             hook.remove()
         self._hooks = []
 
-    def _report(self, trainer: Trainer) -> None:
+    def _report(self, trainer: TrainerView) -> None:
         mine = [median(seconds) for seconds in zip(*self._measured, strict=True)]
         self._measured, self._reports = [], self._reports + 1
-        data, step = zip(*trainer.strategy.gather(mine), strict=True)
+        data, step = zip(*trainer.all_gather(mine), strict=True)
         slowest = step.index(max(step))
         values = {"step_seconds_max": max(step), "step_seconds_median": median(step)}
         values |= {"data_seconds_max": max(data), "data_seconds_median": median(data)}
@@ -113,7 +113,7 @@ class Stragglers(Callback):
         slow = step[slowest] > _SLOWER * others and step[slowest] - others >= _AT_LEAST
         if slow and (self._told != slowest or self._reports - self._told_at >= _AGAIN):
             self._told, self._told_at = slowest, self._reports
-            trainer.say(
+            trainer.log_line(
                 f"rank {slowest} holds the others up: a step takes it {_shown(step[slowest])} of its own, "
                 f"{_shown(data[slowest])} of that waiting for data; the median of the others is "
                 f"{_shown(others)}, {_shown(others_data)} of that waiting for data"

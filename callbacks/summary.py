@@ -9,7 +9,7 @@ from torch import nn
 from .base import Callback
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .trainer_view import TrainerView
 
 _ROWS = 24
 
@@ -17,12 +17,12 @@ _ROWS = 24
 class ModelSummary(Callback):
     """Prints name, type, parameters and whether they are trained, for the module's direct parts."""
 
-    def on_setup(self, trainer: Trainer, stage: str) -> None:
+    def on_setup(self, trainer: TrainerView, stage: str) -> None:
         self._table = parameter_table(trainer.module)  # later a rank may hold a part of it only
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: TrainerView) -> None:
         if trainer.is_global_zero:
-            trainer.say(self._table)
+            trainer.log_line(self._table)
 
 
 def parameter_table(module: nn.Module) -> str:

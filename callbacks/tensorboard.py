@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .logger import Logger
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .trainer_view import TrainerView
 
 _POSITION = {"step", "epoch", "time", "samples"}
 
@@ -48,7 +48,7 @@ class TensorBoard(Logger):
         self._bytes = 0
         self._series: dict[tuple[str, ...], _Series] = {}
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: TrainerView) -> None:
         if trainer.folder is not None and trainer.is_global_zero:
             self._folder = trainer.folder / "tb"
             self._resumed_at = trainer.global_step or None
@@ -100,7 +100,7 @@ class TensorBoard(Logger):
             purge.session_log.status = SessionLog.START
             self._writer.write(purge.SerializeToString())
 
-    def on_teardown(self, trainer: Trainer, stage: str) -> None:
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         if self._writer is not None:
             self._writer.close()
         self._writer = self._folder = None

@@ -51,6 +51,7 @@ class Strategy(ABC):
             ``shard_units()``) no longer than their forward, and compute them again in backward.
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         debug: Check that all ranks call the same collective before each of ours.
+        simulated_ranks: For how many ranks this process computes, one after another (a replay).
         holds_less: The argument that chooses a strategy with less in each device's memory; None: this one.
         patience: Seconds that a collective may take; None is torch's default.
         holds_back: Whether an update with gradients that are not finite is to be left out.
@@ -63,6 +64,7 @@ class Strategy(ABC):
     activation_checkpointing: bool = False
     sync_batchnorm: bool = False
     debug: bool = False
+    simulated_ranks: int = 1
     holds_less: str | None = None
     patience: float | None = None
     holds_back: bool = True
@@ -89,6 +91,30 @@ class Strategy(ABC):
     def fuses(self) -> bool:
         """Whether optimizers may be fused where the user left that open."""
         return has_fused_kernels(self.device) and not self.precision.scales
+
+    def configure(
+        self,
+        *,
+        debug: bool = False,
+        sync_batchnorm: bool = False,
+        holds_back: bool = True,
+        patience: float | None = None,
+    ) -> None:
+        """Take the run's settings, before ``attach``; the meanings are those of the attributes."""
+        self.debug, self.sync_batchnorm, self.holds_back = debug, sync_batchnorm, holds_back
+        self.patience = patience
+
+    def log_to(self, say: Callable[[str], None]) -> None:
+        """Take what writes a line for the user: the log of each new run."""
+        self.say = say
+
+    def set_plan(self, plan: StepPlan) -> None:
+        """Take what a step of the run will be, before ``setup``."""
+        self.plan = plan
+
+    def rank_of(self, micro_batch: int) -> int:
+        """The rank whose micro-batch it is, of the current step: this one, except in a replay."""
+        return self.environment.rank
 
     @abstractmethod
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:

@@ -181,6 +181,8 @@ def public_things():
 def test_public_things_are_documented_and_annotated(name, thing):
     assert inspect.getdoc(thing), name
     functions = [(name, thing)] if inspect.isfunction(thing) else list(vars(thing).items())
+    if getattr(thing, "_is_protocol", False):  # whose constructor is typing's own
+        functions = [(n, m) for n, m in functions if n != "__init__"]
     for method_name, method in functions:
         if not inspect.isfunction(method) or (method_name.startswith("_") and method_name != "__init__"):
             continue

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from paceline import PacelineError
-from paceline.durations import Cadence, Duration
+from paceline.durations import Cadence, Duration, StepPosition
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def due_steps(every, steps_per_epoch, epochs, clock=lambda: 0.0):
             earliest = cadence.next_step(step, epoch)
             step += 1
             ended = in_epoch == steps_per_epoch
-            if cadence.due(step, epoch, step - epoch * steps_per_epoch, ended, clock):
+            if cadence.due(StepPosition(step, epoch, step - epoch * steps_per_epoch, ended), clock):
                 found.append(step)
                 assert earliest <= step or ended, f"{every}: step {step} would have been passed over"
     return found
@@ -120,6 +120,11 @@ def test_a_part_of_an_epoch_of_unknown_length(every):
 
 def test_whole_epochs_need_no_length():
     cadence = Cadence(Duration.parse("2ep"), None)
-    assert [cadence.due(9, epoch, 3, True, lambda: 0.0) for epoch in range(4)] == [False, True, False, True]
-    assert not cadence.due(9, 1, 3, False, lambda: 0.0)
+    assert [cadence.due(StepPosition(9, epoch, 3, True), lambda: 0.0) for epoch in range(4)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert not cadence.due(StepPosition(9, 1, 3), lambda: 0.0)
     assert cadence.next_step(9, 1) == math.inf

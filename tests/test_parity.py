@@ -116,7 +116,7 @@ def test_equals_the_hand_written_loop(kind, precision, accumulate, clip, interva
     assert len(set(losses)) > STEPS // 2  # the run really moves
     for mine, theirs in zip(module.net.parameters(), net.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    ours = trainer.optimization.optimizers[0]
+    ours = trainer.optimizers[0]
     assert ours.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
     for mine, theirs in zip(ours.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == theirs.keys()
@@ -205,7 +205,7 @@ def test_fp16_equals_the_hand_written_scaler_loop(tmp_path):
         run_dir=tmp_path,
     )
     trainer.fit(module, batches)
-    assert trainer.optimization.optimizers[0].param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+    assert trainer.optimizers[0].param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
     assert precision.scaler.get_scale() == scaler.get_scale() != 2.0**20
     for mine, theirs in zip(module.net.parameters(), net.parameters(), strict=True):
         assert torch.equal(mine, theirs)

@@ -99,12 +99,12 @@ def fit(folder, loader, *, module=None, **arguments):
 
 def final(module, trainer):
     """Everything that must be the same at the end."""
-    optimizer = trainer.optimization.optimizers[0]
+    optimizer = trainer.optimizers[0]
     tensors = {**module.state_dict()}
     for index, state in enumerate(optimizer.state.values()):
         tensors |= {f"{index}.{key}": value for key, value in state.items()}
     plain = {
-        "scheduler": trainer.optimization.schedules[0].scheduler.state_dict(),
+        "scheduler": trainer.lr_schedulers[0].state_dict(),
         "callbacks": [c.state_dict() for c in trainer.callbacks if isinstance(c, EarlyStopping)],
         "metrics": {k: v for k, v in trainer.metrics.items() if k not in TIMED},
         "rng": (torch.rand(3).tolist(), random.random(), np.random.rand()),

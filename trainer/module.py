@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..callbacks.hooks import Hooks
+from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError, nearest
 from .checkpoint.json_codec import is_plain
-
-if TYPE_CHECKING:
-    from .trainer import Trainer
 
 T = TypeVar("T", bound="TrainModule")
 
@@ -39,7 +37,7 @@ class TrainModule(Hooks, nn.Module):
     """
 
     automatic_optimization: bool = True
-    _trainer: Trainer | None = None
+    _trainer: TrainerView | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor, for ``hparams``."""
@@ -96,8 +94,8 @@ class TrainModule(Hooks, nn.Module):
     # -- what you call -------------------------------------------------------------------------
 
     @property
-    def trainer(self) -> Trainer:
-        """The trainer of the run under way.
+    def trainer(self) -> TrainerView:
+        """The trainer of the current run.
 
         Raises:
             PacelineError: outside fit, validate, test and predict.
@@ -155,7 +153,7 @@ class TrainModule(Hooks, nn.Module):
             raise _unknown_log_argument(next(iter(unknown)))
         trainer = self._trainer
         if trainer is not None:  # outside a run a step can be called by hand, and logs nothing
-            trainer.store.log(name, value, prog_bar, weight, reduce)
+            trainer.log(name, value, prog_bar=prog_bar, weight=weight, reduce=reduce)
 
     def log_dict(self, values: Any, **options: Any) -> None:
         """``log`` each item of a mapping or of a torchmetrics collection."""
@@ -168,20 +166,20 @@ class TrainModule(Hooks, nn.Module):
         if self._trainer is None:
             print(text)
         else:
-            self._trainer.say(text)
+            self._trainer.log_line(text)
 
     def all_gather(self, value: Tensor) -> Tensor:
         """The value of every rank, stacked along a new first dimension."""
-        return torch.stack(self.trainer.strategy.gather(value))
+        return torch.stack(self.trainer.all_gather(value))
 
     def optimizers(self) -> Any:
         """The optimizer, or the list of them, for manual optimization."""
-        found = self.trainer.manual_optimizers
+        found = self.trainer.manual_optimization.optimizers
         return found[0] if len(found) == 1 else found
 
     def lr_schedulers(self) -> Any:
         """The scheduler, or the list of them, for manual optimization; None where there is none."""
-        found = [s.scheduler for s in self.trainer.optimization.schedules]
+        found = self.trainer.lr_schedulers
         return found[0] if len(found) == 1 else (found or None)
 
     def manual_backward(self, loss: Tensor) -> None:
@@ -189,10 +187,7 @@ class TrainModule(Hooks, nn.Module):
 
         A loss that is NaN or infinite makes its gradients so: ``optimizer.step()`` goes by ``nonfinite``.
         """
-        trainer = self.trainer
-        if trainer.guard is not None:
-            loss = trainer.guard.watched(loss)
-        trainer.strategy.backward(loss if trainer.share == 1.0 else loss * trainer.share)
+        self.trainer.manual_optimization.backward(loss)
 
     @classmethod
     def load_from_checkpoint(cls: type[T], path: Any, **arguments: Any) -> T:

@@ -1,9 +1,12 @@
-"""Where a run is: one small value, and all that counts."""
+"""Where a run is: its counters, its clock and its limits."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from ..durations import StepPosition
 
 
 @dataclass(slots=True)
@@ -12,18 +15,18 @@ class TrainState:
 
     Attributes:
         global_step: Optimizer steps done over the whole run.
-        epoch: The epoch under way, from 0; after the last one, the number of epochs done.
+        epoch: The current epoch, from 0; after the last one, the number of epochs done.
         position: How far the epoch's order is consumed by finished steps, in samples.
         epoch_start: The value of ``global_step`` when the epoch began.
         batch_idx: Micro-batches of this epoch that this rank has done.
         samples: Samples trained on over the whole run, all ranks.
         elapsed: Seconds of training, earlier sessions of a resumed run included.
-        skipped_steps: Updates left out because a loss was not finite.
+        skipped_steps: Updates skipped because a loss or gradient was not finite.
         weight_reference: The power of two that returned weights are divided by; None until needed.
         validated: Whether there was a validation since the last end of an epoch.
         validated_step: The step of the last validation; -1 before the first.
-        validating: What the validation under way follows, ``"step"`` or ``"epoch"``; "" outside of one. It
-            is in a checkpoint where a signal came into it: the run that goes on does it again.
+        validating: What the current validation follows, ``"step"`` or ``"epoch"``; "" outside of one. It
+            is in a checkpoint where a signal interrupted it: the resumed run repeats it.
         global_batch: Samples in a full step, as the run began; 0 where it is not known.
     """
 
@@ -41,17 +44,112 @@ class TrainState:
     validating: str = ""
     global_batch: int = 0
 
+    @property
+    def step_label(self) -> str:
+        """The current step, for messages."""
+        return f"step {self.global_step + 1}, epoch {self.epoch + 1}"
+
     def begin_epoch(self) -> None:
-        """Nothing of the epoch under way is done."""
+        """Nothing of the current epoch is done."""
         self.epoch_start = self.global_step
         self.position = self.batch_idx = 0
+
+    def after_step(self, epoch_ended: bool) -> StepPosition:
+        """The position after the step that was just counted."""
+        step_in_epoch = self.global_step - self.epoch_start
+        return StepPosition(self.global_step, self.epoch, step_in_epoch, epoch_ended)
+
+    def at_boundary(self, steps_per_epoch: int | None) -> StepPosition:
+        """The position at a step boundary, where an epoch that has ended is counted already."""
+        if self.position == 0:
+            return StepPosition(self.global_step, self.epoch - 1, steps_per_epoch or 1, True)
+        return self.after_step(epoch_ended=False)
 
     def state_dict(self) -> dict[str, Any]:
         """All counters, as plain data."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` gave; a counter it lacks keeps its default."""
+        """Restore what ``state_dict`` returned; a counter it lacks keeps its default."""
         for field in fields(self):
             if field.name in state:
                 setattr(self, field.name, state[field.name])
+
+
+class Clock:
+    """Seconds of training, earlier sessions of a resumed run included.
+
+    Args:
+        state: Its ``elapsed`` is where they are kept while the clock is stopped.
+    """
+
+    def __init__(self, state: TrainState) -> None:
+        self._state = state
+        self._started: float | None = None
+
+    def seconds(self) -> float:
+        """Seconds so far."""
+        if self._started is None:
+            return self._state.elapsed
+        return self._state.elapsed + time.perf_counter() - self._started
+
+    def start(self) -> None:
+        """Count from here on."""
+        self._started = time.perf_counter()
+
+    def stop(self) -> None:
+        """Count no longer."""
+        self._state.elapsed, self._started = self.seconds(), None
+
+
+class Limits:
+    """When a run ends: the first limit reached. Without any it trains one epoch.
+
+    Args:
+        max_steps, max_epochs: Counts over the whole run.
+        max_time: As the user wrote it, for messages.
+        max_seconds: The same in seconds.
+
+    Attributes:
+        steps_per_epoch: Optimizer steps in an epoch; None where the data has no length, or none yet.
+        unlimited: Whether no limit was given.
+    """
+
+    def __init__(
+        self,
+        max_steps: int | None = None,
+        max_epochs: int | None = None,
+        max_time: Any = None,
+        max_seconds: float | None = None,
+    ) -> None:
+        self.unlimited = max_steps is max_epochs is max_seconds is None
+        self.max_steps = max_steps
+        self.max_epochs = 1 if self.unlimited else max_epochs
+        self._max_time, self.max_seconds = max_time, max_seconds
+        self.steps_per_epoch: int | None = None
+
+    def set_epoch_length(self, steps: int | None) -> None:
+        """The data is known: so many optimizer steps are an epoch."""
+        self.steps_per_epoch = steps
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps until the limits on epochs and steps; None where that is unknown."""
+        limits = [] if self.max_steps is None else [self.max_steps]
+        if self.max_epochs is not None and self.steps_per_epoch is not None:
+            limits.append(self.max_epochs * self.steps_per_epoch)
+        return min(limits, default=None)
+
+    def reached(self, state: TrainState, clock: Clock | Any) -> str | None:
+        """Which limit is reached, in words; None for none.
+
+        Args:
+            clock: Anything with ``seconds()``; asked only where time is limited.
+        """
+        if self.max_steps is not None and state.global_step >= self.max_steps:
+            return f"max_steps={self.max_steps} reached"
+        if self.max_epochs is not None and state.epoch >= self.max_epochs:
+            return f"max_epochs={self.max_epochs} reached"
+        if self.max_seconds is not None and clock.seconds() >= self.max_seconds:
+            return f"max_time={self._max_time} reached"
+        return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 from ..callbacks import (
     Callback,
@@ -30,26 +31,29 @@ from ..strategies import (
 from .checkpoint.compatibility import check_allowed
 from .config.peer_names import refuse_unknown
 from .data.sources import as_datamodule
-from .debug import invariance
+from .debug import invariance, replay
 from .debug.invariance import Invariance
-from .debug.replay import Order, Replay, alone, ordered, replay
-from .loops import evaluation_setup as evaluating
-from .loops import fit_setup as fitting
+from .debug.replay import Replay, ReplayRequest
+from .loops import evaluation_setup, fit_setup
+from .loops.context import RunContext, StageContext
 from .loops.evaluation_loop import EvaluationLoop
-from .loops.lifecycle import attach, stage
-from .loops.manual_optimizer import ManualOptimizer
+from .loops.lifecycle import attach, check_stage, stage, start_or_join_ranks
 from .loops.predictions import Predictions
+from .loops.training_loop import TrainLoop
 from .module import TrainModule
 from .run.run import Run
 from .runtime.determinism import deterministic
 from .runtime.garbage_collection import older_objects_left_alone
-from .session import Session
+from .view import RunView
+
+if TYPE_CHECKING:
+    from .config.arguments import TrainerArguments
 
 _fits = count(1)
 """Which ``fit`` of this process is next: a script that is run again has the same ones."""
 
 
-class Trainer(Session):
+class Trainer(RunView):
     """Trains a ``TrainModule``.
 
     Args:
@@ -91,7 +95,8 @@ class Trainer(Session):
             ranks, none on one device; False: never.
         seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
         deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
-        run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given.
+        run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given. With
+            ``run_dir=None`` nothing is written.
 
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         debug: Check before each of our collectives that all ranks call the same one, and name those
@@ -141,15 +146,14 @@ class Trainer(Session):
         seed: int = 0,
         deterministic: bool = False,
         compile: bool | str | dict[str, Any] = False,
-        run_dir: str | Path = "runs",
+        run_dir: str | Path | None = "runs",
         name: str | None = None,
         **unknown: Never,
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "unknown", "__class__")} | unknown
         from .config.arguments import validate_arguments
 
-        order = ordered()
-        settings = validate_arguments(given if order is None else alone(given, order.accelerator))
+        settings = validate_arguments(given)
         environment = find_environment(
             settings.accelerator, settings.devices, settings.num_nodes, settings.max_restarts > 0
         )
@@ -157,7 +161,12 @@ class Trainer(Session):
         if environment.world > 1:
             _refuse_several_ranks(settings, strategy, environment.world)
         attach(strategy, settings, environment, make_precision(settings.precision))
-        super().__init__(settings, strategy, _all_callbacks(settings))
+        super().__init__(RunContext.begin(settings, strategy, _all_callbacks(settings)))
+
+    @property
+    def settings(self) -> TrainerArguments:
+        """The validated arguments."""
+        return self._run.settings
 
     # -- runs ----------------------------------------------------------------------------------
 
@@ -183,40 +192,36 @@ class Trainer(Session):
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
         refuse_unknown("fit", unknown)
-        self.fit_number = next(_fits)
-        order = None if self.keeps_nothing else ordered()
-        if order is not None and order.fit != self.fit_number:
-            return Run(None)  # the script's other runs are passed over
-        if order is not None:
-            given = (train_dataloader, val_dataloader, datamodule)
-            print(self._replay(order, module, *given, allow=allow), flush=True)
-            raise SystemExit(0)
-        self.reset()
+        fit_number = next(_fits)
+        self._fit = None
+        self._run = RunContext.begin(
+            self.settings, self.strategy, self.callbacks, fit_number, self._run.quiet
+        )
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
-        with deterministic(self.settings.deterministic), stage(self, "fit", module, datamodule):
-            fitting.check_module(self)
+        data = fit_setup.FitData(train_dataloader, val_dataloader, datamodule)
+        with deterministic(self.settings.deterministic), self._begin("fit", module, datamodule) as begun:
+            fit_setup.check_module(begun.module)
             self.strategy.precision.attach(self.strategy.device)
-            data = fitting.FitData(train_dataloader, val_dataloader, datamodule)
-            loop = fitting.prepare(self, data, resume, check_allowed(allow))
-            self.agree()  # a callback may have asked for a stop when it got its state back
-            self.manual_optimizers = [ManualOptimizer(o, self) for o in self.optimization.optimizers]
+            self._fit = context = fit_setup.prepare(begun, data, resume, check_allowed(allow))
+            loop, stop, hooks = TrainLoop(context), context.stop, context.hooks
+            stop.agree()  # a callback may have asked for a stop when its state was restored
             faultpoint("start.ready")
-            if self.done and not self.interrupted:
-                self.say(f"nothing to do: the run is at its limit already ({self.stop_reason})")
+            if stop.done and not stop.interrupted:
+                self.log_line(f"nothing to do: the run is at its limit already ({stop.reason})")
             else:
-                self.hooks.call("on_fit_start", self)
-                fitting.sanity_check(self)
+                hooks.call("on_fit_start", self)
+                fit_setup.sanity_check(context)
                 on_cpu = self.strategy.device.type == "cpu"
-                with older_objects_left_alone(thoroughly=self.fit_number > 1 and not on_cpu):
-                    self.start_clock()
-                    with self.watchdog.during("step"):
+                with older_objects_left_alone(thoroughly=fit_number > 1 and not on_cpu):
+                    context.clock.start()
+                    with context.watchdog.during("step"):
                         loop.run()
                 faultpoint("end.fit")
-                with self.watchdog.during("save"):
-                    self.hooks.call("on_fit_end", self)
-                    self.agree()  # the last time: what comes now comes too late
-        self.signals.reraise(self.stop_signal, self.strategy.environment.requeue)
-        self.barrier()  # what rank 0 wrote is there to read for all
+                with context.watchdog.during("save"):
+                    hooks.call("on_fit_end", self)
+                    stop.agree()  # the last time: a signal after this comes too late
+        context.signals.reraise(stop.signal, self.strategy.environment.requeue)
+        self.barrier()  # all can read what rank 0 wrote
         return Run(self.folder)
 
     def validate(
@@ -228,7 +233,7 @@ class Trainer(Session):
             dataloader: One, or a list or dict of several; else the DataModule's or module's own.
             weights: ``"best"``, ``"latest"`` of the last fit, a checkpoint's or run's path; None: as it is.
         """
-        run = evaluating.collect
+        run = evaluation_setup.collect
         values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more, run)
         return values
 
@@ -236,7 +241,7 @@ class Trainer(Session):
         self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
         """As ``validate``, with ``test_step`` and test data."""
-        run = evaluating.collect
+        run = evaluation_setup.collect
         values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more, run)
         return values
 
@@ -256,7 +261,7 @@ class Trainer(Session):
                 Returned is what reads them; ``paceline.Predictions(out)`` does so later.
             only_rank_zero: Rank 0 alone keeps the list; the others return an empty one.
         """
-        run = evaluating.gather(only_rank_zero) if out is None else evaluating.write(Path(out))
+        run = evaluation_setup.gather(only_rank_zero) if out is None else evaluation_setup.write(Path(out))
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
         return outputs
 
@@ -275,28 +280,23 @@ class Trainer(Session):
         """Run a step of a run again, alone, with its samples and random draws, and without its update.
 
         The newest checkpoint before it is loaded into ``module``, and the steps between are taken as they
-        were. One device computes for all the ranks there were, in turn. Nothing is written.
+        were. One device computes for all the ranks there were, one after another. Nothing is written.
 
         Args:
             step: Which one, from 1.
             run: The run's folder; this trainer's last run unless given.
             accelerator: Where to compute.
-            debug: Enter ``pdb`` at the step's ``training_step``, and behind an error.
+            debug: Enter ``pdb`` at the step's ``training_step``, and after an error.
 
         Raises:
-            PacelineError: for a step the run has not come to, and whatever the step raises.
+            PacelineError: for a step the run has not reached, and whatever the step raises.
         """
         folder = run or self.folder
         if folder is None:
             raise PacelineError("replay: there is no run yet", fix="run='runs/<name>/<n>'")
-        order = Order(str(folder), step, accelerator=accelerator, debug=debug)
-        return self._replay(order, module, train_dataloader, val_dataloader, datamodule)
-
-    def _replay(self, order: Order, module: Any, *data: Any, allow: str | Sequence[str] = ()) -> Replay:
-        def fit(trainer: Trainer, source: Path | None) -> Run:
-            return trainer.fit(module, data[0], data[1], data[2], resume=source, allow=allow)
-
-        return replay(self, module, fit, order)
+        request = ReplayRequest(str(folder), step, accelerator=accelerator, debug=debug)
+        data = (train_dataloader, val_dataloader, datamodule)
+        return replay.replay(type(self), self.settings, module, data, request)
 
     def check_invariance(
         self,
@@ -323,28 +323,45 @@ class Trainer(Session):
         Raises:
             PacelineError: for data whose batches cannot be cut.
         """
-        module_and_data = (module, *as_datamodule(train_dataloader, datamodule))
-        return invariance.check(self, *module_and_data, steps, tolerance)
+        data = as_datamodule(train_dataloader, datamodule)
+        return invariance.check(self, module, data, steps, tolerance)
 
     def _evaluate(
         self,
-        kind: str,
+        name: str,
         module: Any,
         dataloader: Any,
         weights: Any,
         more: dict[str, Any],
-        run: Callable[[Trainer, EvaluationLoop], Any],
+        run: Callable[[EvaluationLoop], Any],
     ) -> Any:
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
-        refuse_unknown(kind, more)
-        if not self.keeps_nothing and ordered() is not None:
-            return [] if kind == "predict" else {}
-        self.feeds = []
-        with deterministic(self.settings.deterministic), stage(self, kind, module, datamodule):
-            result = run(self, evaluating.prepare(self, kind, dataloader, datamodule, weights))
-            self.agree()
-        self.signals.reraise(self.stop_signal)
+        refuse_unknown(name, more)
+        with deterministic(self.settings.deterministic), self._begin(name, module, datamodule) as context:
+            result = run(evaluation_setup.prepare(context, dataloader, datamodule, weights))
+            context.stop.agree()
+        context.signals.reraise(context.stop.signal)
         return result
+
+    @contextmanager
+    def _begin(self, name: str, module: Any, datamodule: Any) -> Iterator[StageContext]:
+        """One stage: its ranks are there, errors are reported, and all is closed at its end."""
+        check_stage(name, module, self.stage)
+        strategy, why = start_or_join_ranks(self.strategy, self.settings, module)
+        if strategy is not self.strategy:
+            self._compute_with(strategy)
+            self.log_line(str(why))
+        self._module, self._stage = module, name
+        try:
+            with stage(self._run, self, name, module, datamodule) as context:
+                yield context
+        finally:
+            self._stage = ""
+
+    def _compute_with(self, strategy: Strategy, quiet: bool = False) -> None:
+        """Compute with this strategy from now on, in a new run."""
+        run = self._run
+        self._run = RunContext.begin(run.settings, strategy, run.callbacks, run.fit_number, quiet)
 
 
 def _refuse_several_ranks(settings: Any, strategy: Strategy, world: int) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, JSONLogger
-from paceline.trainer.session import Session
+from paceline.trainer.state import Clock
 
 
 class Scripted(TrainModule):
@@ -89,7 +89,7 @@ def test_every(fit, every, limits, expected):
 
 def test_every_so_many_seconds(fit, monkeypatch):
     # A step is an eighth of a second on this clock.
-    monkeypatch.setattr(Session, "clock", lambda self: self.state.global_step / 8)
+    monkeypatch.setattr(Clock, "seconds", lambda self: self._state.global_step / 8)
     _, run = fit(Checkpoint(every="0.5s", keep=None), max_steps=10)
     assert steps(run) == [4, 8, 10]
 
@@ -220,11 +220,11 @@ def test_saving_does_not_make_the_clock_run_faster(fit):
             time.sleep(0.005)
 
         def on_step_boundary(self, trainer):
-            clocks.append(trainer.clock())
+            clocks.append(trainer.seconds())
 
     begun = time.perf_counter()
     trainer, _ = fit(Reads(), Checkpoint(every=1), max_steps=9)
-    assert trainer.state.elapsed <= time.perf_counter() - begun
+    assert trainer._run.state.elapsed <= time.perf_counter() - begun
     assert clocks == sorted(clocks)
 
 

@@ -42,7 +42,7 @@ class Net(TrainModule):
         self.before()  # on rank 0, before anything is looked for
 
     def training_step(self, batch):
-        if self.trainer.store is self.trainer.train_store:  # not what only serves to compute with
+        if not self.trainer._run.logger.is_evaluating:  # not what only serves to compute with
             self.seen.append([self.global_step + 1, batch[0].flatten().int().tolist()])
         self.mean.update(batch[0])
         self.log("mean", self.mean)

@@ -65,15 +65,15 @@ def one_fit(number, module, folder, rank=0, **settings):
         **settings,
     )  # fmt: skip
     fixed = torch.Generator().manual_seed(0)  # ranks and runs that go on have the same data
-    data = TensorDataset(torch.randn(16 * trainer.world, 2, generator=fixed))
+    data = TensorDataset(torch.randn(16 * trainer.world_size, 2, generator=fixed))
     workers = 2 if number % 3 == 1 else 0
     loaders = [
         DataLoader(data, 4, num_workers=workers, persistent_workers=bool(workers)),
         DataLoader(data, 8, num_workers=workers),
     ]
     cut = number % 3 == 0
-    module.fails = not cut and number % 5 == 0 and trainer.world == 1
-    if cut and (number // 3) % trainer.world == rank:
+    module.fails = not cut and number % 5 == 0 and trainer.world_size == 1
+    if cut and (number // 3) % trainer.world_size == rank:
         arm(Fault(PLACES[number // 3 % len(PLACES)], "SIGTERM"))
     try:
         trainer.fit(module, *loaders, resume="auto" if number % 7 == 6 else None)

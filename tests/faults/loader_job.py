@@ -150,7 +150,7 @@ def train(
     """
     module, trainer = start(folder, **settings)
     trainer.fit(module, loader((ByBatch if by_batch else Faulty)(**data), **loads or {}))
-    return {"seen": module.seen, "weights": weights(module), "counts": trainer.feeds[0].state_dict()}
+    return {"seen": module.seen, "weights": weights(module), "counts": trainer._fit.feed.state_dict()}
 
 
 def on_rank(folder: Path, **case: Any) -> dict[str, Any]:

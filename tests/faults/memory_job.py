@@ -75,7 +75,7 @@ class Net(TrainModule):
             run_out(self.kind)
         loss = self.line(batch).square().mean()
         if here and self.where == "update":
-            self.trainer.optimization.optimizers[0].greed = self.kind
+            self.trainer.optimizers[0].greed = self.kind
         if here and self.where == "backward":
             return RunsOut.apply(loss, self.kind)
         return loss

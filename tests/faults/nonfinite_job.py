@@ -187,10 +187,10 @@ def case(
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"
     faulthandler.cancel_dump_traceback_later()
-    rates = [o.param_groups[0]["lr"] for o in trainer.optimization.optimizers]
+    rates = [o.param_groups[0]["lr"] for o in trainer.optimizers]
     return {
         "name": name, "error": error, "failures": watch.failures, "before": watch.before,
-        "after": watch.after, "step": trainer.global_step, "skipped": trainer.state.skipped_steps,
+        "after": watch.after, "step": trainer.global_step, "skipped": trainer.skipped_steps,
         "seen": module.seen, "rates": rates, "run": str(trainer.folder),
     }  # fmt: skip
 

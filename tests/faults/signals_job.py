@@ -185,7 +185,7 @@ class Series:
             "step": trainer.global_step,
             "seen": module.seen,
             "newest": [path.name for path in newest],
-            "asked": trainer.stop_asked,
+            "asked": trainer._run.stop.reason,
         }
 
     def end_of(self, run: Any, faults: list[Fault]) -> dict[str, Any]:
@@ -444,7 +444,7 @@ class Raises(Net):
 
     def training_step(self, batch):
         trainer = self.trainer
-        if self.global_step == self.behind and trainer.rank == trainer.world - 1:
+        if self.global_step == self.behind and trainer.rank == trainer.world_size - 1:
             raise ArithmeticError("in the user's step")
         return super().training_step(batch)
 

@@ -235,7 +235,7 @@ def test_repeats_are_counted_over_a_resume(tmp_path):
     module, trainer = job.start(tmp_path, on_data_error="retry", saves=True)
     trainer.fit(module, job.loader(job.Faulty()), resume="latest")
     assert module.seen[0][0] == 8
-    assert trainer.feeds[0].state_dict() == {"left_out": 0, "repeated": 1}
+    assert trainer._fit.feed.state_dict() == {"left_out": 0, "repeated": 1}
 
 
 # -- it is left out -----------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_those_left_out_are_counted_over_a_resume(tmp_path):
     module, trainer = job.start(tmp_path, on_data_error="skip:1", max_steps=7, max_epochs=None, saves=True)
     data = job.loader(job.Faulty([BAD]), shuffle=False)
     trainer.fit(module, data)
-    assert trainer.feeds[0].state_dict()["left_out"] == 1
+    assert trainer._fit.feed.state_dict()["left_out"] == 1
     module, trainer = job.start(tmp_path, on_data_error="skip:1", saves=True)
     with pytest.raises(PacelineError, match="2 samples could not be read, and 1 may be left out"):
         trainer.fit(module, data, resume="latest")

@@ -252,7 +252,7 @@ def test_so_many_updates_may_be_left_out_and_no_more(tmp_path, setting, most, wh
     trainer, before, error = fit(Line(range(2, 40), what), tmp_path, nonfinite=setting)
     assert f"{most} updates were left out before, and no more may be" in error
     assert f"step {most + 2}," in error
-    assert (trainer.global_step, trainer.state.skipped_steps) == (most + 1, most)
+    assert (trainer.global_step, trainer.skipped_steps) == (most + 1, most)
     assert not same(before[0], before[1])
     assert all(same(before[1], later) for later in [*before[2:], list(trainer.module.parameters())])
 
@@ -295,7 +295,7 @@ def test_an_overflow_of_scaled_gradients_is_the_scaler_s(tmp_path, fused):
     """Scaled losses overflow at first, and nobody is to blame: the scale comes down."""
     trainer, before, error = fit(Line(fused=fused), tmp_path, precision=AutocastFP16(init_scale=2.0**24))
     assert error is None
-    assert trainer.state.skipped_steps == 0
+    assert trainer.skipped_steps == 0
     assert same(before[0], before[1])
     assert not same(before[0], before[-1])
 

@@ -128,7 +128,7 @@ class Notes(Callback):
     """Where a fit begins, that it trains, and where it ends."""
 
     def on_fit_start(self, trainer):
-        note("start", rank=trainer.rank, world=trainer.world, weights=weights(trainer.module))
+        note("start", rank=trainer.rank, world=trainer.world_size, weights=weights(trainer.module))
 
     def on_step_end(self, trainer):
         if trainer.global_step == 3:
@@ -138,7 +138,7 @@ class Notes(Callback):
         note(
             "end",
             rank=trainer.rank,
-            world=trainer.world,
+            world=trainer.world_size,
             local_rank=trainer.strategy.environment.local_rank,
             strategy=trainer.strategy.name,
             step=trainer.global_step,

@@ -109,7 +109,7 @@ class Writes(Callback):
         if self.resumed:
             trainer.save_checkpoint(FOLDER / f"{self.name}-read")
         if self.forget:
-            trainer.optimization.optimizers[0].state.clear()
+            trainer.optimizers[0].state.clear()
         if not self.last:
             trainer.stop("read")
 

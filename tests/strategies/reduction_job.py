@@ -95,7 +95,7 @@ def trained(rows: list[list[float]], nonfinite: str, module: TrainModule, option
     return {
         "raised": raised,
         "weights": list(map(str, weights.tolist())),
-        "skipped": trainer.state.skipped_steps,
+        "skipped": trainer.skipped_steps,
     }
 
 

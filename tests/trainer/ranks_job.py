@@ -129,7 +129,7 @@ class Asking(Line):
             error = [type(raised).__name__, str(raised)]
         note(
             trainer,
-            rank=[rank, trainer.world, trainer.is_global_zero],
+            rank=[rank, trainer.world_size, trainer.is_global_zero],
             gathered=self.all_gather(torch.tensor([rank, 10 + rank])).tolist(),
             scalars=self.all_gather(torch.tensor(float(rank))).tolist(),
             told=[told, called],
@@ -193,7 +193,7 @@ MISTAKES = (barrier_or_gather, another_shape, another_dtype, nothing_wrong)
 def make(mistake) -> None:
     class Mistaken(Line):
         def on_fit_start(self, trainer):
-            mistake(self, trainer.rank == trainer.world - 1)
+            mistake(self, trainer.rank == trainer.world_size - 1)
 
     trainer = trainer_for(max_steps=1, debug=True)
     try:
@@ -329,7 +329,7 @@ def decisions() -> None:
     note(
         trainer,
         ended=ended,
-        rate=trainer.optimization.optimizers[0].param_groups[0]["lr"],
+        rate=trainer.optimizers[0].param_groups[0]["lr"],
         best=[trainer.best.name, checkpoint.best_score],
         latest=trainer.latest.name,
         of_best=of_best,
@@ -338,7 +338,7 @@ def decisions() -> None:
 
 class Stopping(Callback):
     def on_step_end(self, trainer):
-        if trainer.rank == trainer.world - 1 and trainer.global_step == 7:
+        if trainer.rank == trainer.world_size - 1 and trainer.global_step == 7:
             trainer.stop("enough")
 
 

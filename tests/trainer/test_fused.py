@@ -126,7 +126,7 @@ def test_how_to_compute_is_not_taken_from_a_checkpoint(tmp_path, written, read):
         module = Net(fused)
         trainer = Trainer(**OFF, max_steps=steps, name="n", run_dir=tmp_path)
         trainer.fit(module, batches, **how)
-        (group,) = trainer.optimization.optimizers[0].param_groups
+        (group,) = trainer.optimizers[0].param_groups
         assert group["fused"] is fused
         return list(module.parameters())
 
@@ -140,4 +140,4 @@ def test_how_to_compute_is_not_taken_from_a_checkpoint(tmp_path, written, read):
 def test_a_run_fuses_what_was_left_open(tmp_path, anywhere, chosen):
     trainer = Trainer(**OFF, max_steps=2, run_dir=tmp_path)
     trainer.fit(Net(chosen), list(torch.randn(2, 4, 6)))
-    assert is_fused(trainer.optimization.optimizers[0]) is (chosen is None)
+    assert is_fused(trainer.optimizers[0]) is (chosen is None)

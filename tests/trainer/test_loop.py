@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from paceline import DataModule, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, JSONLogger, Logger
 from paceline.trainer.data.feed import limited
-from paceline.trainer.session import Session
+from paceline.trainer.state import Clock
 
 
 class Line(TrainModule):
@@ -273,7 +273,7 @@ class Validations(Callback):
         self.steps = []
 
     def on_validation_end(self, trainer):
-        if trainer.validation_counts:
+        if trainer.is_fit_validation:
             self.steps.append(trainer.global_step)
 
 
@@ -302,7 +302,7 @@ def test_validate_every_half_epoch_of_odd_length():
 
 def test_validate_every_so_many_seconds(monkeypatch):
     # A step is an eighth of a second on this clock.
-    monkeypatch.setattr(Session, "clock", lambda self: self.state.global_step / 8)
+    monkeypatch.setattr(Clock, "seconds", lambda self: self._state.global_step / 8)
     seen = Validations()
     quiet(validate_every="0.5s", max_steps=14, callbacks=seen).fit(Line(), loader(20, 4), loader())
     assert seen.steps == [4, 8, 12]
@@ -328,7 +328,7 @@ def test_the_sanity_pass_leaves_no_values_behind():
 
     class Look(Callback):
         def on_validation_end(self, trainer):
-            if trainer.sanity_checking:
+            if not trainer.is_fit_validation:
                 during.append(dict(trainer.metrics))
 
         def on_train_epoch_start(self, trainer):
@@ -526,7 +526,7 @@ def test_nested_batches_reach_the_step_as_they_are():
     trainer = quiet(max_epochs=1)
     trainer.fit(module, DataLoader(Items(), batch_size=2))
     assert module.batches == [(["n0", "n1"], 0), (["n2", "n3"], 1), (["n4"], 2)]
-    assert trainer.state.samples == 5
+    assert trainer.samples == 5
 
 
 def test_any_iterable_of_batches_serves():
@@ -709,7 +709,7 @@ def test_a_step_that_is_not_finite_can_be_skipped(capsys):
     trainer.fit(module, loader())
     quiet(max_steps=1).fit(other, loader())
     assert same(weights(module), weights(other))
-    assert (trainer.global_step, trainer.state.skipped_steps) == (2, 1)
+    assert (trainer.global_step, trainer.skipped_steps) == (2, 1)
     assert "step 2, epoch 1: the loss is nan; the update is skipped" in capsys.readouterr().out
 
 

@@ -39,11 +39,11 @@ class Rates(Callback):
         self.steps, self.epochs = [], []
 
     def on_step_start(self, trainer):
-        self.steps.append(trainer.optimization.optimizers[0].param_groups[0]["lr"])
+        self.steps.append(trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_step_boundary(self, trainer):
-        if trainer.state.position == 0:
-            self.epochs.append(trainer.optimization.optimizers[0].param_groups[0]["lr"])
+        if trainer.samples_in_epoch == 0:
+            self.epochs.append(trainer.optimizers[0].param_groups[0]["lr"])
 
 
 def loader(samples=12, batch_size=4):
@@ -92,7 +92,7 @@ SCHEDULED = {
 def test_shapes_without_a_schedule(shape):
     trainer, _, rates = fit(SHAPES[shape], max_epochs=2)
     assert rates.steps == [1.0] * 6
-    assert trainer.optimization.schedules == []
+    assert trainer.lr_schedulers == []
 
 
 @pytest.mark.parametrize("shape", SCHEDULED)
@@ -125,9 +125,9 @@ def test_two_schedules_of_one_optimizer():
         return [optimizer], [{"scheduler": by_steps, "interval": "step"}, halves(optimizer)]
 
     trainer, _, _ = fit(configure, max_epochs=2)
-    assert [s.interval for s in trainer.optimization.schedules] == ["step", "epoch"]
-    assert trainer.optimization.schedules[0].scheduler.last_epoch == 6
-    assert trainer.optimization.schedules[1].scheduler.last_epoch == 2
+    assert [s.interval for s in trainer._fit.optimization.schedules] == ["step", "epoch"]
+    assert trainer.lr_schedulers[0].last_epoch == 6
+    assert trainer.lr_schedulers[1].last_epoch == 2
 
 
 @pytest.mark.parametrize("monitor", ["val/score", "score", "val_score"])
@@ -140,7 +140,7 @@ def test_plateau_schedule_sees_the_validation_of_its_own_epoch(monitor):
     trainer, _, rates = fit(configure, values, val=True, max_epochs=6)
     # Better, better, then two that are not: patience 1 is over behind the fourth epoch.
     assert rates.epochs == pytest.approx([1.0, 1.0, 1.0, 0.1, 0.1, 0.1])
-    assert trainer.optimization.schedules[0].scheduler.best == 3.0
+    assert trainer.lr_schedulers[0].best == 3.0
 
 
 def test_plateau_without_monitor_is_refused():

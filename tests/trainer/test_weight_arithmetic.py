@@ -23,10 +23,11 @@ from paceline.strategies import Single
 from paceline.strategies.base import parameters_of
 from paceline.trainer.data.batch_plan import Layout
 from paceline.trainer.data.feed import FeedSettings, make_feed
-from paceline.trainer.loops.optimizers import Optimization
+from paceline.trainer.loops.context import RunContext, parts_of
+from paceline.trainer.loops.fit_context import FitContext
+from paceline.trainer.loops.manual_optimizer import ManualOptimization, ManualOptimizer
 from paceline.trainer.loops.training_loop import TrainLoop
-from paceline.trainer.metrics.store import MetricStore
-from paceline.trainer.state import TrainState
+from paceline.trainer.optimization import Optimization
 
 thorough = settings(max_examples=120, deadline=None, database=None)
 EXACT = 1e-13
@@ -55,7 +56,7 @@ class Counting(TrainModule):
             return {"loss": (values * weight).sum() / weight.sum().clamp(min=1), "weight": weight.sum()}
         if self.returns == "manual":
             self.manual_backward(values.mean())
-            self.trainer.strategy.unscale(self.trainer.optimization.optimizers[0])
+            self.trainer.strategy.unscale(self.trainer.optimizers[0])
             self.gradients.append(self.counts.grad.clone())
             self.counts.grad = None
         return values.mean()
@@ -117,23 +118,41 @@ class World:
     def _rank(self, number: int, strategy: Rank) -> tuple[list[dict], Rank]:
         module, trainer = Counting(self.tokens, self.returns), self.trainer
         strategy.attach(trainer.strategy.environment, trainer.strategy.precision)
-        trainer.strategy, trainer.state, trainer._module = strategy, TrainState(), module
-        trainer.hooks = HookTable(module, [])
-        trainer.train_store = trainer.store = MetricStore("train", trainer.say)
-        trainer.optimization = Optimization([module.configure_optimizers()])
-        vars(module)["_trainer"] = trainer
+        run = RunContext.begin(trainer.settings, strategy, [])
         layout = {name: self.layout[name] for name in ("world", "accumulate", "global_batch")}
         loader = DataLoader(range(len(self.tokens)), self.layout["micro_batch"])
         feed = make_feed(loader, FeedSettings(rank=number, **layout))
-        loop = TrainLoop(trainer, feed, trainer.optimization, None)
-        loop.world = layout["world"]
-        step = loop.manual_step if loop.manual else loop.step
+        optimizer = module.configure_optimizers()
+        context = FitContext(
+            **parts_of(run),
+            name="fit",
+            trainer=trainer,
+            module=module,
+            datamodule=None,
+            hooks=HookTable(module, []),
+            signals=None,
+            watchdog=None,
+            compilation=None,
+            closing=None,
+            feed=feed,
+            optimization=Optimization([optimizer]),
+            guard=None,
+            manual=ManualOptimization([ManualOptimizer(optimizer, strategy)], strategy, None),
+            checkpoints=None,
+            validation=None,
+        )
+        trainer._run = trainer._fit = context
+        vars(module)["_trainer"] = trainer
+        loop = TrainLoop(context)
+        loop.world_size = layout["world"]
+        step = loop.step if loop.manual is None else loop.manual_step
+        store = context.logger.train
         found = []
         for batches, sizes, total, _ in feed.steps(0):
             step(batches, sizes, total)
-            window = {name: part for name, (part, _) in trainer.train_store.own_state().items()}
+            window = {name: part for name, (part, _) in store.own_state().items()}
             loss, samples = window["train/loss"][1:3], window.get("train/samples", (0, 0))[1]
-            trainer.train_store.close_window()
+            store.close_window()
             found.append({"counts": module.gradients[-1], "loss": loss, "samples": samples, "sizes": sizes})
         assert len(module.gradients) == len(found)
         assert int(module.seen) == sum(size for step in found for size in step["sizes"])

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
+from ..utils.text import shown_size
 from . import format as files
 from .integrity import verify
+from .locate import find_checkpoint
 
 
 def list_checkpoints(path: Path) -> Iterator[str]:
@@ -28,7 +30,7 @@ def list_checkpoints(path: Path) -> Iterator[str]:
         counters, world = manifest["counters"], manifest["world"]
         by = f"{world['strategy']} x {world['size']}"
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime((folder / files.MANIFEST).stat().st_mtime))
-        size = files.shown_size(sum(entry["bytes"] for entry in manifest["files"].values()))
+        size = shown_size(sum(entry["bytes"] for entry in manifest["files"].values()))
         marks = [name for name in _pointers(folder.parent) if _points_to(folder.parent / name, folder)]
         if manifest["weights_only"]:
             marks.append("weights only")
@@ -77,15 +79,13 @@ def show_checkpoint(path: Path) -> Iterator[str]:
     yield f"  data        {_pairs(manifest['data'])}"
     yield f"  metrics     {_pairs(manifest['metrics'])}"
     for name, entry in manifest["files"].items():
-        yield f"  file        {name}  {files.shown_size(entry['bytes'])}"
+        yield f"  file        {name}  {shown_size(entry['bytes'])}"
     for name, shape in stored_shapes(folder, manifest).items():
         yield f"  tensor      {name}  {shape}"
 
 
 def one_checkpoint(path: Path) -> Path:
     """The checkpoint that ``path`` is, or the best, else latest, of the run that it is."""
-    from ..run.run import find_checkpoint
-
     return find_checkpoint(path, weights=True)
 
 

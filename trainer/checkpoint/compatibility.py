@@ -1,20 +1,40 @@
-"""How a run differs from the one a checkpoint is of: told in one report, by name, before loading."""
+"""How a run differs from the one a checkpoint is of: one report, by name, before anything is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
+from ...callbacks import Callback
 from ...errors import PacelineError
+from ...strategies import Strategy
+from ..optimization import Optimization
 from .weights import model_shapes, refuse, weight_differences
 
-if TYPE_CHECKING:
-    from ..session import Session
-
 ALLOWED = ("data",)
+
+
+class Comparable(Protocol):
+    """A run, as far as it is compared with a checkpoint."""
+
+    @property
+    def module(self) -> Any:
+        """The ``TrainModule``."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """Knows the shapes of sharded tensors."""
+
+    @property
+    def optimization(self) -> Optimization:
+        """Optimizers and schedules."""
+
+    @property
+    def feed(self) -> Any:
+        """The training data, with ``fingerprint()``."""
 
 
 def check_allowed(allow: str | Collection[str]) -> frozenset[str]:
@@ -35,14 +55,14 @@ def check_allowed(allow: str | Collection[str]) -> frozenset[str]:
 
 
 def refuse_differences(
-    trainer: Session,
+    run: Comparable,
     folder: Path,
     manifest: dict[str, Any],
     state: dict[str, Any],
     shapes: dict[str, list[int]],
     allow: Collection[str],
 ) -> dict[str, Tensor]:
-    """See that the run can go on from the checkpoint. To be called on all ranks.
+    """See that the run can be resumed from the checkpoint. To be called on all ranks.
 
     Args:
         shapes: Of all tensors of the checkpoint.
@@ -54,20 +74,20 @@ def refuse_differences(
     Raises:
         PacelineError: one report of every difference in model, optimizers, schedules and data.
     """
-    mine = trainer.strategy.module_tensors(trainer.module)
+    mine = run.strategy.module_tensors(run.module)
     found = weight_differences(mine, model_shapes(shapes))
-    found += _optimizers(trainer, state["optimizers"]) + _schedules(trainer, state["schedulers"])
+    found += _optimizers(run, state["optimizers"]) + _schedules(run.optimization, state["schedulers"])
     fix = None
-    if "data" not in allow and (data := data_differences(trainer, manifest)):
+    if "data" not in allow and (data := data_differences(run.feed, manifest)):
         found += data
         fix = 'fit(..., allow="data") goes on with other data; the epoch under way begins anew'
     refuse("the run cannot go on from this checkpoint", folder, found, fix)
     return mine
 
 
-def data_differences(trainer: Session, manifest: dict[str, Any]) -> list[str]:
+def data_differences(feed: Any, manifest: dict[str, Any]) -> list[str]:
     """How the training data differs from the checkpoint's."""
-    then, now = manifest["data"], trainer.data_fingerprint()
+    then, now = manifest["data"], feed.fingerprint()
     return [
         f"training data: {key} {then[key]} in the checkpoint, {now[key]} now"
         for key in then
@@ -75,14 +95,14 @@ def data_differences(trainer: Session, manifest: dict[str, Any]) -> list[str]:
     ]
 
 
-def _optimizers(trainer: Session, saved: dict[str, Any]) -> list[str]:
-    optimizers = trainer.optimization.optimizers
+def _optimizers(run: Comparable, saved: dict[str, Any]) -> list[str]:
+    optimizers = run.optimization.optimizers
     if len(optimizers) != len(saved):
         return [f"{len(saved)} optimizers in the checkpoint, {len(optimizers)} now"]
     found: list[str] = []
     for index, optimizer in enumerate(optimizers):
         then, name = saved[str(index)], type(optimizer).__name__
-        _, now = trainer.strategy.optimizer_state(trainer.module, optimizer)
+        _, now = run.strategy.optimizer_state(run.module, optimizer)
         if then["class"] != name:
             found.append(f"optimizer: {then['class']} in the checkpoint, {name} now")
         groups, groups_then = now["groups"], then["groups"]
@@ -106,11 +126,11 @@ def _optimizers(trainer: Session, saved: dict[str, Any]) -> list[str]:
     return found
 
 
-def _schedules(trainer: Session, saved: list[dict[str, Any]]) -> list[str]:
-    now = [type(s.scheduler).__name__ for s in trainer.optimization.schedules]
+def _schedules(optimization: Optimization, saved: list[dict[str, Any]]) -> list[str]:
+    now = [type(s.scheduler).__name__ for s in optimization.schedules]
     then = [s["class"] for s in saved]
     if now == then:
-        owners = [trainer.optimization.optimizer_of(s) for s in trainer.optimization.schedules]
+        owners = [optimization.optimizer_of(s) for s in optimization.schedules]
         return [
             f"schedule {index}: optimizer {one['optimizer']}'s in the checkpoint, {owner}'s now"
             for index, (one, owner) in enumerate(zip(saved, owners, strict=True))
@@ -120,9 +140,9 @@ def _schedules(trainer: Session, saved: list[dict[str, Any]]) -> list[str]:
     return [f"learning rate schedules: {shown[0]} in the checkpoint, {shown[1]} now"]
 
 
-def callback_differences(trainer: Session, saved: dict[str, Any]) -> list[str]:
-    """Callbacks whose state has nowhere to go, and those that find none: said, not refused."""
-    mine = {c.state_key: c.state_dict() for c in trainer.callbacks}
+def callback_differences(callbacks: list[Callback], saved: dict[str, Any]) -> list[str]:
+    """Callbacks whose state is not used, and those that find none: reported, not refused."""
+    mine = {c.state_key: c.state_dict() for c in callbacks}
     lost = [key for key, state in saved.items() if state and key not in mine]
     fresh = [key for key, state in mine.items() if state and not saved.get(key)]
     found = [f"the checkpoint's state of {key} is not used: this run has none" for key in lost]

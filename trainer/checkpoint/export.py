@@ -5,26 +5,22 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from ...errors import PacelineError, nearest
-from ...strategies import Single
+from ...strategies import Single, Strategy
+from ...strategies.collectives import Collectives
 from . import format as files
 from .integrity import verify
 from .json_codec import encode, is_plain
 from .weights import model_shapes, stored_shapes
 from .writer import write_shard
 
-if TYPE_CHECKING:
-    from ..module import TrainModule
-    from ..session import Session
 
-
-def export(trainer: Session, folder: Path, submodule: str | None) -> Path:
-    """``Trainer.export``. To be called on all ranks; rank 0 writes."""
-    module = trainer.module
+def export(module: Any, strategy: Strategy, folder: Path, submodule: str | None) -> Path:
+    """``Trainer.export`` of a ``TrainModule``. To be called on all ranks; rank 0 writes."""
     parts = dict(module.named_modules())
     if submodule is not None and submodule not in parts:
         raise PacelineError(
@@ -32,13 +28,13 @@ def export(trainer: Session, folder: Path, submodule: str | None) -> Path:
             meant=nearest(submodule, parts),
         )
     part, prefix = (module, "") if submodule is None else (parts[submodule], f"{submodule}.")
-    everything = trainer.strategy.full_tensors(module)
+    everything = strategy.full_tensors(module)
     tensors = {n.removeprefix(prefix): v for n, v in everything.items() if n.startswith(prefix)}
-    trainer.on_rank_zero(lambda: _export_part(module, part, tensors, folder))
+    Collectives(strategy).on_rank_zero(lambda: _export_part(module, part, tensors, folder))
     return folder
 
 
-def _export_part(module: TrainModule, part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+def _export_part(module: Any, part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
     # Tied weights are written once, under their first name, as safetensors has it.
     once = {n for n, _ in [*part.named_parameters(), *part.named_buffers()]}
     hparams = {k: encode(v) for k, v in module.hparams.items() if is_plain(v)}

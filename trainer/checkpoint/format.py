@@ -255,12 +255,6 @@ def _with_checksum(text: bytes) -> bytes:
     return text + hashlib.sha256(text).hexdigest().encode().join(_TAIL)
 
 
-def shown_size(count: int) -> str:
-    """A number of bytes as people read it: ``1.5 GB``."""
-    power = max(p for p in range(4) if count >= 1000**p or p == 0)
-    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB')[power]}"
-
-
 _of_thread = threading.local()
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any
 
-from ...errors import PacelineError
+from ...strategies import Strategy
+from ...strategies.collectives import run_on_all
 from .format import CheckpointError, crc_of, read_manifest
 
-if TYPE_CHECKING:
-    from ...strategies.base import Strategy
-
-T = TypeVar("T")
 _THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -136,29 +132,10 @@ def verify_part(folder: Path, name: str, manifest: dict[str, Any]) -> None:
         check.finish()
 
 
-def together(
-    gather: Callable[[Any], list[Any]], work: Callable[[], T], kind: type[PacelineError] = CheckpointError
-) -> T:
-    """What ``work`` returns. To be called on all ranks.
-
-    Raises:
-        PacelineError: of this kind, on all ranks alike, when it was raised on one.
-    """
-    problem, result = None, None
-    try:
-        result = work()
-    except kind as error:
-        problem = str(error)
-    problem = next((p for p in gather(problem) if p is not None), None)
-    if problem is not None:
-        raise kind(problem)
-    return cast(T, result)
-
-
 def begin(folder: Path, strategy: Strategy) -> Verification:
-    """A verification that all ranks share; all of them call this, and ``together`` with its ``finish``."""
-    environment = strategy.environment
-    return together(strategy.gather, lambda: Verification(folder, environment.rank, environment.world))
+    """A verification that all ranks share: all call this, and ``run_on_all`` with its ``finish``."""
+    rank, world_size = strategy.environment.rank, strategy.environment.world
+    return run_on_all(strategy.gather, lambda: Verification(folder, rank, world_size), CheckpointError)
 
 
 def set_aside(folder: Path) -> None:

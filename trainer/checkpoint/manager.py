@@ -1,126 +1,119 @@
-"""The part of a ``Trainer`` that writes: checkpoints, and weights for use elsewhere."""
+"""The checkpoints of a run: collected, written, committed, and the superfluous ones deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
-from ...callbacks.hooks import HookTable
 from ...errors import PacelineError
-from ..ranks import Ranks
+from ...strategies import Strategy
+from ...strategies.collectives import Collectives
+from ..faults.nonfinite import Guard
+from ..faults.watchdog import Watchdog
+from ..metrics.logger import MetricLogger
 from . import format as files
-from . import run_state as snapshot
-from .export import export
-from .writer import CheckpointWriter, Content, Save
-
-if TYPE_CHECKING:
-    from ..faults.nonfinite import Guard
-    from ..metrics.store import MetricStore
-    from ..module import TrainModule
-    from ..session import Session
-
-# Between a step's end and the next update these hooks could change weights.
-_BETWEEN = ("on_train_epoch_start", "on_step_start", "on_before_optimizer_step")
+from .run_state import RunState
+from .writer import CheckpointWriter, Save
 
 
-class Saving(Ranks):
-    """What a run writes of its state."""
+class CheckpointManager:
+    """Writes what a ``RunState`` gives.
 
-    folder: Path | None
-    hooks: HookTable
-    writer: CheckpointWriter
-    store: MetricStore
-    train_store: MetricStore
-    say: Callable[[str], None]
-    guard: Guard | None
+    Args:
+        strategy: Says which part of which tensor each rank writes.
+        ranks: Rank 0 commits and deletes.
+        logger: Knows whether an evaluation is under way, in which the state is not whole.
+        watchdog: Is told that a save begins.
+        guard: Knows whether the last update was skipped; None where nothing looks.
+    """
 
-    @property
-    def module(self) -> TrainModule:
-        """The module of the run under way, or of the last one."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        strategy: Strategy,
+        ranks: Collectives,
+        run_state: RunState,
+        logger: MetricLogger,
+        watchdog: Watchdog,
+        guard: Guard | None,
+        folder: Path | None,
+    ) -> None:
+        self._ranks, self._run_state, self._logger = ranks, run_state, logger
+        self._watchdog, self._guard, self._folder = watchdog, guard, folder
+        self._writer = CheckpointWriter(strategy, ranks.on_rank_zero)
+        self._repeated = ""
 
-    def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
-        """Write a checkpoint of the run under way into a new folder. To be called on all ranks.
+    def save(self, name: str, *, weights_only: bool, background: bool) -> Save:
+        """Write ``checkpoints/<name>``. To be called on all ranks.
 
-        Args:
-            weights_only: Without what a run needs to go on: for evaluation and for use elsewhere.
-
-        Raises:
-            PacelineError: when the folder exists, when it cannot be written, or no run is under way.
-        """
-        save = self.start_checkpoint(Path(path), weights_only=weights_only, background=False)
-        if save.error is not None:
-            raise save.error
-
-    def start_checkpoint(
-        self, path: Path, *, weights_only: bool, background: bool, replace: bool = False
-    ) -> Save:
-        """``save_checkpoint``, whose error is in what this returns.
+        One that is being written or committed already is not written again, unless ``allow_again`` was
+        called for its step.
 
         Args:
             background: Return when a copy of the tensors is taken; a thread writes it.
-            replace: Delete the one that is there when this one is written and stands beside it.
+
+        Returns:
+            The save, whose ``error`` says why it could not be written.
         """
-        if self.module._trainer is None:
-            raise PacelineError(
-                "save_checkpoint writes the run under way, and there is none",
-                fix=f"the last run's checkpoints are in {self.folder}/checkpoints",
-            )
-        if self.store is not self.train_store:
-            raise PacelineError(
-                "a checkpoint cannot be written inside a validation: the run's state is not whole there",
-                fix="write it in on_step_boundary, or set a flag there and write it then",
-            )
-        if self.guard is not None:
-            self.guard.finish()  # a step whose flag is still on its way may have left its update out
-        content = snapshot.capture(cast("Session", self), weights_only)
-        if (
-            background
-            and self.module.automatic_optimization
-            and not any(map(self.hooks.__getitem__, _BETWEEN))
-        ):
-            content.steady = self._steady(content)
-        with self.watchdog.during("save"):
-            return self.writer.write(path, content, background, replace)
+        assert self._folder is not None
+        target = self._folder / name
+        again, self._repeated = name.endswith(self._repeated or "-"), ""
+        found = None if again else self._writer.find(target)
+        return found or self._start(target, weights_only, background, replace=again)
 
-    def _steady(self, content: Content) -> set[str]:
-        """What nobody changes before the next update: trained weights, and moments."""
-        trained = {f"model.{n}" for n, p in self.module.named_parameters() if p.requires_grad}
-        for name, part in self.module.named_modules():
-            if getattr(part, "max_norm", None) is not None:  # an embedding's forward rescales its weight
-                trained.discard(f"model.{name}.weight".replace("..", "."))
-        return {name for name in content.tensors if name in trained or name.startswith("optim.")}
-
-    def export(self, folder: str | Path, submodule: str | None = None) -> Path:
-        """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
-
-        Args:
-            folder: Made if it is not there; files of the same names are replaced.
-            submodule: Export only this part, by its dotted name; names in the file begin there.
+    def save_to(self, path: Path, weights_only: bool = False) -> None:
+        """Write a checkpoint into a new folder and wait for it. To be called on all ranks.
 
         Raises:
-            PacelineError: when there is no such submodule.
+            PacelineError: when the folder exists, when it cannot be written, and inside a validation.
         """
-        return export(cast("Session", self), Path(folder), submodule)
+        save = self._start(path, weights_only, background=False)
+        if save.error is not None:
+            raise save.error
 
-    def keep_checkpoints(self, pointers: dict[str, str], dropped: list[str]) -> None:
-        """Bring ``checkpoints/`` up to date behind a new one. Rank 0 does.
+    def allow_again(self, step: int) -> None:
+        """The next save, if it is of this step, replaces the checkpoint that exists of it.
+
+        A validation was repeated: the existing one is of before that.
+        """
+        self._repeated = f"-{step:08d}"
+
+    def update(self, pointers: dict[str, str], dropped: Sequence[str]) -> None:
+        """Bring the folder up to date after a new checkpoint. Rank 0 does.
 
         Args:
             pointers: Which checkpoint ``latest``, ``best`` and their like are to name.
             dropped: Those to delete, in an order that never leaves one that looks whole.
         """
-        assert self.folder is not None
-        if not self.is_global_zero:
+        if not self._ranks.is_global_zero or self._folder is None:
             return
-        folder = self.folder / "checkpoints"
         with suppress(OSError):  # they can be lost without harm
             for pointer, name in pointers.items():
-                files.write_pointer(folder / pointer, name)
+                files.write_pointer(self._folder / pointer, name)
         for name in dropped:
             try:
-                files.delete(folder / name)
+                files.delete(self._folder / name)
             except OSError as error:
-                self.say(f"warning: an older checkpoint could not be deleted: {error}")
+                self._run_state.trainer.log_line(
+                    f"warning: an older checkpoint could not be deleted: {error}"
+                )
+
+    def close(self, patience: float | None = None) -> Exception | None:
+        """Wait for the save that is being written. Its error.
+
+        Args:
+            patience: The most seconds; None: as long as it takes.
+        """
+        return self._writer.close(patience)
+
+    def _start(self, path: Path, weights_only: bool, background: bool, replace: bool = False) -> Save:
+        if self._logger.is_evaluating:
+            raise PacelineError(
+                "a checkpoint cannot be written inside a validation: the run's state is not whole there",
+                fix="write it in on_step_boundary, or set a flag there and write it then",
+            )
+        if self._guard is not None:
+            self._guard.finish()  # a step whose flag is still pending may have skipped its update
+        content = self._run_state.capture(weights_only)
+        with self._watchdog.during("save"):
+            return self._writer.write(path, content, background, replace)

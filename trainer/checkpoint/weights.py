@@ -5,23 +5,21 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import PacelineError
 from ...strategies import Environment, Single, Strategy, make_precision
-from ..run.run import find_checkpoint
+from ...strategies.collectives import run_on_all
 from . import external_weights as foreign
 from . import format as files
-from .integrity import begin, together
+from .integrity import begin
 from .json_codec import decode
+from .locate import find_checkpoint
 
-if TYPE_CHECKING:
-    from ..module import TrainModule
-
-M = TypeVar("M", bound="TrainModule")
+M = TypeVar("M", bound=nn.Module)
 _SHOWN = 6
 
 
@@ -114,7 +112,7 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
         refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
         like = {f"model.{name}": mine[name] for name in of_model}
         loaded = strategy.load_tensors(str(path), like, like)
-        together(strategy.gather, check.finish)
+        run_on_all(strategy.gather, check.finish, files.CheckpointError)
     values = {full.removeprefix("model."): value for full, value in loaded.items()}
     strategy.load_module(module, {**values, **decode(files.read_state(path)["extra_state"])})
 
@@ -160,7 +158,7 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
         hparams = {k: v for k, v in content.hparams.items() if k in known}
     hparams |= arguments
     positional = _by_position(cls, hparams)
-    module = cls(*positional, **hparams)
+    module: Any = cls(*positional, **hparams)
     if not vars(module).get("_configured"):
         module.configure_model()
         vars(module)["_configured"] = True
@@ -170,7 +168,7 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
         load_weights(module, folder, strategy)
     else:
         _load_foreign(module, folder, content, strategy)
-    return module
+    return cast(M, module)
 
 
 def _by_position(cls: type, hparams: dict[str, Any]) -> list[Any]:

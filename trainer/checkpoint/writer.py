@@ -24,9 +24,10 @@ from torch import Tensor
 from ...errors import PacelineError, TornCopyError
 from ...faultpoints import faultpoint
 from ...strategies.base import Strategy
+from ...strategies.collectives import Attempt, run_on_all
+from ..utils.text import shown_size
 from . import format as files
 from .host_copy import HostCopy
-from .integrity import together
 
 if TYPE_CHECKING:
     from ...strategies.checkpoint_shards import Shard
@@ -189,7 +190,7 @@ class CheckpointWriter:
                 written = _together(gather, target, write, shard.nbytes)
                 entries = {name: entry for part in written for name, entry in part.items()}
                 if background:
-                    together(gather, self._copy.check, TornCopyError)
+                    run_on_all(gather, self._copy.check, TornCopyError)
                 seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
                 _together(gather, target, seal, len(text), shard.nbytes)
             except BaseException:
@@ -272,15 +273,17 @@ def _together(
     Raises:
         CheckpointError: on all ranks alike, when it failed on one.
     """
-    result = problem = None
-    try:
-        free = shutil.disk_usage(target.parent).free
-        if free < needed:
+
+    def write() -> Any:
+        if shutil.disk_usage(target.parent).free < needed:
             raise OSError(28, "No space left on device")
-        result = work()
-    except Exception as error:
-        problem = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
-    everyone = gather((result, problem, needed + written))
+        return work()
+
+    attempt = Attempt.of(write)
+    problem = attempt.problem
+    if problem is not None and not isinstance(attempt.error, PacelineError):
+        problem = f"{type(attempt.error).__name__}: {problem}"
+    everyone = gather((attempt.result, problem, needed + written))
     failed = [(rank, p) for rank, (_, p, _) in enumerate(everyone) if p is not None]
     if failed:
         rank, problem = failed[0]
@@ -288,9 +291,7 @@ def _together(
         if len(everyone) > 1:
             problem = f"on rank {rank}: {problem}"
         total, free = sum(n for _, _, n in everyone), shutil.disk_usage(target.parent).free
-        raise _not_written(
-            target, f"{problem}; {files.shown_size(total)} needed, {files.shown_size(free)} free"
-        )
+        raise _not_written(target, f"{problem}; {shown_size(total)} needed, {shown_size(free)} free")
     return [result for result, _, _ in everyone]
 
 

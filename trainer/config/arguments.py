@@ -112,7 +112,7 @@ def _are_ids(parts: Any) -> bool:
 
 
 def _folder(value: Any) -> Any:
-    if not isinstance(value, (str, PathLike)):
+    if value is not None and not isinstance(value, (str, PathLike)):
         raise ValueError("a folder")
     return value
 
@@ -200,7 +200,7 @@ _ALLOWED = {
     "name": "letters, digits and . _ + = - (no dot first), parts separated by /",
     "accelerator": "auto, cpu, gpu, or a device type that torch.accelerator knows",
     "devices": 'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"',
-    "run_dir": "a folder, as a string or a Path",
+    "run_dir": "a folder, as a string or a Path; None: nothing is written",
 }
 for _limit in ("val", "test", "predict"):
     _ALLOWED[f"limit_{_limit}_batches"] = _ALLOWED["limit_train_batches"]

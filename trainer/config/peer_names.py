@@ -1,4 +1,4 @@
-"""Names other trainers use in calls of fit and validate, answered with ours."""
+"""Names that other trainers use, answered with ours: of arguments of calls, and of attributes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ _EVALUATION_PEERS = {
     "test_dataloader": "dataloader",
     "model": "module, the first argument",
 }
+_ATTRIBUTE_PEERS = {
+    "callback_metrics": "metrics",
+    "logged_metrics": "metrics",
+    "progress_bar_metrics": "metrics",
+    "current_epoch": "epoch",
+    "should_stop": 'stop("why")',
+    "estimated_stepping_batches": "total_steps",
+    "lightning_module": "module",
+    "model": "module",
+    "log_dir": "folder",
+    "is_main_process": "is_global_zero",
+    "global_rank": "rank",
+    "train": "fit(module, dataloader)",
+    "evaluate": "validate(module, dataloader)",
+    "save_model": "save_checkpoint(path)",
+}
 _FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume", "allow")
 _EVALUATION_ARGUMENTS = ("dataloader", "datamodule", "weights")
 
@@ -43,3 +59,12 @@ def refuse_unknown(method: str, unknown: dict[str, Any]) -> None:
             meant=None if ours else nearest(name, known),
             fix=f"it is called {ours} here" if ours else None,
         )
+
+
+def attribute_hint(name: str, owner: type) -> str:
+    """The end of a message about an attribute that does not exist: the name that was meant, if any."""
+    ours = _ATTRIBUTE_PEERS.get(name)
+    if ours:
+        return f"; it is called {ours} here"
+    near = None if name.startswith("_") else nearest(name, [n for n in dir(owner) if n[0] != "_"])
+    return f"; did you mean {near}?" if near else ""

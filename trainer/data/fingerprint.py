@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..utils.tensor_checksum import checksum_of
 from .seeded_loader import reads_plainly
 
 _SAMPLES = 8
@@ -23,21 +24,6 @@ def content_of(dataset: Any) -> dict[str, str]:
     for number in range(parts):
         value = _add(dataset[last * number // max(parts - 1, 1)], value)
     return {"content": f"{value:08x}"}
-
-
-def checksum_of(tensor: Tensor, value: int = 0) -> int:
-    """The CRC-32 of a tensor's bytes; ``value`` is that of what came before."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    return zlib.crc32(plain.view(torch.uint8).numpy().tobytes(), value)
-
-
-def sample_of_weights(module: nn.Module) -> int:
-    """A checksum of the first numbers of each parameter: tells whether a script builds the same again."""
-    value = 0
-    for parameter in module.parameters():
-        if not parameter.is_meta and not hasattr(parameter, "to_local"):
-            value = checksum_of(parameter.detach().reshape(-1)[:_SAMPLES], value)
-    return value
 
 
 def _add(item: Any, value: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from ...callbacks import Callback
 from ...errors import PacelineError
 from ...strategies import Single
+from ..data.feed import Feed
 from ..loops.layout_sensitivity import stop_drawing
 from ..utils.nested import count_samples, first_tensor
-
-if TYPE_CHECKING:
-    from ..data.feed import Feed
-    from ..session import Session
-    from ..trainer import Trainer
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 _COARSE = 5e-2
@@ -73,7 +69,7 @@ class _Recorder(Callback):
         self._gradients: dict[str, _Rows] = {}
         self._calls: dict[tuple[str, int], int] = {}
 
-    def on_fit_start(self, trainer: Session) -> None:
+    def on_fit_start(self, trainer: Any) -> None:
         def watch(name: str, part: nn.Module) -> None:
             def keep(part: nn.Module, args: Any, output: Any) -> None:
                 self._keep(trainer, f"the output of {name} ({type(part).__name__})", output)
@@ -84,26 +80,27 @@ class _Recorder(Callback):
             if name:
                 watch(name, part)
 
-    def on_step_start(self, trainer: Session, batches: list[Any]) -> None:
+    def on_step_start(self, trainer: Any, batches: list[Any]) -> None:
         self._batches = batches
         self._mine, self._gradients, self._calls = {}, {}, {}
 
-    def on_step_end(self, trainer: Session, outputs: list[Any]) -> None:
+    def on_step_end(self, trainer: Any, outputs: list[Any]) -> None:
         own = self._batches[: len(outputs)]  # the others serve a rank without samples to compute with
         batches = [_rows(first_tensor(batch), count_samples(batch)) for batch in own]
         self._mine = {"the batch": batches} | self._mine
 
-    def _keep(self, trainer: Session, what: str, output: Any) -> None:
+    def _keep(self, trainer: Any, what: str, output: Any) -> None:
         tensor = first_tensor(output)
-        size = trainer.store.weight
-        own = trainer.store is trainer.train_store  # else this rank computes without a sample of its own
+        logger, batch_idx = trainer._fit.logger, trainer._fit.state.batch_idx
+        size = logger.current.weight
+        own = not logger.is_evaluating  # else this rank computes without a sample of its own
         if own and tensor is not None and tensor.ndim and tensor.size(0) == size:
-            call = self._calls.get((what, trainer.state.batch_idx), 0) + 1
-            self._calls[what, trainer.state.batch_idx] = call
+            call = self._calls.get((what, batch_idx), 0) + 1
+            self._calls[what, batch_idx] = call
             name = what if call == 1 else f"{what}, called a {call}. time,"
             self._mine.setdefault(name, []).append(_rows(tensor, tensor.size(0)))
 
-    def on_before_optimizer_step(self, trainer: Session, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
         whole = trainer.strategy.full_gradients(trainer.module)
         if not trainer.module.automatic_optimization:  # only its own have met over the ranks
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -112,8 +109,8 @@ class _Recorder(Callback):
         for name, gradient in whole.items():
             self._gradients[f"the gradient of {name}"] = _rows(gradient, 1)
 
-    def on_step_boundary(self, trainer: Session) -> None:
-        everyone = trainer.strategy.gather(self._mine)
+    def on_step_boundary(self, trainer: Any) -> None:
+        everyone = trainer.all_gather(self._mine)
         step: dict[str, _Rows] = {}
         for what in self._mine:
             of_ranks = [rank.get(what, []) for rank in everyone]
@@ -125,7 +122,7 @@ class _Recorder(Callback):
             step["the loss"] = [(loss, abs(loss))]
         self.steps.append(step | self._gradients)
 
-    def on_teardown(self, trainer: Session, stage: str) -> None:
+    def on_teardown(self, trainer: Any, stage: str) -> None:
         for hook in self._hooks:
             hook.remove()
 
@@ -141,10 +138,11 @@ def _rows(tensor: Tensor | None, rows: int) -> _Rows:
 
 
 def check(
-    trainer: Trainer, module: Any, dataloader: Any, datamodule: Any, steps: int, tolerance: float | None
+    trainer: Any, module: Any, data: tuple[Any, Any], steps: int, tolerance: float | None
 ) -> Invariance:
     """``Trainer.check_invariance``."""
-    several = bool(trainer.world > 1 or trainer.strategy.environment.starts)
+    dataloader, datamodule = data
+    several = bool(trainer.world_size > 1 or trainer.strategy.environment.starts)
     manual = not module.automatic_optimization
     if manual and not several:
         raise PacelineError(
@@ -166,21 +164,21 @@ def check(
     if feed.step_size is not None:
         size = {"global_batch_size": feed.step_size}
     else:
-        size = {"accumulate": feed.micro_batches * trainer.world}
+        size = {"accumulate": feed.micro_batches * trainer.world_size}
     again_data = (dataloader if cut is None else cut, datamodule)
     again, _ = _run(trainer, module, again_data, steps, size, alone=several)
-    first = f"it is, on {trainer.world} ranks" if several else "it is"
+    first = f"it is, on {trainer.world_size} ranks" if several else "it is"
     how = "in whole batches" if manual else "in micro-batches of half the size"
     second = ["on one device"] * several + [how] * (cut is not None)
     tolerance = tolerance or _TOLERANCES.get(trainer.strategy.precision.compute_dtype, _COARSE)
-    found = trainer.strategy.broadcast(_first_difference(recorded, again, tolerance))
+    found = trainer.broadcast(_first_difference(recorded, again, tolerance))
     result = Invariance((first, " ".join(second)), steps, found)
-    trainer.say(f"check_invariance: {result}")
+    trainer.log_line(f"check_invariance: {result}")
     return result
 
 
 def _run(
-    trainer: Trainer,
+    trainer: Any,
     module: Any,
     data: tuple[Any, Any],
     steps: int,
@@ -198,23 +196,25 @@ def _run(
     run = type(trainer)(
         **{name: getattr(settings, name) for name in _KEPT},
         **(size if like is None else like),
-        fast_dev_run=True,  # nothing is written
+        max_steps=steps,
         log_every=1,
         limit_val_batches=0,
         validate_every=None,
         callbacks=[recorder],
         progress=False,
+        loggers=False,
+        checkpoint=False,
+        run_dir=None,
     )
-    run.max_steps = steps
+    strategy = run.strategy
     if alone:
-        here = replace(run.strategy.environment, rank=0, world=1, local_world=1)
+        here = replace(strategy.environment, rank=0, world=1, local_world=1)
         strategy, precision = Single(), run.strategy.precision
         strategy.attach(here, precision)
-        run.use(strategy)
-    vars(run)["say"] = run.strategy.say = lambda text: None
+    run._compute_with(strategy, quiet=True)
     run.fit(copy.deepcopy(module), data[0], datamodule=data[1])
-    trainer.strategy.say = trainer.say  # an object that was given serves both
-    return recorder.steps, run.feeds[0]
+    trainer.strategy.log_to(trainer.log_line)  # an object that was given serves both
+    return recorder.steps, run._fit.feed
 
 
 def _in_batches_of(loader: Any, size: int | None) -> DataLoader[Any] | None:

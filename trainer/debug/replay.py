@@ -1,20 +1,20 @@
 """Any step of any run again, alone: its samples, its random draws, and no update.
 
 A checkpoint before the step is loaded, and the steps between are taken as they were. One device stands for
-all the ranks there were: it computes their micro-batches in turn, each with its rank's own generators.
+all the ranks there were: it computes their micro-batches one after another, each with the generators of its
+rank.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -26,20 +26,17 @@ from ..checkpoint.integrity import verify
 from ..checkpoint.json_codec import decode
 from ..rng import derive, full_state, seed_everything, set_full_state, untouched
 from ..utils.nested import listed
-
-if TYPE_CHECKING:
-    from ..config.arguments import TrainerArguments
-    from ..module import TrainModule
-    from ..trainer import Trainer
+from ..utils.tensor_checksum import sample_of_weights
 
 T = TypeVar("T")
-_VARIABLE = "PACELINE_REPLAY"
+VARIABLE = "PACELINE_REPLAY"
+"""Names what ``paceline replay`` asks a script for; with it ``paceline.Trainer`` is a ``ReplayTrainer``."""
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "PACELINE_JOB")
 
 
 @dataclass(frozen=True)
-class Order:
-    """What is to be replayed; the command line hands it to the script through the environment.
+class ReplayRequest:
+    """What is to be replayed; the command line passes it to the script through the environment.
 
     Args:
         run: The run's folder.
@@ -83,11 +80,6 @@ class Replay:
         return "\n".join(lines)
 
 
-def replay_line(run: Path, step: int) -> str:
-    """The command that runs a step again."""
-    return f"paceline replay {shlex.quote(str(run))} --step {step}"
-
-
 # -- from the command line ---------------------------------------------------------------------
 
 
@@ -112,97 +104,91 @@ def run_again(run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
             where=str(run),
             fix=f"trainer.replay(module, dataloader, step={step}) there",
         )
-    order = Order(str(run.resolve()), step, fit, accelerator, debug)
+    request = ReplayRequest(str(run.resolve()), step, fit, accelerator, debug)
     variables = {name: value for name, value in os.environ.items() if name not in _LAUNCHED}
     os.chdir(folder)
     sys.stdout.flush()
     os.execve(
         sys.executable,
         [sys.executable, "-u", *command],
-        variables | {_VARIABLE: json.dumps(vars(order))},
+        variables | {VARIABLE: json.dumps(vars(request))},
     )
 
 
-def ordered() -> Order | None:
+def requested() -> ReplayRequest:
     """What the command line asked this process to replay."""
-    text = os.environ.get(_VARIABLE)
-    return Order(**json.loads(text)) if text else None
+    return ReplayRequest(**json.loads(os.environ[VARIABLE]))
 
 
 # -- the trainer that does it ------------------------------------------------------------------
 
 
-def alone(given: dict[str, Any], accelerator: str) -> dict[str, Any]:
-    """A trainer's arguments, for one device and without a trace."""
+def alone(given: dict[str, Any], accelerator: str, strategy: Single | None = None) -> dict[str, Any]:
+    """A trainer's arguments, for one device and nothing written."""
     callbacks = given.get("callbacks", ())
     several = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
     kept = [c for c in several if not isinstance(c, (Checkpoint, Logger))]
     changes: dict[str, Any] = {
-        "strategy": Single(),
+        "strategy": strategy or Single(),
         "devices": 1,
         "num_nodes": 1,
         "accelerator": accelerator,
     }
     changes |= {"loggers": False, "checkpoint": False, "progress": False, "callbacks": kept}
-    return given | changes | {"max_restarts": 0, "timeouts": False, "max_time": None}
+    return given | changes | {"max_restarts": 0, "timeouts": False, "max_time": None, "run_dir": None}
 
 
 def replay(
-    trainer: Trainer,
-    module: TrainModule,
-    fit: Callable[[Trainer, Path | None], Any],
-    order: Order,
+    trainer_class: type[Any],
+    settings: Any,
+    module: Any,
+    data: tuple[Any, Any, Any],
+    request: ReplayRequest,
+    allow: str | Sequence[str] = (),
 ) -> Replay:
-    """Take the steps up to ``order.step``, and that one without its update.
+    """Take the steps up to ``request.step``, and that one without its update.
 
     Args:
-        fit: Calls ``fit`` of the trainer it is given, from the checkpoint it is given.
+        trainer_class: ``Trainer``.
+        settings: Its validated arguments.
+        data: The training and validation dataloaders and the DataModule, as ``fit`` takes them.
+        allow: As ``fit`` takes it.
 
     Raises:
         PacelineError: when the run never came so far; and what the step itself raises.
     """
-    run = Path(order.run)
-    source, world = _before(run, order.step)
-    if world > 1 and not module.automatic_optimization:
+    run = Path(request.run)
+    source, world_size = _before(run, request.step)
+    if world_size > 1 and not module.automatic_optimization:
         raise PacelineError(
             "under manual optimization each rank steps by itself, which one device cannot do for several",
-            got=f"a run of {world} ranks",
+            got=f"a run of {world_size} ranks",
             fix="train on one device until the step fails there too, and replay that run",
         )
-    twin = type(trainer)(**alone(_given(trainer.settings), order.accelerator))
-    ranks = _RanksInTurn(world, order)
-    ranks.attach(twin.strategy.environment, twin.strategy.precision)
-    twin.use(ranks)
-    twin.ranks_in_turn, twin.keeps_nothing = world, True
-    at_step = _AtStep(order, ranks)
-    twin.callbacks.append(at_step)
-    ranks.load(source, twin.settings.seed)
-    _tell(twin, order, source, world)
+    strategy = SimulatedRanks(world_size, request)
+    at_step = _AtStep(request, strategy)
+    given = {name: getattr(settings, name) for name in type(settings).model_fields}
+    arguments = alone(given, request.accelerator, strategy)
+    twin = trainer_class(**arguments | {"callbacks": [*arguments["callbacks"], at_step]})
+    strategy.load(source, settings.seed)
+    start = source.name if source is not None else "its beginning"
+    more = f", on one device for {world_size} ranks" if world_size > 1 else ""
+    twin.log_line(f"replays step {request.step} of {request.run} from {start}{more}")
     try:
-        fit(twin, source)
+        twin.fit(module, *data, resume=source, allow=allow)
     except _Reached:
         return at_step.found
     except Exception:
-        if order.debug:
+        if request.debug:
             import pdb
 
             pdb.post_mortem(sys.exc_info()[2])
         raise
     raise PacelineError(
-        f"the run ends before step {order.step}",
-        where=order.run,
+        f"the run ends before step {request.step}",
+        where=request.run,
         got=f"{twin.global_step} steps ({twin.stop_reason})",
     )
-
-
-def _given(settings: TrainerArguments) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in type(settings).model_fields}
-
-
-def _tell(trainer: Trainer, order: Order, source: Path | None, world: int) -> None:
-    start = source.name if source is not None else "its beginning"
-    more = f", on one device for {world} ranks" if world > 1 else ""
-    trainer.say(f"replays step {order.step} of {order.run} from {start}{more}")
 
 
 def _before(run: Path, step: int) -> tuple[Path | None, int]:
@@ -226,17 +212,21 @@ class _Reached(Exception):
     """The step was run, all but its update."""
 
 
-class _RanksInTurn(Single):
+class SimulatedRanks(Single):
     """One device that stands for several: each micro-batch draws from its own rank's generators."""
 
-    def __init__(self, world: int, order: Order) -> None:
+    def __init__(self, world_size: int, request: ReplayRequest) -> None:
         super().__init__()
-        self.world, self.order = world, order
+        self.simulated_ranks, self._debug = world_size, request.debug
         self.at_step = False
+        self.first_weights = 0
         self.losses: list[float] = []
         self._before: dict[int, Any] = {}
-        self._generators: list[Any] = [None] * world
+        self._generators: list[Any] = [None] * world_size
         self._calls, self._first_index = 0, 0
+
+    def rank_of(self, micro_batch: int) -> int:
+        return micro_batch % self.simulated_ranks
 
     def load(self, source: Path | None, seed: int) -> None:
         """The generators of all ranks but the first, which are the process' own."""
@@ -245,7 +235,7 @@ class _RanksInTurn(Single):
             self._generators = [one["rng"] for one in state["ranks"]]
             self._first_index = state["counters"]["batch_idx"]
             return
-        for rank in range(1, self.world):
+        for rank in range(1, self.simulated_ranks):
             with untouched(self.device):
                 seed_everything(derive(seed, rank))
                 self._generators[rank] = full_state(self.device)
@@ -255,8 +245,8 @@ class _RanksInTurn(Single):
         if name != "training_step":
             return step
 
-        def in_turn(batch: Any, *index: int) -> Any:
-            rank, round_ = self._calls % self.world, self._calls // self.world
+        def as_rank(batch: Any, *index: int) -> Any:
+            rank, round_ = self._calls % self.simulated_ranks, self._calls // self.simulated_ranks
             self._calls += 1
             if index and index[0] == 0:
                 self._first_index = 0
@@ -271,7 +261,7 @@ class _RanksInTurn(Single):
                 self._generators[rank] = full_state(self.device)
                 set_full_state(own, self.device)
 
-        return in_turn
+        return as_rank
 
     def _take(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         if not self.at_step:
@@ -281,7 +271,7 @@ class _RanksInTurn(Single):
             set_full_state(self._before[batch], self.device)
         else:
             self._before[batch] = full_state(self.device)
-        if self.order.debug:
+        if self._debug:
             import pdb
 
             output = pdb.Pdb().runcall(step, *arguments)
@@ -294,6 +284,7 @@ class _RanksInTurn(Single):
 
     def setup(self, module: torch.nn.Module, build_optimizers: Callable[[], T]) -> T:
         self._automatic = bool(getattr(module, "automatic_optimization", True))
+        self.first_weights = sample_of_weights(module)
         return super().setup(module, build_optimizers)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -302,7 +293,7 @@ class _RanksInTurn(Single):
         super().backward(loss)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        self._first_index += self._calls // self.world
+        self._first_index += self._calls // self.simulated_ranks
         self._calls = 0
         return super().step(optimizer)
 
@@ -310,32 +301,33 @@ class _RanksInTurn(Single):
 class _AtStep(Callback):
     """Ends the replay at its step, before the update."""
 
-    def __init__(self, order: Order, ranks: _RanksInTurn) -> None:
-        self.order, self.ranks = order, ranks
-        self.found = Replay(order.step, ranks.world)
+    def __init__(self, request: ReplayRequest, ranks: SimulatedRanks) -> None:
+        self.request, self.ranks = request, ranks
+        self.found = Replay(request.step, ranks.simulated_ranks)
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: Any) -> None:
         if trainer.global_step:
             return
-        began = json.loads((Path(self.order.run) / "env.json").read_text()).get("weights")
-        if began is not None and began != trainer.first_weights:
+        began = json.loads((Path(self.request.run) / "env.json").read_text()).get("weights")
+        if began is not None and began != self.ranks.first_weights:
             raise PacelineError(
-                f"there is no checkpoint before step {self.order.step}, and the script now builds other "
+                f"there is no checkpoint before step {self.request.step}, and the script now builds other "
                 "weights than those the run began with",
-                where=self.order.run,
+                where=self.request.run,
                 fix="seed_everything(0) before the module is built makes them the same; "
                 'Checkpoint(every="100st") leaves a checkpoint to begin from',
             )
 
-    def on_step_start(self, trainer: Trainer, batches: list[Any]) -> None:
-        if trainer.global_step + 1 != self.order.step:
+    def on_step_start(self, trainer: Any, batches: list[Any]) -> None:
+        if trainer.global_step + 1 != self.request.step:
             return
+        fit = trainer._fit  # a replay looks into the loop's own parts
         self.ranks.at_step = True
-        self.found.samples = [trainer.feeds[0].samples_of(i) for i in range(len(batches))]
-        if trainer.guard is not None:
-            trainer.guard.most = 0  # it is shown, not left out
+        self.found.samples = [fit.feed.samples_of(i) for i in range(len(batches))]
+        if fit.guard is not None:
+            fit.guard.skip_no_more()
 
-    def on_before_optimizer_step(self, trainer: Trainer, optimizer: torch.optim.Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: Any, optimizer: torch.optim.Optimizer) -> None:
         if not self.ranks.at_step:
             return
         grads = [p.grad for p in trainer.module.parameters() if p.grad is not None]

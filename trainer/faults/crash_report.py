@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-import json
-import os
+import shlex
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import yaml
 
 from .thread_stacks import all_stacks
 
-if TYPE_CHECKING:
-    from ..session import Session
 
+def write_crash_report(
+    folder: Path, rank: int, error: BaseException, parts: Mapping[str, str]
+) -> Path | None:
+    """``crash-rank-<n>.txt`` in the run folder: the error, ``parts``, env.json, and all threads' stacks.
 
-def write_crash_report(trainer: Session, error: BaseException) -> Path | None:
-    """``crash-rank-<n>.txt`` in the run folder: the error, all threads' stacks, the latest metrics, the
-    environment and the configuration. None where the run writes nothing.
+    Args:
+        parts: Further texts by their headings.
+
+    Returns:
+        The file; None where it could not be written.
     """
-    if trainer.folder is None:
-        return None
-    path = trainer.folder / f"crash-rank-{trainer.rank}.txt"
-    state = trainer.state
-    parts = {
-        "where": f"{trainer.stage}, {trainer.place}, {state.position} samples into the epoch, "
-        f"rank {trainer.rank} of {trainer.world}, process {os.getpid()}",
-        "error": "".join(traceback.format_exception(error)),
-        "metrics": json.dumps(trainer.metrics, indent=1),
-        "configuration": yaml.safe_dump(trainer.config(), sort_keys=False, allow_unicode=True),
-    }
+    path = folder / f"crash-rank-{rank}.txt"
     with suppress(OSError):  # a full disk is what many runs fail of
-        environment = trainer.folder / "env.json"
-        parts["environment"] = environment.read_text() if environment.exists() else ""
-        parts["stacks"] = all_stacks()
+        environment = folder / "env.json"
+        found = {
+            "error": "".join(traceback.format_exception(error)),
+            **parts,
+            "environment": environment.read_text() if environment.exists() else "",
+            "stacks": all_stacks(),
+        }
         with path.open("w", encoding="utf-8") as file:
-            for name, text in parts.items():
+            for name, text in found.items():
                 file.write(f"== {name}\n{text.rstrip()}\n\n")
         return path
     return None
+
+
+def replay_command(run: Path, step: int) -> str:
+    """The command that runs a step again."""
+    return f"paceline replay {shlex.quote(str(run))} --step {step}"

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import PacelineError, is_users_frame
+from ...strategies import Strategy
 from ..rng import untouched
-from ..runtime.compilation import uncompiled
-from ..runtime.discard_effects import nothing_kept
 from ..utils.nested import tensors_of
-
-if TYPE_CHECKING:
-    from ..loops.training_loop import TrainLoop
-
 
 _AVERAGED = ", which may be averaged already"
 
@@ -30,54 +25,73 @@ class Origin:
     """What was found on the rank that shows it first.
 
     Args:
-        told: Where the first number that is not finite is.
+        description: Where the first number that is not finite is.
         rank: None where no rank shows one.
         samples: The dataset indices it comes from, as far as can be told.
     """
 
-    told: str
+    description: str
     rank: int | None = None
     samples: list[Any] = field(default_factory=list)
 
 
-def find_origin(loop: TrainLoop, batches: list[Any], sizes: list[int], samples: list[list[Any]]) -> Origin:
-    """Run the step under way again without an update. To be called on all ranks."""
-    watch = _Watch(loop.trainer.module)
+@dataclass(frozen=True)
+class FailedStep:
+    """The current step, to be run again without an update.
+
+    Args:
+        forward: Runs ``training_step`` on the micro-batch of this number, and returns its output.
+        nothing_kept: Inside, nothing that the step logs, counts or draws is kept.
+        uncompiled: Inside, modules run as they are written: compiled code does not see later hooks.
+        sizes, samples: Of each micro-batch, how many samples and which dataset indices.
+    """
+
+    module: nn.Module
+    strategy: Strategy
+    batches: list[Any]
+    sizes: list[int]
+    samples: list[list[Any]]
+    forward: Callable[[int], Any]
+    nothing_kept: Callable[[], AbstractContextManager[Any]]
+    uncompiled: Callable[[], AbstractContextManager[Any]]
+
+    def take(self, index: int, watch: _Watch | None) -> None:
+        """Forward and backward of a micro-batch."""
+        with self.nothing_kept(), untouched(self.strategy.device):
+            output = self.forward(index)
+            loss = output["loss"] if isinstance(output, Mapping) else output
+            if watch is not None and not bool(torch.isfinite(loss)):
+                watch.note(f"{loss.item()} first in training_step itself, after the model's parts")
+            self.strategy.backward(loss)
+
+
+def find_origin(step: FailedStep) -> Origin:
+    """Run the current step again without an update. To be called on all ranks."""
+    strategy, watch = step.strategy, _Watch(step.module)
     try:
         with suppress(PacelineError):  # a graph that was promised to be static averages always
-            loop.strategy.synchronise_gradients(False)
-        for index, batch in enumerate(batches):
-            watch.begin(batch, sizes[index], samples[index], loop.trainer.rank_of(index))
-            known, arguments = watch.found is not None, loop.arguments(batch, index - len(batches))
-            with uncompiled(loop.trainer.compilation), watch.watching():
-                _take(loop, watch, arguments)
+            strategy.synchronise_gradients(False)
+        for index, batch in enumerate(step.batches):
+            watch.begin(batch, step.sizes[index], step.samples[index], strategy.rank_of(index))
+            known = watch.found is not None
+            with step.uncompiled(), watch.watching():
+                step.take(index, watch)
             watch.look_at_gradients()
-            if watch.found is not None and not known and loop.world == 1:
-                eager = uncompiled(loop.trainer.compilation)
-                with eager, forward_line(check_nan=True) as lines, suppress(RuntimeError):
-                    _take(loop, None, arguments)
-                told = "; ".join([watch.found[0], *(f"computed at {line}" for line in lines)])
-                watch.found = (told, *watch.found[1:])
-        found = loop.strategy.gather(watch.found)
+            if watch.found is not None and not known and strategy.environment.world == 1:
+                with step.uncompiled(), forward_line(check_nan=True) as lines, suppress(RuntimeError):
+                    step.take(index, None)
+                description = "; ".join([watch.found[0], *(f"computed at {line}" for line in lines)])
+                watch.found = (description, *watch.found[1:])
+        found = strategy.gather(watch.found)
     except Exception as error:  # the others see their connection closed
         return Origin(f"when the step was run again: {type(error).__name__}: {error}"[:200])
     shown = {rank: one for rank, one in enumerate(found) if one is not None}
     own = [one for one in shown.values() if _AVERAGED not in one[0]]
-    for told, its_samples, rank in own:
-        return Origin(told, rank, its_samples)
-    for told, its_samples, rank in shown.values():
-        return Origin(told, rank, its_samples) if len(shown) == 1 else Origin(told)
-    return Origin("it did not come again when the step was run once more: what is drawn was drawn anew")
-
-
-def _take(loop: TrainLoop, watch: _Watch | None, arguments: tuple[Any, ...]) -> None:
-    """A micro-batch's forward and backward."""
-    with nothing_kept(loop.trainer, loop.store), untouched(loop.strategy.device):
-        output = loop.training_step(*arguments)
-        loss = output["loss"] if isinstance(output, Mapping) else output
-        if watch is not None and not bool(torch.isfinite(loss)):
-            watch.note(f"{loss.item()} first in training_step itself, behind the model's parts")
-        loop.strategy.backward(loss)
+    for description, its_samples, rank in own:
+        return Origin(description, rank, its_samples)
+    for description, its_samples, rank in shown.values():
+        return Origin(description, rank, its_samples) if len(shown) == 1 else Origin(description)
+    return Origin("it did not appear again when the step was run once more: random draws differ")
 
 
 @contextmanager
@@ -140,7 +154,7 @@ class _Watch:
         return hook
 
     def look_at_gradients(self) -> None:
-        """Behind a backward: those of the parameters that this rank has whole."""
+        """After a backward: those of the parameters that this rank has whole."""
         for name, parameter in self.module.named_parameters():
             if parameter.grad is not None and not hasattr(parameter.grad, "to_local"):
                 self._look(f"the gradient of {name}{_AVERAGED}", parameter.grad, rows=False)
@@ -154,7 +168,7 @@ class _Watch:
         value = "nan" if bool(torch.isnan(tensor.detach()).any()) else "inf"
         self.note(f"{value} first in {where}", finite if rows else None)
 
-    def note(self, told: str, finite: Tensor | None = None) -> None:
+    def note(self, description: str, finite: Tensor | None = None) -> None:
         """The first one counts.
 
         Args:
@@ -166,4 +180,4 @@ class _Watch:
         if finite is not None and finite.ndim and len(finite) == self._size == len(samples):
             bad = ~finite.reshape(len(samples), -1).all(1)
             samples = [sample for sample, is_bad in zip(samples, bad.tolist(), strict=True) if is_bad]
-        self.found = (told, samples, self._rank)
+        self.found = (description, samples, self._rank)

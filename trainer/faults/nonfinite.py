@@ -1,70 +1,102 @@
 """Keeps what is not finite out of the weights: a loss or a gradient, of any rank.
 
-A loss that is not finite is made to poison its own gradients, so that the reduction there is anyway carries
-it to every rank. What is left in ``.grad`` is looked at once, before hooks, clipping and the update.
+A loss that is not finite is made to poison its own gradients, so that the reduction of gradients carries it
+to every rank. The result in ``.grad`` is checked once, before hooks, clipping and the update.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ...errors import PacelineError
+from ...strategies import Strategy
 from ..runtime.fused import is_fused
+from ..state import TrainState
 from ..utils.nested import listed
 from .nan_trace import Origin
-
-if TYPE_CHECKING:
-    from ..session import Session
 
 _MOST_SKIPPED = 10
 _MOST_RANKS = 4
 
 
-def most_skipped(setting: str) -> int:
-    """How many updates ``nonfinite=`` lets a run leave out: none, 10, or the number in ``"skip:100"``."""
-    kind, _, number = setting.partition(":")
-    return int(number or _MOST_SKIPPED) if kind == "skip" else 0
+@dataclass(frozen=True)
+class NonfinitePolicy:
+    """What happens at a loss or gradient that is not finite.
+
+    Args:
+        most_skipped: So many updates may be skipped in a run; 0: the first one is an error.
+    """
+
+    most_skipped: int = 0
+
+    @classmethod
+    def parse(cls, setting: str) -> NonfinitePolicy | None:
+        """What ``Trainer(nonfinite=...)`` means: ``"raise"``, ``"skip"``, ``"skip:9"``; None: ``"ignore"``.
+
+        Example:
+            >>> NonfinitePolicy.parse("skip:100")
+            NonfinitePolicy(most_skipped=100)
+        """
+        if setting == "ignore":
+            return None
+        kind, _, number = setting.partition(":")
+        return cls(int(number or _MOST_SKIPPED) if kind == "skip" else 0)
 
 
 class Guard:
-    """Looks at each step's losses and gradients, and holds the update back.
+    """Checks each step's losses and gradients, and holds the update back.
 
-    On a CPU that costs a look at each number. On an accelerator it waits for the device once a step, except
-    for fused optimizers: those leave the weights alone by themselves, and the flag is read a step late.
+    On a CPU that costs a read of each number. On an accelerator it waits for the device once a step, except
+    for fused optimizers: those skip the update by themselves, and the flag is read a step late.
+
+    Args:
+        strategy: Checks gradients, over all ranks.
+        state: Counts skipped updates.
+        optimizers: Those of the run; with automatic optimization it is one.
+        policy: What happens.
+        samples_of: Gives the dataset indices of a micro-batch of the current step.
+        log_line: Takes a line for the log.
+        automatic: False under manual optimization.
 
     Attributes:
         reads_losses: Whether losses are read at once, though that waits for the device.
     """
 
-    def __init__(self, trainer: Session) -> None:
-        self.trainer, self.strategy, self.state = trainer, trainer.strategy, trainer.state
-        self.most = most_skipped(trainer.settings.nonfinite)
-        self.reads_losses = self.most > 0
+    def __init__(
+        self,
+        strategy: Strategy,
+        state: TrainState,
+        optimizers: Sequence[Optimizer],
+        policy: NonfinitePolicy,
+        *,
+        samples_of: Callable[[int], list[Any]],
+        log_line: Callable[[str], None],
+        automatic: bool = True,
+    ) -> None:
+        self.strategy, self.state = strategy, state
+        self._policy, self._samples_of, self._log_line = policy, samples_of, log_line
+        self.reads_losses = policy.most_skipped > 0
         self._seen: dict[int, float] = {}
         self._unread: list[Tensor] = []
-        self._automatic = trainer.module.automatic_optimization
-        optimizers = trainer.optimization.optimizers
-        self.late = (
-            trainer.strategy.device.type != "cpu"
-            and not self.most
-            and self._automatic
-            and is_fused(optimizers[0])
-        )
-        scales = trainer.strategy.precision.scales  # gradients may overflow, and it leaves them out
-        self._look = _nothing_looks if scales else trainer.strategy.find_nonfinite
+        self._automatic = automatic
+        on_cpu = strategy.device.type == "cpu"
+        self._late = not on_cpu and not self.reads_losses and automatic and is_fused(optimizers[0])
+        # Scaled gradients may overflow, and the precision skips those updates itself.
+        self._check = _no_check if strategy.precision.scales else strategy.find_nonfinite
         self._word: array[float] | None = None
-        if trainer.strategy.device.type == "cpu":  # memory that Python reads without asking torch
+        if on_cpu:  # memory that Python reads without asking torch
             self._word = array("f", [0.0])
             self._flag = torch.frombuffer(self._word, dtype=torch.float32).squeeze()
         else:
-            self._flag = torch.zeros((), device=trainer.strategy.device)
+            self._flag = torch.zeros((), device=strategy.device)
         self._before: tuple[Tensor, torch.Event | None, str] | None = None
 
     def poison(self, loss: Tensor, micro_batch: int, value: float) -> Tensor:
@@ -91,28 +123,28 @@ class Guard:
         Raises:
             PacelineError: for a loss of this rank that no gradient comes from.
         """
-        looked = self._look(optimizer, self._flag)
-        if self._word is not None and not (self._word[0] or self._seen or self.late):
+        checked = self._check(optimizer, self._flag)
+        if self._word is not None and not (self._word[0] or self._seen or self._late):
             return False  # on a CPU, as a rule, where no loss is left unread
         unread, self._unread = self._unread, []
-        if not looked:
+        if not checked:
             return False
-        if self.late:
+        if self._late:
             return self._finds_late(optimizer)
         found = self._flag.item() > 0
         if found:
             self._flag.zero_()
             self._seen |= _not_finite(unread)
         elif self._seen and self._automatic:  # a loss that no gradient comes from
-            if self.trainer.world == 1:
+            if self.strategy.environment.world == 1:
                 return True
-            if not self.most:
+            if not self._policy.most_skipped:
                 raise self._error(None, [self._mine(0)])
             self._seen.clear()
         return found
 
     def _finds_late(self, optimizer: Optimizer) -> bool:
-        """Look at the flag of the step before, which is here by now; this step's goes to the optimizer."""
+        """Read the flag of the step before, which has arrived by now; this step's goes to the optimizer."""
         flag = self._flag
         optimizer.found_inf, optimizer.grad_scale = flag, None  # type: ignore[attr-defined]
         self.finish()
@@ -121,11 +153,11 @@ class Guard:
         if not flag.is_cpu:
             arrived = torch.Event(flag.device)
             arrived.record()
-        self._before = (copied, arrived, self.trainer.place)
+        self._before = (copied, arrived, self.state.step_label)
         return False
 
     def finish(self) -> None:
-        """Look at the last flag, where one is on its way.
+        """Read the last flag, where one is pending.
 
         Raises:
             PacelineError: where a loss or gradient was not finite.
@@ -138,13 +170,13 @@ class Guard:
             arrived.synchronize()
         if copied.item():
             raise PacelineError(
-                "a loss or a gradient is not finite; nothing was updated from there on",
+                "a loss or a gradient is not finite; optimizer steps were skipped from this step on",
                 where=place,
                 fix=_FIX,
             )
 
     def skipped_by_strategy(self) -> bool:
-        """The strategy left an update out by itself: whether a loss or gradient is to blame."""
+        """The strategy skipped an update by itself: whether a loss or gradient is to blame."""
         if not self.strategy.precision.scales:
             return True
         return any(self.strategy.gather(bool(self._seen)))
@@ -155,10 +187,10 @@ class Guard:
         micro_batches: int = 1,
         find_origin: Callable[[list[list[Any]]], Origin] | None = None,
     ) -> None:
-        """Leave the update out, where that is allowed; to be called on all ranks.
+        """Skip the update, where that is allowed. To be called on all ranks.
 
         Args:
-            find_origin: Given the samples of each micro-batch, looks where it came from.
+            find_origin: Given the samples of each micro-batch, finds where it came from.
 
         Raises:
             PacelineError: naming the rank and the samples it came from.
@@ -166,56 +198,61 @@ class Guard:
         mine = self._mine(micro_batches)
         optimizer.zero_grad(set_to_none=True)
         everyone = self.strategy.gather(mine)
-        if self.state.skipped_steps < self.most:
+        most = self._policy.most_skipped
+        if self.state.skipped_steps < most:
             self.state.skipped_steps += 1
-            what, where = _told(everyone)
-            self.trainer.say(
-                f"{self.trainer.place}: {what}; the update is skipped "
-                f"({self.state.skipped_steps} of at most {self.most}){where}"
+            what, where = _cause(everyone)
+            self._log_line(
+                f"{self.state.step_label}: {what}; the update is skipped "
+                f"({self.state.skipped_steps} of at most {most}){where}"
             )
             return
         samples = self._samples(micro_batches)
-        raise self._error(find_origin(samples) if find_origin and not self.most else None, everyone)
+        raise self._error(find_origin(samples) if find_origin and not most else None, everyone)
+
+    def skip_no_more(self) -> None:
+        """The next update that would be skipped is an error, whatever the policy allows."""
+        self._policy = NonfinitePolicy()
 
     def _samples(self, micro_batches: int) -> list[list[Any]]:
-        return [self.trainer.feeds[0].samples_of(index) for index in range(micro_batches)]
+        return [self._samples_of(index) for index in range(micro_batches)]
 
     def _mine(self, micro_batches: int) -> dict[str, Any]:
         seen, self._seen = self._seen, {}
         samples = self._samples(max(micro_batches, *(index + 1 for index in seen), 1))
         return {
-            "rank": self.trainer.rank_of(min(seen, default=0)),
+            "rank": self.strategy.rank_of(min(seen, default=0)),
             "losses": [seen[index] for index in sorted(seen)],
             "samples": [sample for index in sorted(seen) for sample in samples[index]],
             "all": [sample for part in samples for sample in part],
         }
 
     def _error(self, origin: Origin | None, everyone: list[dict[str, Any]]) -> PacelineError:
-        what, where = _told(everyone)
+        what, where = _cause(everyone)
         if origin is not None and origin.rank is not None:
             where = f", rank {origin.rank}" + _shown(origin.samples)
-        told = [origin.told] if origin is not None else []
-        if self.most:
-            told.append(f"{self.most} updates were left out before, and no more may be")
+        found = [origin.description] if origin is not None else []
+        if self._policy.most_skipped:
+            found.append(f"{self._policy.most_skipped} updates were skipped before, the most allowed")
         return PacelineError(
             f"{what}; nothing was updated",
-            where=f"{self.trainer.place}{where}",
-            got="; ".join(told) or "the gradients of all other losses",
+            where=f"{self.state.step_label}{where}",
+            got="; ".join(found) or "the gradients of all other losses",
             fix=_FIX,
         )
 
 
 _FIX = (
     "look at those samples, lower the learning rate or set clip_grad_norm; "
-    'nonfinite="skip" leaves such steps out, 10 at most'
+    'nonfinite="skip" skips such steps, 10 at most'
 )
 
 
-def _nothing_looks(optimizer: Optimizer, found: Tensor) -> bool:
+def _no_check(optimizer: Optimizer, found: Tensor) -> bool:
     return False
 
 
-def _told(everyone: list[dict[str, Any]]) -> tuple[str, str]:
+def _cause(everyone: list[dict[str, Any]]) -> tuple[str, str]:
     """What is not finite, and on which rank and samples."""
     for one in everyone:
         if one["losses"]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
-from ..checkpoint.format import shown_size
-
-if TYPE_CHECKING:
-    from ..session import Session
+from ...strategies import Strategy
+from ..utils.text import shown_size
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -22,18 +23,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def memory_notes(trainer: Session, training: bool) -> list[str]:
+def memory_notes(
+    strategy: Strategy, module: Any, optimizers: Iterable[Optimizer], training: bool
+) -> list[str]:
     """What this run holds, and what would need less, most likely to help first.
 
     Args:
         training: It ran out in a step of training, not in an evaluation.
     """
-    module, strategy = trainer.module, trainer.strategy
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
     gradients = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     moments = sum(
         value.numel() * value.element_size()
-        for optimizer in trainer.optimization.optimizers
+        for optimizer in optimizers
         for state in optimizer.state.values()
         for value in state.values()
         if isinstance(value, torch.Tensor)
@@ -42,7 +44,7 @@ def memory_notes(trainer: Session, training: bool) -> list[str]:
         f"memory: parameters {shown_size(parameters)}, gradients {shown_size(gradients)}, optimizer "
         f"{shown_size(moments)}; {_in_use(strategy.device)}"
     )
-    return [held, "try: " + "; ".join(_ways(trainer, training))]
+    return [held, "try: " + "; ".join(_ways(strategy, module, training))]
 
 
 def _in_use(device: torch.device) -> str:
@@ -57,9 +59,9 @@ def _in_use(device: torch.device) -> str:
     return f"on {device}"
 
 
-def _ways(trainer: Session, training: bool) -> list[str]:
-    strategy, plan, ways = trainer.strategy, trainer.strategy.plan, []
-    if not training or not trainer.module.automatic_optimization:
+def _ways(strategy: Strategy, module: Any, training: bool) -> list[str]:
+    plan, ways = strategy.plan, []
+    if not training or not module.automatic_optimization:
         ways.append("a smaller batch_size of this DataLoader")
     elif plan.samples and plan.micro_batch is not None and plan.micro_batch > 1:
         ways.append(
@@ -75,11 +77,11 @@ def _ways(trainer: Session, training: bool) -> list[str]:
     return ways
 
 
-def write_snapshot(trainer: Session) -> str | None:
-    """Write who holds a CUDA device's memory, for pytorch.org/memory_viz. Where it lies; else None."""
-    if trainer.strategy.device.type != "cuda" or trainer.folder is None:
+def write_snapshot(strategy: Strategy, folder: Path | None) -> str | None:
+    """Write who holds a CUDA device's memory, for pytorch.org/memory_viz. The file's path; else None."""
+    if strategy.device.type != "cuda" or folder is None:
         return None
-    path = trainer.folder / f"memory-rank-{trainer.rank}.pickle"
+    path = folder / f"memory-rank-{strategy.environment.rank}.pickle"
     with suppress(Exception):
         torch.cuda.memory._dump_snapshot(str(path))
         return str(path)

@@ -1,69 +1,177 @@
-"""How ranks agree to stop: one word every n steps, read a step late; nothing rank-local decides."""
+"""How a run ends: every reason to stop in one property, agreed on by all ranks at a step boundary.
+
+Nothing that one rank alone knows decides anything. The ranks share one word every n steps: whether any
+wants to stop, and rank 0's clock. It is started at one boundary and read at the next.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from ..session import Session
+from ...strategies import Strategy
+from ..state import Clock, Limits, TrainState
 
 _SECONDS = 0.5
 _MOST_STEPS = 1 << 20
 
 
-class Agreement:
-    """Brings the ranks' wishes to stop, and rank 0's clock, to all ranks at the same boundary.
+class StopController:
+    """Whether a run is to end, and why.
 
-    A boundary lies behind each step, and behind each batch of a validation. The word is started at one and
-    read at the next, so that nobody waits for it. How many lie between two words is part of the word: about
-    half a second.
+    Args:
+        strategy: Carries the word between the ranks.
+        state, limits, clock: What says whether a limit is reached.
     """
 
-    def __init__(self, trainer: Session) -> None:
-        self._trainer, self._strategy = trainer, trainer.strategy
-        self._waiting: Callable[[], Tensor] | None = None
-        self._count, self._next = 0, 1
-        self._asked_at = (time.perf_counter(), 0)
+    def __init__(self, strategy: Strategy, state: TrainState, limits: Limits, clock: Clock) -> None:
+        self._strategy, self._state, self._limits, self._clock = strategy, state, limits, clock
+        self._agreed_seconds = 0.0
+        self._agreement: _Agreement | None = None
+        self.begin_stage(shared=False)
+
+    def begin_stage(self, shared: bool = True) -> None:
+        """A fit, validation, test or prediction begins: nobody has asked it to stop.
+
+        Args:
+            shared: The ranks are there to agree with, where there are several.
+        """
+        self._asked: str | None = None
+        self._wanted: str | None = None
+        self._signal: int | None = None
+        several = shared and self._strategy.environment.world > 1
+        self._agreement = _Agreement(self._strategy, self._word, self._take) if several else None
+
+    def end_stage(self) -> None:
+        """There is nobody to agree with any longer."""
+        self._agreement = None
+
+    # -- the reasons ---------------------------------------------------------------------------
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run ends here; None while it continues."""
+        if self._asked is not None:
+            return self._asked
+        if self._state.validating:  # an interrupted validation is repeated first
+            return None
+        return self._limits.reached(self._state, self)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is any reason to stop."""
+        return self.reason is not None
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody asked for the stop, as all ranks agreed; False where a limit ends the run."""
+        return self._asked is not None
+
+    @property
+    def signal(self) -> int | None:
+        """The number of the signal that asked for the stop, on any rank."""
+        return self._signal
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal is the reason to stop, as all ranks agreed: there may be little time."""
+        return self._asked is not None and self._signal is not None
+
+    def request(self, why: str, signal: int | None = None) -> None:
+        """Ask the run to end at a step boundary all ranks agree on; the first reason given is kept.
+
+        It only sets attributes, so that a signal handler may call it.
+        """
+        if self._wanted is None:
+            self._wanted = why
+        if signal is not None:
+            self._signal = signal
+        if self._strategy.environment.world == 1:
+            self._asked = self._wanted
+
+    # -- agreeing ------------------------------------------------------------------------------
+
+    def seconds(self) -> float:
+        """The seconds of training, the same on all ranks: rank 0's, as of the last agreement."""
+        if self._strategy.environment.world == 1:
+            return self._clock.seconds()
+        return max(self._agreed_seconds, self._state.elapsed)
+
+    def agree(self) -> None:
+        """See that all ranks know of every request to stop. To be called on all ranks."""
+        if self._agreement is not None:
+            self._agreement.now()
 
     def at_boundary(self) -> None:
-        """To be called at each boundary, on all ranks."""
+        """To be called after each step, and after each batch of an evaluation, on all ranks."""
+        if self._agreement is not None:
+            self._agreement.at_boundary()
+
+    def _word(self) -> tuple[bool, int]:
+        is_zero = self._strategy.environment.is_global_zero
+        return self._wanted is not None, int(self._clock.seconds() * 1e6) if is_zero else 0
+
+    def _take(self, wanted: bool, microseconds: int) -> None:
+        self._agreed_seconds = microseconds / 1e6
+        if wanted and self._asked is None:
+            self._agree_to_stop(self._strategy.gather((self._wanted, self._signal)))
+
+    def _agree_to_stop(self, requests: list[tuple[str | None, int | None]]) -> None:
+        """Stop, for the reason of the first rank that has one."""
+        rank, (why, _) = next((r, w) for r, w in enumerate(requests) if w[0] is not None)
+        alone = [w[0] for w in requests].count(None) > 0
+        self._asked = f"{why} on rank {rank}" if alone else why
+        self._wanted = why
+        self._signal = next((signal for _, signal in requests if signal is not None), None)
+
+
+class _Agreement:
+    """Shares a word of all ranks every n boundaries.
+
+    A boundary follows each step, and each batch of a validation. How many lie between two words is part of
+    the word: about half a second.
+    """
+
+    def __init__(
+        self, strategy: Strategy, word: Callable[[], tuple[bool, int]], take: Callable[[bool, int], None]
+    ) -> None:
+        self._strategy, self._own_word, self._take = strategy, word, take
+        self._pending: Callable[[], Tensor] | None = None
+        self._count, self._next = 0, 1
+        self._sent_at = (time.perf_counter(), 0)
+
+    def at_boundary(self) -> None:
         self._count += 1
         if self._count < self._next:
             return
-        if self._waiting is None:
-            self._waiting = self._strategy.reduce_later(self._word(), "max")
+        if self._pending is None:
+            self._pending = self._strategy.reduce_later(self._word(), "max")
             self._next = self._count + 1
         else:
             self._next = self._count + self._read()
 
     def now(self) -> None:
         """Agree here and wait for it: where a validation or an epoch has ended anyway."""
-        if self._waiting is not None:
+        if self._pending is not None:
             self._read()
-        self._waiting = self._strategy.reduce_later(self._word(), "max")
+        self._pending = self._strategy.reduce_later(self._word(), "max")
         self._read()
-        self._next = self._count + 1  # what comes now may go at another pace
+        self._next = self._count + 1  # what follows may take another time per boundary
 
     def _word(self) -> Tensor:
-        now, (before, count_before) = time.perf_counter(), self._asked_at
-        self._asked_at = (now, self._count)
-        a_step = max(now - before, 1e-6) / max(self._count - count_before, 1)
-        every = 1 if self._count == count_before else min(max(int(_SECONDS / a_step), 1), _MOST_STEPS)
-        trainer = self._trainer
-        clock = int(trainer.clock() * 1e6) if trainer.is_global_zero else 0
-        return torch.tensor([trainer.stop_wanted is not None, every, clock], dtype=torch.int64)
+        now, (before, count_before) = time.perf_counter(), self._sent_at
+        self._sent_at = (now, self._count)
+        seconds = max(now - before, 1e-6) / max(self._count - count_before, 1)
+        every = 1 if self._count == count_before else min(max(int(_SECONDS / seconds), 1), _MOST_STEPS)
+        wanted, microseconds = self._own_word()
+        return torch.tensor([wanted, every, microseconds], dtype=torch.int64)
 
     def _read(self) -> int:
-        assert self._waiting is not None
-        asked, every, clock = self._waiting().tolist()
-        self._waiting = None
-        trainer = self._trainer
-        trainer.agreed_seconds = clock / 1e6
-        if asked and trainer.stop_asked is None:
-            trainer.agree_to_stop(self._strategy.gather((trainer.stop_wanted, trainer.stop_signal)))
+        assert self._pending is not None
+        wanted, every, microseconds = self._pending().tolist()
+        self._pending = None
+        self._take(bool(wanted), microseconds)
         return int(every)

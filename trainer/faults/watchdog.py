@@ -21,16 +21,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 from ...durations import Duration
 from ...errors import is_users_frame
+from ...strategies import Strategy
 from ...strategies.launch.job_notes import job_folder, note_verdict
+from ..state import TrainState
 from .signals import end_at_once
 from .thread_stacks import all_stacks
-
-if TYPE_CHECKING:
-    from ..session import Session
 
 PHASES = ("start", "first_step", "step", "validation", "save")
 _SECONDS = 1800.0  # as long as torch waits for a collective
@@ -77,17 +76,37 @@ class Report(NamedTuple):
     seconds: float
 
 
+class RunFolder(Protocol):
+    """Where a run writes."""
+
+    @property
+    def path(self) -> Path | None:
+        """None before it is made, and where nothing is written."""
+
+    def log_line(self, text: str, *, console: bool = True) -> None:
+        """A line for the log; for the console too where asked."""
+
+
 class Watchdog:
     """Watches one stage of a run; ``close`` ends that.
 
+    Args:
+        strategy: Knows the rank, and the processes of the others.
+        state: What counts the progress.
+        directory: Where stacks are written, and lines logged.
+        seconds: The longest time without progress, by phase; empty: nothing is watched.
+
     Attributes:
-        phase: What goes on.
+        phase: What the run is doing.
         beats: Goes up with each thing done that the counters of the run do not count.
     """
 
-    def __init__(self, trainer: Session, seconds: dict[str, float]) -> None:
+    def __init__(
+        self, strategy: Strategy, state: TrainState, directory: RunFolder, seconds: dict[str, float]
+    ) -> None:
         self.phase, self.beats = "start", 0
-        self._trainer, self._seconds = trainer, seconds
+        self._state, self._directory, self._seconds = state, directory, seconds
+        self._rank, self._world_size = strategy.environment.rank, strategy.environment.world
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._from_step = -1
@@ -96,7 +115,7 @@ class Watchdog:
         if not seconds:
             return
         self._main = threading.main_thread()
-        self._places = trainer.strategy.gather((platform.node(), os.getpid()))
+        self._processes = strategy.gather((platform.node(), os.getpid()))
         self._every = min(max(min(seconds.values()) / 20, 0.02), 2.0)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -105,7 +124,7 @@ class Watchdog:
     def during(self, phase: str) -> Iterator[None]:
         """Another phase, until this ends."""
         if phase == "step":
-            self._from_step = self._trainer.state.global_step
+            self._from_step = self._state.global_step
         before, self.phase = self.phase, phase
         self.beats += 1
         try:
@@ -126,11 +145,10 @@ class Watchdog:
                 os.unlink(self._by_signal.name)
 
     def _watch(self) -> None:
-        state = self._trainer.state
+        state = self._state
         seen: Any = None
         last = time.monotonic()
         while not self._closed.wait(self._every):
-            state = self._trainer.state
             now = (self.phase, self.beats, state.global_step, state.batch_idx)
             if now != seen:
                 seen, last = now, time.monotonic()
@@ -144,12 +162,16 @@ class Watchdog:
                 finally:
                     end_at_once(1)
 
+    def beat(self) -> None:
+        """Something was done that no counter of the run counts."""
+        self.beats += 1
+
     # -- the end -------------------------------------------------------------------------------
 
     def _folder(self) -> Path | None:
         """Where ranks write to each other: in the run's folder; before there is one, in the launcher's."""
-        place = self._trainer.folder or job_folder()
-        return None if place is None else place / "stacks"
+        folder = self._directory.path or job_folder()
+        return None if folder is None else folder / "stacks"
 
     def _asked(self) -> bool:
         """Whether another rank's time is up."""
@@ -163,15 +185,15 @@ class Watchdog:
             return
         if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:  # somebody else's
             return
-        name = f".stacks-rank-{self._trainer.rank}.txt"
+        name = f".stacks-rank-{self._rank}.txt"
         with suppress(OSError):
             self._by_signal = (folder.parent / name).open("w")
             faulthandler.register(signal.SIGUSR2, self._by_signal, all_threads=True)
 
     def _expire(self, waited: float, deadline: float | None) -> None:
-        trainer, folder = self._trainer, self._folder()
+        folder = self._folder()
         mine = self._report(waited)
-        reports, world = {mine.rank: mine}, trainer.world
+        reports, world = {mine.rank: mine}, self._world_size
         if folder is not None:
             folder.mkdir(exist_ok=True)
             (folder / "asked").touch()
@@ -179,26 +201,26 @@ class Watchdog:
             reports = self._others(folder)
         else:
             world = 1  # nothing is known of the others
-        if trainer.folder is None:
+        if self._directory.path is None:
             print(all_stacks(), file=sys.stderr, flush=True)
         if mine.rank == min(reports):
-            told = self._told(reports, world, waited, deadline)
-            trainer.run_log.say(told, console=False)
-            if not note_verdict(told):
-                print(told, file=sys.stderr, flush=True)
+            verdict = self._verdict(reports, world, waited, deadline)
+            self._directory.log_line(verdict, console=False)
+            if not note_verdict(verdict):
+                print(verdict, file=sys.stderr, flush=True)
             if folder is not None:
                 self._send(reports, signal.SIGKILL)
         else:
             time.sleep(_WAKE)  # the one that tells it is the first to end
 
     def _report(self, waited: float) -> Report:
-        state = self._trainer.state
+        state = self._state
         frame = sys._current_frames().get(self._main.ident or 0)
         order, doing, waits = _doing(
             frame, "before step 1" if self.phase == "start" else "between two steps"
         )
         return Report(
-            self._trainer.rank,
+            self._rank,
             state.global_step,
             state.batch_idx,
             self.beats,
@@ -221,11 +243,11 @@ class Watchdog:
         while True:
             reports = _read(folder)
             passed = time.monotonic() - start
-            if len(reports) == self._trainer.world or passed > _ANSWER:
+            if len(reports) == self._world_size or passed > _ANSWER:
                 return reports
             if passed > _WAKE + self._every and not woken:
                 woken = True
-                self._woken = set(range(self._trainer.world)) - set(reports)
+                self._woken = set(range(self._world_size)) - set(reports)
                 self._send(reports, signal.SIGCONT, signal.SIGUSR2)
             if woken and passed > 2 * _WAKE + self._every:
                 self._collect(folder, reports)
@@ -234,7 +256,7 @@ class Watchdog:
 
     def _collect(self, folder: Path, reports: dict[int, Report]) -> None:
         """Put what faulthandler wrote to the stacks of the others."""
-        for rank in set(range(self._trainer.world)) - set(reports):
+        for rank in set(range(self._world_size)) - set(reports):
             written = folder.parent / f".stacks-rank-{rank}.txt"
             with suppress(OSError):
                 if written.stat().st_size:
@@ -243,13 +265,15 @@ class Watchdog:
     def _send(self, reports: dict[int, Report], *numbers: int) -> None:
         """Signals to the ranks of this machine that do not answer."""
         here = platform.node()
-        silent = [place for rank, place in enumerate(self._places) if rank not in reports]
+        silent = [place for rank, place in enumerate(self._processes) if rank not in reports]
         for number in numbers:
             for process in [process for host, process in silent if host == here]:
                 with suppress(OSError):
                     os.kill(process, number)
 
-    def _told(self, reports: dict[int, Report], world: int, waited: float, deadline: float | None) -> str:
+    def _verdict(
+        self, reports: dict[int, Report], world: int, waited: float, deadline: float | None
+    ) -> str:
         """Who is late, and where everybody was."""
         silent = sorted(set(range(world)) - set(reports))
         behind = min(_how_far(report) for report in reports.values())
@@ -268,7 +292,7 @@ class Watchdog:
         for report in sorted(reports.values())[:_SHOWN]:
             waits = ", waiting for others" if report.waits else ""
             lines.append(f"  rank {report.rank}: step {report.step + 1}, {report.doing}{waits}")
-        if self._trainer.folder is not None:
+        if self._directory.path is not None:
             lines.append(f"  stacks: {self._folder()}")
         return "\n".join(lines)
 

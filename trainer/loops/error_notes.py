@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import yaml
 
 from ...errors import PacelineError, mark_told, nearest
 from ...strategies.launch.job_notes import note_failure
-from ..debug.replay import replay_line
-from ..faults.crash_report import write_crash_report
+from ..faults.crash_report import replay_command, write_crash_report
 from ..faults.nan_trace import forward_line
 from ..faults.out_of_memory import is_out_of_memory, memory_notes, write_snapshot
+from ..run.directory import run_config
 from ..utils.nested import describe, tensors_of
+from .context import StageContext
 from .evaluation_loop import EvaluationLoop
 from .training_loop import TrainLoop
-
-if TYPE_CHECKING:
-    from ..session import Session
 
 _MISREAD = (ValueError, TypeError, AttributeError)
 _AS_TUPLE = r"to unpack|must be Tensor, not (str|dict)|got \((str|dict)|'(str|dict)' object|unhashable"
@@ -30,7 +32,7 @@ _AS_ONE = r"to unpack|indices must|be Tensor, not (list|tuple)|got \((list|tuple
 _FULL = "PACELINE_TRACEBACK=full shows every frame"
 
 
-def explain(error: BaseException, trainer: Session) -> None:
+def explain(error: BaseException, context: StageContext) -> None:
     """Mark an error that ends a run; add notes: the step, the batch, a cure, how to see it again."""
     mark_told(error)
     note_failure(error)
@@ -42,23 +44,42 @@ def explain(error: BaseException, trainer: Session) -> None:
     if isinstance(error, PacelineError):
         pass  # it says what there is to say
     elif is_out_of_memory(error):
-        error.add_note(f"in {trainer.place}" if evaluation is None else f"in {trainer.stage}")
-        for note in memory_notes(trainer, training=evaluation is None):
-            error.add_note(note)
-        snapshot = write_snapshot(trainer)
-        if snapshot is not None:
-            error.add_note(f"who holds the memory: {snapshot}, for pytorch.org/memory_viz")
+        _explain_memory(error, context, training=evaluation is None)
     elif evaluation is not None:
         _explain_evaluation(error, evaluation)
     elif step is not None:
         _explain_step(error, step, frames)
-    report = None
     if step is not None or not isinstance(error, PacelineError):
-        report = write_crash_report(trainer, error)
+        report = _crash_report(error, context)
         note = _FULL if report is None else f"every frame, stacks and settings: {report}"
         if report is not None and step is not None:
-            note += f"; see it again: {replay_line(report.parent, trainer.global_step + 1)}"
+            command = replay_command(report.parent, context.state.global_step + 1)
+            note += f"; see it again: {command}"
         error.add_note(note)
+
+
+def _crash_report(error: Exception, context: StageContext) -> Path | None:
+    folder, ranks, state = context.directory.path, context.ranks, context.state
+    if folder is None:
+        return None
+    config = run_config(context.directory.name, context.settings, context.strategy, context.module)
+    parts = {
+        "where": f"{context.name}, {state.step_label}, {state.position} samples into the epoch, "
+        f"rank {ranks.rank} of {ranks.world_size}, process {os.getpid()}",
+        "metrics": json.dumps(context.logger.latest, indent=1),
+        "configuration": yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
+    }
+    return write_crash_report(folder, ranks.rank, error, parts)
+
+
+def _explain_memory(error: Exception, context: StageContext, training: bool) -> None:
+    strategy, optimizers = context.strategy, context.trainer.optimizers
+    error.add_note(f"in {context.state.step_label if training else context.name}")
+    for note in memory_notes(strategy, context.module, optimizers, training):
+        error.add_note(note)
+    snapshot = write_snapshot(strategy, context.directory.path)
+    if snapshot is not None:
+        error.add_note(f"who holds the memory: {snapshot}, for pytorch.org/memory_viz")
 
 
 def _frames_by_code(error: BaseException) -> dict[CodeType, FrameType]:
@@ -77,15 +98,15 @@ def _explain_step(error: Exception, frame: FrameType, frames: dict[CodeType, Fra
     batch = frame.f_locals.get("batch")
     if batch is None and frame.f_locals.get("batches"):
         batch = frame.f_locals["batches"][0]
-    code = getattr(type(loop.trainer.module).training_step, "__code__", None)
+    code = getattr(type(loop.context.module).training_step, "__code__", None)
     in_users_step = code in frames
     if batch is None or not (in_users_step or "modified by an inplace" in str(error)):
-        error.add_note(f"in {loop.trainer.place}")
+        error.add_note(f"in {loop.state.step_label}")
         return
     if "modified by an inplace operation" in str(error):
         place = _saved_where(loop, batch) or "an operation of training_step"
         error.add_note(
-            f"in {loop.trainer.place}: backward needs a tensor that was changed in place. "
+            f"in {loop.state.step_label}: backward needs a tensor that was changed in place. "
             f"It was saved at {place}."
         )
         error.add_note(
@@ -93,7 +114,7 @@ def _explain_step(error: Exception, frame: FrameType, frames: dict[CodeType, Fra
             "and leave inplace=True out of activations"
         )
         return
-    _explain_batch(error, loop.trainer.place, batch)
+    _explain_batch(error, loop.state.step_label, batch)
 
 
 def _explain_batch(error: Exception, place: str, batch: Any) -> None:
@@ -135,7 +156,7 @@ def _missed_key(error: Exception, batch: Mapping[Any, Any]) -> Any:
 
 def _saved_where(loop: TrainLoop, batch: Any) -> str | None:
     """Run the failed step's forward and backward once more under anomaly detection: it knows the line."""
-    if loop.world > 1:  # the other ranks do not run it again
+    if loop.world_size > 1:  # the other ranks do not run it again
         return None
     with forward_line(check_nan=False) as found, suppress(Exception), torch.enable_grad():
         output = loop.training_step(*(batch, 0)[: 2 if loop.takes_index else 1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,19 +12,16 @@ from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..data.feed import Feed
 from ..metrics.store import MetricStore, metric_parts
+from ..phases import PHASES, STEPS
 from ..rng import untouched
 from ..runtime.discard_effects import nothing_kept
+from ..utils.functions import positional_arguments
+from .context import StageContext
 from .predictions import PredictionSink
 from .step_output import log_evaluation_output
 from .train_mode import evaluating
-from .training_loop import positional_arguments
 
-if TYPE_CHECKING:
-    from ..trainer import Trainer
-
-STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 _HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
-PHASES = {"validate": "val", "test": "test", "predict": "predict"}
 
 
 class EvaluationLoop:
@@ -34,16 +31,16 @@ class EvaluationLoop:
         feeds: By name; one unnamed feed has the name "".
     """
 
-    def __init__(self, trainer: Trainer, stage: str, feeds: dict[str, Feed]) -> None:
-        self.trainer, self.stage, self.feeds = trainer, stage, feeds
-        self.store = MetricStore(PHASES[stage], trainer.say, trainer.strategy)
-        step = getattr(trainer.module, STEPS[stage])
-        self.step = trainer.strategy.step_function(trainer.module, STEPS[stage])
+    def __init__(self, context: StageContext, stage: str, feeds: dict[str, Feed]) -> None:
+        self.context, self.stage, self.feeds = context, stage, feeds
+        self.store = MetricStore(PHASES[stage], context.directory.log_line, context.strategy)
+        step = getattr(context.module, STEPS[stage])
+        self.step = context.strategy.step_function(context.module, STEPS[stage])
         self.takes = min(positional_arguments(step), 3)
         self.hook = f"on_{_HOOKS[stage]}"
 
     def run(self, publish: Callable[[dict[str, float]], None], limit: int | None = None) -> bool:
-        """One pass. The end hooks see the reduced values; what they log is published behind them.
+        """One pass. The end hooks see the reduced values; what they log is published after them.
 
         Returns:
             False where a signal cut it short: nothing of it is kept.
@@ -53,16 +50,16 @@ class EvaluationLoop:
             limit: Read at most so many batches of each dataloader (the sanity pass).
         """
         with self._trace_free():
-            objects = metric_parts(self.trainer.module).values()
+            objects = metric_parts(self.context.module).values()
             counts = [(part, getattr(part, "_update_count", 0)) for part in objects]
             self._read_all(self._log, limit)
             faultpoint(f"{self.stage}.end")
-            if self.trainer.interrupted:
+            if self.context.stop.interrupted:
                 self.store.discard(part for part, n in counts if getattr(part, "_update_count", 0) != n)
                 return False
             publish(self.store.close_epoch())
-            for hook in self.trainer.hooks[f"{self.hook}_end"]:
-                hook(self.trainer)
+            for hook in self.context.hooks[f"{self.hook}_end"]:
+                hook(self.context.trainer)
                 publish(self.store.close_epoch())
         return True
 
@@ -74,52 +71,57 @@ class EvaluationLoop:
         """One pass; what ``sink`` makes of the outputs."""
         with self._trace_free():
             self._read_all(sink.take, None)
-            self.trainer.hooks.call(f"{self.hook}_end", self.trainer)
+            self.context.hooks.call(f"{self.hook}_end", self.context.trainer)
         return sink.close()
 
     @contextmanager
     def _trace_free(self) -> Iterator[None]:
-        trainer = self.trainer
+        context = self.context
         with (
-            trainer.watchdog.during("validation"),
-            trainer.strategy.evaluation(trainer.module),
-            evaluating(trainer.module),
+            context.watchdog.during("validation"),
+            context.strategy.evaluation(context.module),
+            evaluating(context.module),
             torch.no_grad(),
-            untouched(trainer.strategy.device),
-            trainer.logging_to(self.store),
+            untouched(context.strategy.device),
+            context.logger.logging_to(self.store),
         ):
             yield
 
     def _read_all(self, keep: Callable[[Any, int], None], limit: int | None) -> None:
         faultpoint(f"{self.stage}.start")
-        self.trainer.hooks.call(f"{self.hook}_start", self.trainer)
+        self.context.hooks.call(f"{self.hook}_start", self.context.trainer)
         for number, (name, feed) in enumerate(self.feeds.items()):
             self.store.set_loader(name)
             self._read(feed, number, keep, limit)
-            if self.trainer.interrupted:
+            if self.context.stop.interrupted:
                 break
         self.store.set_loader("")
         self.store.weight = 1
 
     def _read(self, feed: Feed, number: int, keep: Callable[[Any, int], None], limit: int | None) -> None:
-        trainer, step_end = self.trainer, self.trainer.hooks[f"{self.hook}_step_end"]
+        context, step_end = self.context, self.context.hooks[f"{self.hook}_step_end"]
+        trainer, stop = context.trainer, context.stop
         batch_idx = -1
-        for batch_idx, (batches, sizes, _, _) in enumerate(trainer.signals.interruptible(feed.steps(0))):
+        for batch_idx, step in enumerate(context.signals.interruptible(feed.steps(0))):
             faultpoint(f"{self.stage}.batch")
-            if batch_idx == limit or trainer.pass_boundary():
+            context.watchdog.beat()
+            if batch_idx == limit:
                 break
-            batch = batches[0]
-            self.store.weight = sizes[0]
-            if not sizes[0]:  # the other ranks have samples left, and may need this one to compute
-                with nothing_kept(trainer, self.store):
+            stop.at_boundary()
+            if stop.interrupted:
+                break
+            batch, size = step[0][0], step[1][0]
+            self.store.weight = size
+            if not size:  # the other ranks have samples left, and may need this one to compute
+                with nothing_kept(context.module, context.logger, self.store):
                     self.step(*(batch, batch_idx, number)[: self.takes])
                 keep(None, 0)
                 continue
             output = self.step(*(batch, batch_idx, number)[: self.takes])
-            keep(output, sizes[0])
+            keep(output, size)
             for hook in step_end:
                 hook(trainer, output, batch, batch_idx)
-        if batch_idx < 0 and not trainer.interrupted:
+        if batch_idx < 0 and not stop.interrupted:
             raise PacelineError(
                 f"the data to {self.stage} with gave no batch",
                 got=str(feed.fingerprint()),

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import PacelineError
 from ..checkpoint.weights import find_weights, load_weights
-from ..data.sources import evaluation_feeds, find_data, require_step
-from .evaluation_loop import PHASES, EvaluationLoop
+from ..data.sources import evaluation_feeds, find_data
+from ..module import is_overridden
+from ..phases import PHASES, STEPS
+from .context import StageContext
+from .evaluation_loop import EvaluationLoop
+from .feed_settings import FeedRequest
 from .predictions import GatheredPredictions, Predictions, PredictionWriter
-
-if TYPE_CHECKING:
-    from ..trainer import Trainer
 
 
 def prepare(
-    trainer: Trainer, stage: str, dataloader: Any, datamodule: Any, weights: str | Path | None
+    context: StageContext, dataloader: Any, datamodule: Any, weights: str | Path | None
 ) -> EvaluationLoop:
     """Data, the module on its device, weights: a loop that is ready to run."""
-    module = trainer.module
-    require_step(trainer, stage)
+    module, stage = context.module, context.name
+    require_step(module, stage)
     kind = PHASES[stage]
     data = find_data(dataloader, kind, datamodule, module)
     if data is None:
@@ -29,48 +30,68 @@ def prepare(
             f"there is no data to {stage} with",
             allowed=f"{stage}(module, dataloader), a DataModule, or {kind}_dataloader on the module",
         )
-    trainer.strategy.setup(module, lambda: None)
+    context.strategy.setup(module, lambda: None)
     if weights is not None:
-        named = {"best": lambda: trainer.best, "latest": lambda: trainer.latest}
-        found = trainer.on_rank_zero(named.get(str(weights), lambda: find_weights(weights)))
-        if found is None:
-            fix = "Checkpoint(monitor=...)" if weights == "best" else "fit first, or give a path"
-            raise PacelineError(f"there is no {weights} checkpoint", fix=fix)
-        load_weights(module, found, trainer.strategy)
-    feeds = evaluation_feeds(trainer, stage, data)
-    trainer.feeds = list(feeds.values())
-    return EvaluationLoop(trainer, stage, feeds)
+        load_weights(module, _find(context, weights), context.strategy)
+    feeds = evaluation_feeds(data, FeedRequest(context).for_evaluation(stage))
+    for feed in feeds.values():
+        context.closing.callback(feed.close)
+    return EvaluationLoop(context, stage, feeds)
 
 
-def collect(trainer: Trainer, loop: EvaluationLoop) -> dict[str, float]:
-    """Run ``validate`` or ``test``: the reduced values by full name, which are said too."""
+def _find(context: StageContext, weights: str | Path) -> Path:
+    trainer = context.trainer
+    named = {"best": lambda: trainer.best, "latest": lambda: trainer.latest}
+    found = context.ranks.on_rank_zero(named.get(str(weights), lambda: find_weights(weights)))
+    if found is None:
+        fix = "Checkpoint(monitor=...)" if weights == "best" else "fit first, or give a path"
+        raise PacelineError(f"there is no {weights} checkpoint", fix=fix)
+    return found
+
+
+def require_step(module: Any, stage: str) -> None:
+    """Refuse to evaluate with a step that was not written.
+
+    Raises:
+        PacelineError: naming it.
+    """
+    name = STEPS[stage]
+    if not is_overridden(module, name):
+        raise PacelineError(
+            f"{type(module).__name__} has no {name}", fix=f"write def {name}(self, batch, batch_idx)"
+        )
+
+
+def collect(loop: EvaluationLoop) -> dict[str, float]:
+    """Run ``validate`` or ``test``: the reduced values by full name, which are logged as a line too."""
     values: dict[str, float] = {}
 
     def publish(found: dict[str, float]) -> None:
         values.update(found)
-        trainer.metrics.update(found)
+        loop.context.logger.latest.update(found)
 
     loop.run(publish)
     shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
-    trainer.say(f"{loop.stage}: {shown}")
+    loop.context.directory.log_line(f"{loop.stage}: {shown}")
     return values
 
 
-def gather(only_rank_zero: bool) -> Callable[[Trainer, EvaluationLoop], list[Any]]:
+def gather(only_rank_zero: bool) -> Callable[[EvaluationLoop], list[Any]]:
     """Runs ``predict`` and keeps its outputs in memory."""
 
-    def run(trainer: Trainer, loop: EvaluationLoop) -> list[Any]:
-        outputs: list[Any] = loop.predict(GatheredPredictions(trainer, only_rank_zero))
+    def run(loop: EvaluationLoop) -> list[Any]:
+        outputs: list[Any] = loop.predict(GatheredPredictions(loop.context.ranks, only_rank_zero))
         return outputs
 
     return run
 
 
-def write(out: Path) -> Callable[[Trainer, EvaluationLoop], Predictions]:
+def write(out: Path) -> Callable[[EvaluationLoop], Predictions]:
     """Runs ``predict`` and writes its outputs as they come."""
 
-    def run(trainer: Trainer, loop: EvaluationLoop) -> Predictions:
-        writer = PredictionWriter(trainer, out)
+    def run(loop: EvaluationLoop) -> Predictions:
+        stop = loop.context.stop
+        writer = PredictionWriter(loop.context.ranks, out, lambda: stop.asked)
         try:
             predictions: Predictions = loop.predict(writer)
         except BaseException:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch.optim import Optimizer
 
 from ...callbacks import Checkpoint
 from ...callbacks.monitor import monitor_name
@@ -16,26 +18,27 @@ from ...faultpoints import faultpoint
 from ...strategies import StepPlan
 from ...strategies.launch.job_notes import note_run, restarts
 from ..checkpoint import format as files
-from ..checkpoint import run_state as snapshot
-from ..data.fingerprint import sample_of_weights
+from ..checkpoint.manager import CheckpointManager
+from ..checkpoint.run_state import RunState
+from ..data.feed import Feed
 from ..data.sources import evaluation_feeds, find_data, training_feed
+from ..faults.nonfinite import Guard, NonfinitePolicy
 from ..module import is_overridden
+from ..optimization import Optimization, Schedule, read_configuration
 from ..rng import derive, seed_everything
-from ..run.directory import make_run_folder, write_config, write_environment
-from ..run.lock import check_writable
-from ..run.run import find_restart, find_resume, pass_over
+from ..run.directory import run_config
+from ..run.resume import ResumeSearch
 from ..runtime.fused import choose_fused
+from ..utils.tensor_checksum import sample_of_weights
+from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
-from .optimizers import Optimization, read_configuration
+from .feed_settings import FeedRequest
+from .fit_context import FitContext
+from .manual_optimizer import ManualOptimization, ManualOptimizer
 from .startup_report import first_lines
-from .training_loop import TrainLoop
-
-if TYPE_CHECKING:
-    from ..data.feed import Feed
-    from ..trainer import Trainer
 
 
-@dataclass
+@dataclass(frozen=True)
 class FitData:
     """What ``fit`` was given to read."""
 
@@ -44,9 +47,12 @@ class FitData:
     datamodule: Any
 
 
-def check_module(trainer: Trainer) -> None:
-    """Refuse a module that cannot be trained, before anything is loaded."""
-    module = trainer.module
+def check_module(module: Any) -> None:
+    """Refuse a module that cannot be trained, before anything is loaded.
+
+    Raises:
+        PacelineError: naming what it lacks.
+    """
     name = type(module).__name__
     for method, what in (("training_step", "return the loss"), ("configure_optimizers", "")):
         if not is_overridden(module, method):
@@ -63,151 +69,229 @@ def check_module(trainer: Trainer) -> None:
         )
 
 
-def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: frozenset[str]) -> TrainLoop:
-    """Data, folder, optimizers, checkpoint, first lines: a loop that is ready to run."""
-    arguments, module, strategy = trainer.settings, trainer.module, trainer.strategy
-    seed_everything(arguments.seed)
+def prepare(
+    context: StageContext, data: FitData, resume: str | Path | None, allow: frozenset[str]
+) -> FitContext:
+    """Data, optimizers, checkpoint, folder, first lines: a fit that is ready to run."""
+    settings, module, strategy = context.settings, context.module, context.strategy
+    seed_everything(settings.seed)
     faultpoint("start.data")
     if restarts():
-        trainer.say(f"started again, {restarts()} of at most {arguments.max_restarts} times")
+        context.directory.log_line(f"started again, {restarts()} of at most {settings.max_restarts} times")
+    source = _Source(context, resume, allow)
+    feed, validation = _open_data(context, data, source.global_batch)
+    check_ranks(context, feed)
+    faultpoint("start.module")
+    first_weights = sample_of_weights(module)
+    optimization = _build_optimizers(context, feed)
+    faultpoint("start.restore")
+    if context.ranks.rank:  # what is drawn in the model from here on is another rank's own
+        seed_everything(derive(settings.seed, context.ranks.rank))
+    monitors = monitored(context.callbacks, optimization.schedules)
+    _check_monitored_phases(settings, monitors, bool(validation))
+    config = run_config(context.directory.name, settings, strategy, module)
+    run_state = RunState(
+        module=module,
+        strategy=strategy,
+        optimization=optimization,
+        counters=context.state,
+        clock=context.clock,
+        logger=context.logger,
+        callbacks=context.callbacks,
+        hooks=context.hooks,
+        trainer=context.trainer,
+        feed=feed,
+        datamodule=context.datamodule,
+        config=config,
+    )
+    inexact = source.restore(run_state)
+    fit = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
+    context.directory.open(source.path, config, fit)
+    if context.ranks.is_global_zero and context.directory.path is not None:
+        note_run(context.fit_number, context.directory.path)
+    faultpoint("start.folder")
+    context.state.global_batch = feed.step_size or 0
+    for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
+        context.directory.log_line(line)
+    return _put_together(context, feed, optimization, run_state, validation)
 
-    def find() -> Path | None:
-        found = find_restart(trainer, trainer.fit_number)
-        return find_resume(trainer, resume) if found is None and resume is not None else found
 
-    source = find()
-    saved = files.read_manifest(source)["counters"]["global_batch"] if source else 0
+def _put_together(
+    context: StageContext,
+    feed: Feed,
+    optimization: Optimization,
+    run_state: RunState,
+    validation: dict[str, Feed],
+) -> FitContext:
+    """The parts that use what was prepared."""
+    strategy, module, settings = context.strategy, context.module, context.settings
+    policy = NonfinitePolicy.parse(settings.nonfinite)
+    guard = None
+    if policy is not None:
+        guard = Guard(
+            strategy,
+            context.state,
+            optimization.optimizers,
+            policy,
+            samples_of=feed.samples_of,
+            log_line=context.directory.log_line,
+            automatic=module.automatic_optimization,
+        )
+    clip = (settings.clip_grad_norm, settings.clip_grad_value)
+    before_step = partial(_call_before_step, context)
+    optimizers = [ManualOptimizer(o, strategy, *clip, guard, before_step) for o in optimization.optimizers]
+    folder = context.directory.checkpoints
+    checkpoints = CheckpointManager(
+        strategy, context.ranks, run_state, context.logger, context.watchdog, guard, folder
+    )
+    context.closing.push(partial(_close_checkpoints, checkpoints, context.ranks.world_size))
+    for callback in context.callbacks:
+        if isinstance(callback, Checkpoint):
+            callback.catch_up(context.trainer, checkpoints)
+    return FitContext(
+        **parts_of(context),
+        feed=feed,
+        optimization=optimization,
+        guard=guard,
+        manual=ManualOptimization(optimizers, strategy, guard),
+        checkpoints=checkpoints,
+        validation=EvaluationLoop(context, "validate", validation) if validation else None,
+    )
+
+
+_PATIENCE = 3.0  # seconds, for a save that is being written when a rank has failed
+
+
+def _close_checkpoints(
+    checkpoints: CheckpointManager, world_size: int, kind: Any, failed: BaseException | None, tb: Any
+) -> None:
+    # A rank that failed is not waited for by the others' updates, and so not by their part of a save.
+    unsaved = checkpoints.close(_PATIENCE if failed is not None and world_size > 1 else None)
+    if unsaved is not None and failed is not None and unsaved is not failed:
+        failed.add_note(f"a checkpoint failed too: {unsaved}")
+
+
+def _call_before_step(context: StageContext, optimizer: Optimizer) -> None:
+    context.hooks.call("on_before_optimizer_step", context.trainer, optimizer)
+
+
+class _Source:
+    """The checkpoint that a fit is resumed from, if any.
+
+    Attributes:
+        path: None: the run starts fresh.
+    """
+
+    def __init__(self, context: StageContext, resume: str | Path | None, allow: frozenset[str]) -> None:
+        self._resume, self._allow, self._fit = resume, allow, context.fit_number
+        self._search = ResumeSearch(
+            context.strategy,
+            context.ranks,
+            context.directory,
+            context.settings.run_dir,
+            type(context.module).__name__,
+        )
+        self.path = self._find()
+
+    def _find(self) -> Path | None:
+        found = self._search.find_restart(self._fit)
+        return self._search.find(self._resume) if found is None and self._resume is not None else found
+
+    @property
+    def global_batch(self) -> int:
+        """The samples of a full step that the checkpoint was trained with; 0 where there is none."""
+        return int(files.read_manifest(self.path)["counters"]["global_batch"]) if self.path else 0
+
+    def restore(self, run_state: RunState) -> list[str]:
+        """Load the checkpoint, or where there is a choice, the newest that is whole. What is not exact."""
+        is_choice = self._resume in ("auto", "latest") or restarts()
+        while self.path is not None:
+            try:
+                return run_state.restore(self.path, self._allow)
+            except files.CheckpointError as damage:
+                if not is_choice:
+                    raise
+                self._search.pass_over(self.path, damage)
+            self.path = self._find()
+        return []
+
+
+def _open_data(
+    context: StageContext, data: FitData, saved_global_batch: int
+) -> tuple[Feed, dict[str, Feed]]:
+    """The feed of the training data, and those of validation by name; they close with the stage."""
+    module, request = context.module, FeedRequest(context)
     train = find_data(data.train, "train", data.datamodule, module)
-    feed = training_feed(trainer, train, saved)
-    trainer.feeds.append(feed)
-    trainer.steps_per_epoch = feed.steps_per_epoch
-    validation = _validation_feeds(trainer, data, train)
+    automatic = module.automatic_optimization
+    feed = training_feed(train, request.for_training(), saved_global_batch, automatic)
+    context.closing.callback(feed.close)
+    context.limits.set_epoch_length(feed.steps_per_epoch)
+    given = _validation_data(context, data, train)
+    feeds = {} if given is None else evaluation_feeds(given, request.for_evaluation("validate"))
+    for one in feeds.values():
+        context.closing.callback(one.close)
+    return feed, feeds
 
-    def build_optimizers() -> Optimization:
+
+def _validation_data(context: StageContext, data: FitData, train: Any) -> Any:
+    """The validation data; None where the run does not validate, which is logged if it is half prepared."""
+    module, name = context.module, type(context.module).__name__
+    found = find_data(data.val, "val", data.datamodule, module)
+    written = is_overridden(module, "validation_step")
+    if written and found is not None and context.settings.overfit_batches:
+        found = train
+    if context.settings.limit_val_batches == 0:
+        return None
+    if written and found is None:
+        context.directory.log_line(f"{name} has a validation_step, but there is no validation data")
+    elif found is not None and not written:
+        context.directory.log_line(f"there is validation data, but {name} has no validation_step")
+    return found if written else None
+
+
+def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
+    """Place and wrap the module, and build its optimizers, as the strategy has it."""
+    module, strategy = context.module, context.strategy
+
+    def build() -> Optimization:
         configured = module.configure_optimizers()
         found = read_configuration(module, configured, module.automatic_optimization)
         if strategy.fuses:
             choose_fused(found.optimizers)
         return found
 
-    check_ranks(trainer, feed)
-    whole = feed.step_size
-    strategy.plan = StepPlan(
-        samples=whole,
-        micro_batch=None if whole is None else -(-whole // (feed.micro_batches * trainer.world)),
-        micro_batches=feed.micro_batches,
-        clip_norm=arguments.clip_grad_norm,
+    whole, pieces = feed.step_size, feed.micro_batches * context.ranks.world_size
+    strategy.set_plan(
+        StepPlan(
+            samples=whole,
+            micro_batch=None if whole is None else -(-whole // pieces),
+            micro_batches=feed.micro_batches,
+            clip_norm=context.settings.clip_grad_norm,
+        )
     )
     for parameter in module.parameters():
-        parameter.grad = None  # what a module brings along is no part of step 1
-    faultpoint("start.module")
-    trainer.first_weights = sample_of_weights(module)
-    trainer.optimization = strategy.setup(module, build_optimizers)
-    faultpoint("start.restore")
-    if trainer.rank:  # what is drawn in the model from here on is another rank's own
-        seed_everything(derive(arguments.seed, trainer.rank))
-    _check_monitored_phases(trainer, bool(validation))
-    source, inexact = _restore(trainer, source, find, resume in ("auto", "latest") or restarts(), allow)
-    _settle_folder(trainer, source)
-    if trainer.is_global_zero and trainer.folder is not None:
-        note_run(trainer.fit_number, trainer.folder)
-    faultpoint("start.folder")
-    trainer.state.global_batch = feed.step_size or 0
-    for line in first_lines(trainer, feed, source, inexact):
-        trainer.say(line)
-    loop = EvaluationLoop(trainer, "validate", validation) if validation else None
-    trainer.validation = loop
-    return TrainLoop(trainer, feed, trainer.optimization, loop)
+        parameter.grad = None  # gradients that a module comes with are no part of step 1
+    return strategy.setup(module, build)
 
 
-def _restore(
-    trainer: Trainer,
-    source: Path | None,
-    find: Callable[[], Path | None],
-    is_choice: Any,
-    allow: frozenset[str],
-) -> tuple[Path | None, list[str]]:
-    """Load the checkpoint, or where there is a choice, the newest that is whole."""
-    while source is not None:
-        try:
-            return source, snapshot.restore(trainer, source, allow)
-        except files.CheckpointError as damage:
-            if not is_choice:
-                raise
-            pass_over(trainer, source, damage)
-        source = find()
-    return None, []
-
-
-def _validation_feeds(trainer: Trainer, data: FitData, train: Any) -> dict[str, Feed]:
-    module, name = trainer.module, type(trainer.module).__name__
-    found = find_data(data.val, "val", data.datamodule, module)
-    written = is_overridden(module, "validation_step")
-    if written and found is not None and trainer.settings.overfit_batches:
-        found = train
-    if trainer.settings.limit_val_batches == 0:
-        return {}
-    if not written or found is None:
-        if written:
-            trainer.say(f"{name} has a validation_step, but there is no validation data")
-        elif found is not None:
-            trainer.say(f"there is validation data, but {name} has no validation_step")
-        return {}
-    feeds = evaluation_feeds(trainer, "validate", found)
-    trainer.feeds.extend(feeds.values())
-    return feeds
-
-
-def _settle_folder(trainer: Trainer, source: Path | None) -> None:
-    """A resumed run goes on in its own folder when its newest checkpoint was taken; else a new one."""
-    arguments = trainer.settings
-    parent = None
-    if source is not None:
-        run = source.parent.parent
-        finished = files.finished(source.parent)
-        if finished and finished[-1] == source and (run / "config.yaml").exists():
-            trainer.folder = run
-        parent = str(source)
-    if arguments.fast_dev_run or trainer.keeps_nothing:
-        trainer.folder = None
-    elif trainer.folder is None:
-        trainer.folder = trainer.on_rank_zero(lambda: _new_folder(trainer, parent))
-    folder = trainer.folder
-    if folder is not None:
-        trainer.on_rank_zero(lambda: trainer.lock.take(folder))
-        trainer.on_rank_zero(lambda: check_writable(folder / "checkpoints"))
-        if trainer.is_global_zero:
-            files.sweep(folder / "checkpoints")
-        for callback in trainer.callbacks:
-            if isinstance(callback, Checkpoint):
-                callback.catch_up(trainer)
-    trainer.run_log.open(trainer.folder, trainer.rank)
-
-
-def _new_folder(trainer: Trainer, parent: str | None) -> Path:
-    folder = make_run_folder(trainer.settings.run_dir, trainer.name)
-    write_config(folder, trainer.config() | ({"parent": parent} if parent else {}))
-    more = {"fit": trainer.fit_number, "world": trainer.world, "weights": trainer.first_weights}
-    write_environment(folder, more)
-    return folder
-
-
-def check_ranks(trainer: Trainer, feed: Feed) -> None:
+def check_ranks(context: StageContext, feed: Feed) -> None:
     """See that all ranks are about to do the same, before they wait for each other in vain.
 
     Raises:
         PacelineError: on every rank, naming the one that has another module, data or settings.
     """
-    if trainer.world == 1:
+    if context.ranks.world_size == 1:
         return
-    parts = [f"{name} {list(p.shape)} {p.dtype}" for name, p in trainer.module.named_parameters()]
+    module = context.module
+    parts = [f"{name} {list(p.shape)} {p.dtype}" for name, p in module.named_parameters()]
     mine = {
-        "module": f"{type(trainer.module).__name__} of {len(parts)} parameters, "
+        "module": f"{type(module).__name__} of {len(parts)} parameters, "
         f"checksum of their shapes {zlib.crc32(str(parts).encode()):08x}",
         "training data": str(feed.fingerprint()),
     }
-    mine |= {f"Trainer({name}=...)": str(value) for name, value in trainer.config()["trainer"].items()}
-    everyone = trainer.strategy.gather(mine)
+    config = run_config(context.directory.name, context.settings, context.strategy, module)
+    mine |= {f"Trainer({name}=...)": str(value) for name, value in config["trainer"].items()}
+    everyone = context.ranks.all_gather(mine)
     for rank, other in enumerate(everyone):
         for what, value in other.items():
             if value != everyone[0][what]:
@@ -220,30 +304,21 @@ def check_ranks(trainer: Trainer, feed: Feed) -> None:
                 )
 
 
-def run_name(settings_name: str | None, module: Any) -> str:
-    """The run's name: as given, else the module's class name in lower case with dashes."""
-    if settings_name:
-        return settings_name
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(module).__name__).lower()
-
-
-def _monitored(trainer: Trainer) -> list[tuple[str, str]]:
+def monitored(callbacks: Sequence[Any], schedules: Sequence[Schedule]) -> list[tuple[str, str]]:
     """(who, full name) of everything that waits for a value."""
     found = [
         (type(c).__name__, monitor_name(name))
-        for c in trainer.callbacks
+        for c in callbacks
         if isinstance(name := getattr(c, "monitor", None), str)
     ]
-    schedules = trainer.optimization.schedules
     return found + [(type(s.scheduler).__name__, s.monitor) for s in schedules if s.monitor]
 
 
-def _check_monitored_phases(trainer: Trainer, validates: bool) -> None:
-    settings = trainer.settings
+def _check_monitored_phases(settings: Any, monitors: list[tuple[str, str]], validates: bool) -> None:
     off = ["validate_every=None"] if settings.validate_every is None else []
     if settings.limit_val_batches is not None and not settings.limit_val_batches:
         off.append("limit_val_batches=0")
-    for who, name in _monitored(trainer):
+    for who, name in monitors:
         if name.startswith("val/") and (off or not validates):
             raise PacelineError(
                 f"{who} watches {name!r}, but this run has no validation",
@@ -253,26 +328,25 @@ def _check_monitored_phases(trainer: Trainer, validates: bool) -> None:
             )
 
 
-def sanity_check(trainer: Trainer) -> None:
+def sanity_check(context: FitContext) -> None:
     """A few validation batches before training: nothing is logged, mistakes show before they cost."""
-    batches = 1 if trainer.settings.fast_dev_run else trainer.settings.sanity_val_batches
-    if trainer.validation is None or not batches or trainer.global_step or trainer.interrupted:
+    batches = 1 if context.settings.fast_dev_run else context.settings.sanity_val_batches
+    if context.validation is None or not batches or context.state.global_step or context.stop.interrupted:
         return
-    before = dict(trainer.metrics)
-    trainer.sanity_checking = True
-    try:
-        if trainer.validation.run(trainer.metrics.update, limit=batches):
-            logged = [name for name in trainer.metrics if name not in before]
-            require_monitored(trainer, logged)
-    finally:
-        trainer.sanity_checking = False
-        trainer.metrics.clear()
-        trainer.metrics.update(before)
+    with context.logger.nothing_published() as latest:
+        before = set(latest)
+        if context.validation.run(latest.update, limit=batches):
+            logged = [name for name in latest if name not in before]
+            require_monitored(monitored(context.callbacks, context.optimization.schedules), logged)
 
 
-def require_monitored(trainer: Trainer, logged: list[str]) -> None:
-    """Every watched value of validation must be among those that validation logs."""
-    for who, name in _monitored(trainer):
+def require_monitored(monitors: list[tuple[str, str]], logged: list[str]) -> None:
+    """Every watched value of validation must be among those that validation logs.
+
+    Raises:
+        PacelineError: naming the first that is not.
+    """
+    for who, name in monitors:
         if name.startswith("val/") and name not in logged:
             raise PacelineError(
                 f"{who} watches {name!r}, which validation does not log",

@@ -1,27 +1,41 @@
-"""Manual optimization: the optimizers a ``training_step`` steps itself."""
+"""Manual optimization: the optimizers a ``training_step`` steps itself, and its backward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ...errors import PacelineError
-
-if TYPE_CHECKING:
-    from ..trainer import Trainer
+from ...strategies import Strategy
+from ..faults.nonfinite import Guard
 
 
 class ManualOptimizer:
     """An optimizer whose ``step`` unscales and clips the gradients of its own parameters first.
 
     Everything else is the optimizer's own: ``zero_grad``, ``param_groups``, ``state`` ...
+
+    Args:
+        clip_norm, clip_value: As ``Trainer`` takes them.
+        guard: Holds back updates with gradients that are not finite; None lets them through.
+        before_step: Called with the optimizer when its gradients are reduced and unscaled, not yet clipped.
     """
 
-    def __init__(self, optimizer: Optimizer, trainer: Trainer) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        strategy: Strategy,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        guard: Guard | None = None,
+        before_step: Callable[[Optimizer], None] = lambda optimizer: None,
+    ) -> None:
         self.optimizer = optimizer
-        self._trainer = trainer
+        self._strategy, self._guard, self._before_step = strategy, guard, before_step
+        self._clip = (clip_norm, clip_value)
         self.has_stepped = False
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:
@@ -31,34 +45,35 @@ class ManualOptimizer:
             closure: For optimizers that evaluate the loss themselves; nothing is clipped then.
         """
         self.has_stepped = True
-        trainer = self._trainer
-        strategy, settings = trainer.strategy, trainer.settings
+        strategy, guard = self._strategy, self._guard
         if closure is not None:
-            if trainer.world > 1:
-                raise PacelineError(
-                    "an optimizer that evaluates the loss itself works on one device",
-                    got=f"optimizer.step(closure) on {trainer.world} ranks",
-                    fix="devices=1, or an optimizer that takes a step without a closure",
-                )
-            if strategy.precision.scales:
-                raise PacelineError(
-                    "an optimizer that evaluates the loss itself cannot work on scaled gradients",
-                    got=f"precision={strategy.precision.name!r} and optimizer.step(closure)",
-                    fix='precision="bf16" or "32"',
-                )
+            self._refuse_closure()
             self.optimizer.step(closure)
             return
         strategy.unscale(self.optimizer)
-        guard = trainer.guard
         if guard is not None and guard.finds(self.optimizer):
             guard.hold_back(self.optimizer)
             return
-        for hook in trainer.hooks["on_before_optimizer_step"]:
-            hook(trainer, self.optimizer)
-        if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
-            strategy.clip(self.optimizer, settings.clip_grad_norm, settings.clip_grad_value)
+        self._before_step(self.optimizer)
+        if self._clip != (None, None):
+            strategy.clip(self.optimizer, *self._clip)
         if not strategy.update(self.optimizer) and guard is not None and guard.skipped_by_strategy():
             guard.hold_back(self.optimizer)
+
+    def _refuse_closure(self) -> None:
+        world_size, precision = self._strategy.environment.world, self._strategy.precision
+        if world_size > 1:
+            raise PacelineError(
+                "an optimizer that evaluates the loss itself works on one device",
+                got=f"optimizer.step(closure) on {world_size} ranks",
+                fix="devices=1, or an optimizer that takes a step without a closure",
+            )
+        if precision.scales:
+            raise PacelineError(
+                "an optimizer that evaluates the loss itself cannot work on scaled gradients",
+                got=f"precision={precision.name!r} and optimizer.step(closure)",
+                fix='precision="bf16" or "32"',
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
@@ -66,3 +81,37 @@ class ManualOptimizer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.optimizer, name)
+
+
+class ManualOptimization:
+    """What ``self.optimizers()`` and ``self.manual_backward(loss)`` of a module are.
+
+    Attributes:
+        optimizers: In the order of ``configure_optimizers``.
+    """
+
+    def __init__(
+        self, optimizers: Sequence[ManualOptimizer], strategy: Strategy, guard: Guard | None
+    ) -> None:
+        self.optimizers = list(optimizers)
+        self._strategy, self._guard = strategy, guard
+        self._loss_weight = 1.0
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether any optimizer has taken a step."""
+        return any(optimizer.has_stepped for optimizer in self.optimizers)
+
+    def begin_step(self, loss_weight: float) -> None:
+        """The next ``training_step`` begins.
+
+        Args:
+            loss_weight: What its losses are multiplied by, so that samples count alike on all ranks.
+        """
+        self._loss_weight = loss_weight
+
+    def backward(self, loss: Tensor) -> None:
+        """``loss.backward()`` under the run's precision and strategy."""
+        if self._guard is not None:
+            loss = self._guard.watched(loss)
+        self._strategy.backward(loss if self._loss_weight == 1.0 else loss * self._loss_weight)

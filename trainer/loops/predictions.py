@@ -11,22 +11,20 @@ import heapq
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ...errors import PacelineError
+from ...strategies.collectives import Collectives
 from ..checkpoint import format as files
 from ..checkpoint.integrity import verify_part
 from ..checkpoint.json_codec import NotPlainError, decode, encode
 from ..utils.nested import map_tensors
-
-if TYPE_CHECKING:
-    from ..session import Session
 
 _OUTPUTS = "outputs"
 _PART_BYTES = 64 << 20
@@ -47,26 +45,26 @@ class PredictionSink(Protocol):
 class GatheredPredictions:
     """Brings each batch's output to all ranks, or to rank 0 alone, in the data's order."""
 
-    def __init__(self, trainer: Session, only_rank_zero: bool) -> None:
-        self._strategy = trainer.strategy
-        self._keeps = trainer.is_global_zero or not only_rank_zero
+    def __init__(self, ranks: Collectives, only_rank_zero: bool) -> None:
+        self._ranks = ranks
+        self._keeps = ranks.is_global_zero or not only_rank_zero
         self._mine: list[list[Any]] = []
         self._all: list[Any] = []
 
     def take(self, output: Any, size: int) -> None:
         self._mine.append([map_tensors(output, lambda t: t.to("cpu"))] if size else [])
         if len(self._mine) == _ROUND:
-            self._meet()
+            self._gather_round()
 
-    def _meet(self) -> None:
-        turns = zip(*self._strategy.gather(self._mine), strict=True)
+    def _gather_round(self) -> None:
+        turns = zip(*self._ranks.all_gather(self._mine), strict=True)
         self._mine = []
         if self._keeps:
             self._all += [output for turn in turns for found in turn for output in found]
 
     def close(self) -> list[Any]:
         """The outputs; none on ranks that do not keep them."""
-        self._meet()
+        self._gather_round()
         return self._all
 
 
@@ -75,18 +73,19 @@ class PredictionWriter:
 
     Args:
         folder: Made by this; it appears when all is written.
+        stopped: Whether the run was asked to stop before the end.
 
     Raises:
         PacelineError: when the folder is there already.
     """
 
-    def __init__(self, trainer: Session, folder: Path) -> None:
-        self._trainer, self._folder = trainer, folder.expanduser().absolute()
+    def __init__(self, ranks: Collectives, folder: Path, stopped: Callable[[], bool]) -> None:
+        self._ranks, self._folder, self._stopped = ranks, folder.expanduser().absolute(), stopped
         self._staging = files.staging_of(self._folder)
         self._turn = self._batches = self._samples = self._parts = self._bytes = 0
         self._tensors: dict[str, Tensor] = {}
         self._outputs: list[str] = []  # JSON, one for each batch
-        trainer.on_rank_zero(self._begin)
+        ranks.on_rank_zero(self._begin)
 
     def _begin(self) -> None:
         if self._folder.exists():
@@ -132,7 +131,7 @@ class PredictionWriter:
     def _write_part(self) -> None:
         from safetensors.torch import save_file
 
-        path = self._staging / f"part-{self._trainer.rank:05d}-{self._parts:05d}.safetensors"
+        path = self._staging / f"part-{self._ranks.rank:05d}-{self._parts:05d}.safetensors"
         # A tensor, not metadata: a file's header is limited to 100 MB.
         outputs = f"[{','.join(self._outputs)}]".encode()
         text = torch.frombuffer(bytearray(outputs), dtype=torch.uint8)
@@ -146,18 +145,18 @@ class PredictionWriter:
         """The predictions, to be read back on any rank; None where a signal came before the end."""
         if self._outputs:
             self._write_part()
-        mine = (self._batches, self._samples, int(self._trainer.stop_asked is not None))
-        counts = self._trainer.strategy.gather(mine)
+        mine = (self._batches, self._samples, int(self._stopped()))
+        counts = self._ranks.all_gather(mine)
         batches, samples, stopped = (sum(numbers) for numbers in zip(*counts, strict=True))
         if stopped:  # a part of them is never taken for all
             self.drop()
             return None
         manifest = {"kind": "predictions", "batches": batches, "samples": samples}
-        self._trainer.on_rank_zero(lambda: files.commit(self._folder, manifest))
+        self._ranks.on_rank_zero(lambda: files.commit(self._folder, manifest))
         return Predictions(self._folder)
 
     def drop(self) -> None:
-        """Leave nothing behind of a prediction that failed."""
+        """Leave nothing of a prediction that failed."""
         shutil.rmtree(self._staging, ignore_errors=True)
 
 

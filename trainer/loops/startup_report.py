@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+from torch.optim import Optimizer
 
+from ...version import __version__
+from ..data.feed import Feed
 from ..runtime.fused import is_fused
+from .context import StageContext
 from .layout_sensitivity import not_as_in_one_batch
 from .train_mode import trainable_in_eval_mode
 
-if TYPE_CHECKING:
-    from ..data.feed import Feed
-    from ..trainer import Trainer
 
-
-def first_lines(trainer: Trainer, feed: Feed, source: Path | None, inexact: list[str]) -> list[str]:
+def first_lines(
+    context: StageContext,
+    optimizers: Sequence[Optimizer],
+    feed: Feed,
+    source: Path | None,
+    inexact: list[str],
+) -> list[str]:
     """Name and folder; where it computes; the global batch; steps; where it resumes; what is not exact."""
-    from ... import __version__
-
-    environment = trainer.strategy.environment
+    strategy, directory = context.strategy, context.directory
+    environment = strategy.environment
     ranks = f"{environment.world} device{'s' if environment.world > 1 else ''}"
     lines = [
-        f"paceline {__version__}: {trainer.name}"
-        + (f" in {trainer.folder}" if trainer.folder else ", nothing is written"),
-        f"{ranks} ({environment.device}), strategy {trainer.strategy.name}, "
-        f"precision {trainer.strategy.precision.name}{_arithmetic(trainer)}",
+        f"paceline {__version__}: {directory.name}"
+        + (f" in {directory.path}" if directory.path else ", nothing is written"),
+        f"{ranks} ({environment.device}), strategy {strategy.name}, "
+        f"precision {strategy.precision.name}{_arithmetic(environment.device, optimizers)}",
         _global_batch(feed, environment.world),
-        _steps(trainer, feed),
+        _steps(context, feed),
         f"resumes from {source}" if source else "starts fresh",
     ]
-    synced = trainer.settings.sync_batchnorm
-    inexact = inexact + not_as_in_one_batch(trainer.module, environment.world, feed.micro_batches, synced)
-    asleep = trainable_in_eval_mode(trainer.module)
+    synced = context.settings.sync_batchnorm
+    inexact = inexact + not_as_in_one_batch(context.module, environment.world, feed.micro_batches, synced)
+    asleep = trainable_in_eval_mode(context.module)
     if asleep:
         inexact = [
             *inexact,
@@ -44,11 +49,11 @@ def first_lines(trainer: Trainer, feed: Feed, source: Path | None, inexact: list
     return lines + (["note: " + "; ".join(inexact)] if inexact else [])
 
 
-def _arithmetic(trainer: Trainer) -> str:
+def _arithmetic(device: torch.device, optimizers: Sequence[Optimizer]) -> str:
     """What an accelerator's speed and exactness hang on: fused optimizers, float32 products, cuDNN."""
-    if trainer.strategy.device.type == "cpu":
+    if device.type == "cpu":
         return ""
-    parts = [f"fused {type(o).__name__}" for o in trainer.optimization.optimizers if is_fused(o)]
+    parts = [f"fused {type(o).__name__}" for o in optimizers if is_fused(o)]
     try:
         parts.append(f"float32 products {torch.get_float32_matmul_precision()!r}")
     except RuntimeError:  # set for each kind of product by itself
@@ -68,17 +73,16 @@ def _global_batch(feed: Feed, world: int) -> str:
     return f"global batch {feed.step_size} = {'' if even else 'at most '}{size} samples x {parts}"
 
 
-def _steps(trainer: Trainer, feed: Feed) -> str:
+def _steps(context: StageContext, feed: Feed) -> str:
+    limits, settings = context.limits, context.settings
     an_epoch = "unknown" if feed.steps_per_epoch is None else str(feed.steps_per_epoch)
-    total = "unknown" if trainer.total_steps is None else str(trainer.total_steps)
-    settings = trainer.settings
-    limits = []
-    if trainer.max_epochs is not None:
-        limits.append(f"{trainer.max_epochs} epoch{'s' if trainer.max_epochs > 1 else ''}")
-    if trainer.max_steps is not None:
-        limits.append(f"{trainer.max_steps} steps")
+    total = "unknown" if limits.total_steps is None else str(limits.total_steps)
+    named = []
+    if limits.max_epochs is not None:
+        named.append(f"{limits.max_epochs} epoch{'s' if limits.max_epochs > 1 else ''}")
+    if limits.max_steps is not None:
+        named.append(f"{limits.max_steps} step{'s' if limits.max_steps > 1 else ''}")
     if settings.max_time is not None:
-        limits.append(f"{settings.max_time}")
-    unasked = settings.max_epochs is settings.max_steps is settings.max_time is None
-    because = "no limit was given: one epoch" if unasked else "until " + " or ".join(limits)
+        named.append(f"{settings.max_time}")
+    because = "no limit was given: one epoch" if limits.unlimited else "until " + " or ".join(named)
     return f"{an_epoch} steps an epoch, {total} in all ({because})"

@@ -99,3 +99,12 @@ def _bad_loss(loss: Any, where: str) -> PacelineError:
         got="a detached tensor (requires_grad is False)",
         fix="leave out .detach(), .item() and torch.no_grad() between the model and the loss",
     )
+
+
+def some_weights(place: str) -> PacelineError:
+    """The error for a step in which only some micro-batches came with a weight."""
+    return PacelineError(
+        "training_step returned a 'weight' for some micro-batches of a step only",
+        where=place,
+        fix="return a weight always, or never",
+    )

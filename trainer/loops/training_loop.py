@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,15 +16,14 @@ from ...durations import Cadence, Duration
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..data.feed import Feed
-from ..faults.nan_trace import find_origin
+from ..faults.nan_trace import FailedStep, Origin, find_origin
 from ..faults.nonfinite import Guard
+from ..optimization import Schedule
+from ..runtime.compilation import uncompiled
 from ..runtime.discard_effects import nothing_kept
-from .optimizers import Optimization, Schedule
-from .step_output import log_evaluation_output, read_training_output
-
-if TYPE_CHECKING:
-    from ..trainer import Trainer
-    from .evaluation_loop import EvaluationLoop
+from ..utils.functions import positional_arguments, source_of
+from .fit_context import FitContext
+from .step_output import log_evaluation_output, read_training_output, some_weights
 
 _LOG_EVERY = "50st"
 
@@ -31,85 +31,79 @@ _LOG_EVERY = "50st"
 class TrainLoop:
     """Everything a step needs is looked up here, once."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        feed: Feed,
-        optimization: Optimization,
-        validation: EvaluationLoop | None,
-    ) -> None:
-        module, settings = trainer.module, trainer.settings
-        self.trainer, self.state, self.strategy = trainer, trainer.state, trainer.strategy
-        self.feed, self.optimization = feed, optimization
-        self.store, self.writer = trainer.train_store, trainer.writer
-        self.manual = not module.automatic_optimization
+    def __init__(self, context: FitContext) -> None:
+        module, settings = context.module, context.settings
+        self.context, self.trainer, self.settings = context, context.trainer, settings
+        self.state, self.strategy, self.stop = context.state, context.strategy, context.stop
+        self.feed, self.optimization = context.feed, context.optimization
+        self.manual = None if module.automatic_optimization else context.manual
+        self.logger, self.store = context.logger, context.logger.train
         self.training_step = self.strategy.step_function(module, "training_step")
         self.source = source_of(module.training_step)
         self.takes_index = positional_arguments(module.training_step) > 1
         self.loss_value = self.store.value("loss")
-        self.clock = trainer.agreed_clock
-        self.world = trainer.world
-        self.agreement = trainer.agreement
-        self.optimizer = optimization.optimizers[0]
-        self.guard = trainer.guard = None if settings.nonfinite == "ignore" else Guard(trainer)
+        self.seconds = context.stop.seconds
+        self.world_size = context.ranks.world_size
+        self.agrees = self.world_size > 1
+        self.optimizer = self.optimization.optimizers[0]
+        self.guard = context.guard
         self.reads_losses = self.guard is not None and self.guard.reads_losses
-        self.step_schedules = optimization.of_interval("step") if not self.manual else []
-        self.hooks = trainer.hooks
-        self.on_step_start = trainer.hooks["on_step_start"]
-        self.on_before_optimizer_step = trainer.hooks["on_before_optimizer_step"]
-        self.on_step_end = trainer.hooks["on_step_end"]
-        self.on_step_boundary = trainer.hooks["on_step_boundary"]
+        self.step_schedules = self.optimization.of_interval("step") if self.manual is None else []
+        self.hooks = hooks = context.hooks
+        self.on_step_start = hooks["on_step_start"]
+        self.on_before_optimizer_step = hooks["on_before_optimizer_step"]
+        self.on_step_end = hooks["on_step_end"]
+        self.on_step_boundary = hooks["on_step_boundary"]
         self.touches_gradients = bool(
             settings.clip_grad_norm is not None
             or settings.clip_grad_value is not None
             or self.on_before_optimizer_step
         )
-        length = feed.steps_per_epoch
+        length = self.feed.steps_per_epoch
         log_every = Duration.parse(settings.log_every or _LOG_EVERY, where="log_every")
         self.log_cadence = Cadence(log_every, length)
         self.validate_cadence = None
-        if validation is not None and settings.validate_every is not None:
+        if context.validation is not None and settings.validate_every is not None:
             every = Duration.parse(settings.validate_every, where="validate_every")
             self.validate_cadence = Cadence(every, length)
         for cadence in (self.log_cadence, self.validate_cadence):
             if cadence is not None:
-                cadence.last_seconds = self.clock()
+                cadence.restart(self.seconds())
         self.logged_step = self.state.global_step or -1
         self.logged_at = (time.perf_counter(), self.state.samples)
         self.next_event = self.find_next_event()
 
     def run(self) -> None:
-        """Train until the trainer is done."""
-        trainer = self.trainer
-        trainer.agree()
-        while not trainer.done:
+        """Train until there is a reason to stop."""
+        stop, store = self.stop, self.store
+        stop.agree()
+        while not stop.done:
             self.epoch()
-        self.writer.finish_copy()
         if self.guard is not None:
             self.guard.finish()
-        trainer.agree()  # a signal may have come behind the last word
-        if self.manual and not any(o.has_stepped for o in trainer.manual_optimizers):
-            trainer.say(
+        stop.agree()  # a signal may have come after the last agreement
+        if self.manual is not None and not self.manual.has_stepped:
+            self.context.directory.log_line(
                 "no weight has changed: under manual optimization training_step calls optimizer.step()"
             )
-        # A window cut by the end is told too. One cut by a stop goes on when the run is resumed.
-        rest = self.store.peek_window()
-        trainer.metrics.update(rest)
-        if not trainer.stop_asked:
-            trainer.publish(rest)
+        # A window cut by the end is logged too. One cut by a stop continues when the run is resumed.
+        rest = store.peek_window()
+        self.logger.latest.update(rest)
+        if not stop.asked:
+            self.logger.publish(rest)
 
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
-        trainer, state, feed = self.trainer, self.state, self.feed
-        take_step = self.manual_step if self.manual else self.step
+        trainer, state, feed, stop = self.trainer, self.state, self.feed, self.stop
+        take_step = self.step if self.manual is None else self.manual_step
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
         if state.validating:
             self.finish_validation()
-            if trainer.done or state.position == 0:
+            if stop.done or state.position == 0:
                 return
         steps = feed.steps(state.epoch, state.position)
-        for batches, sizes, total, advance in trainer.signals.interruptible(steps):
+        for batches, sizes, total, advance in self.context.signals.interruptible(steps):
             outputs = take_step(batches, sizes, total)
             faultpoint("step.end")
             state.global_step += 1
@@ -122,13 +116,13 @@ class TrainLoop:
                 self.events(feed.ended)
                 if state.validating:
                     return
-            if self.agreement is not None:
-                self.agreement.at_boundary()
+            if self.agrees:
+                stop.at_boundary()
             for hook in self.on_step_boundary:
                 hook(trainer)
-            if feed.ended or trainer.stop_asked or (eventful and trainer.done):
+            if feed.ended or stop.asked or (eventful and stop.done):
                 return
-        if trainer.interrupted:
+        if stop.interrupted:
             return
         if state.position == 0:
             raise _no_batch(feed, state.epoch)
@@ -159,7 +153,7 @@ class TrainLoop:
                 strategy.synchronise_gradients(index == len(batches) - 1)
             faultpoint("step.forward")
             if not size:
-                output = self.ghost_step(batch)
+                output = self.padding_step(batch)
             elif self.takes_index:
                 output = self.training_step(batch, state.batch_idx)
             else:
@@ -169,7 +163,9 @@ class TrainLoop:
             state.batch_idx += 1
             loss, weight = output, None if total else size
             if type(loss) is not Tensor or not loss.requires_grad or loss.numel() != 1:
-                loss, weight = read_training_output(output, weight, store, f"{trainer.place}{self.source}")
+                loss, weight = read_training_output(
+                    output, weight, store, f"{state.step_label}{self.source}"
+                )
             if loss.is_cpu or self.reads_losses:
                 value = loss.item()
                 if guard is None or not size or math.isfinite(value):
@@ -180,16 +176,14 @@ class TrainLoop:
                 store.log("loss", loss, weight=weight)
                 if guard is not None:
                     loss = guard.poison_unread(loss)
-            if many or self.world > 1:
-                loss = self.weigh(loss, weight, weights, index, size * self.world / (total or 1))
+            if many or self.world_size > 1:
+                loss = self.weigh(loss, weight, weights, index, size * self.world_size / (total or 1))
             if weights and index == len(batches) - 1:  # on its way while backward runs
                 sum_of_weights = strategy.reduce_later(self.as_word(sum(weights)))
             faultpoint("step.backward")
             strategy.backward(loss)
         if self.touches_gradients or weights:
             self.finish_gradients(sum_of_weights)
-        if self.writer.copying:
-            self.writer.finish_copy()
         if guard is not None and guard.finds(self.optimizer):
             self.hold_back(guard, batches, sizes)
             return outputs
@@ -205,18 +199,39 @@ class TrainLoop:
 
     def hold_back(self, guard: Guard, batches: list[Any], sizes: list[int]) -> None:
         """A loss or gradient is not finite: an error, or a step without an update."""
-        guard.hold_back(
-            self.optimizer, len(batches), lambda samples: find_origin(self, batches, sizes, samples)
-        )
 
-    def ghost_step(self, batch: Any) -> Any:
+        def forward(index: int) -> Any:
+            return self.training_step(*self.arguments(batches[index], index - len(batches)))
+
+        def find(samples: list[list[Any]]) -> Origin:
+            return find_origin(
+                FailedStep(
+                    module=self.context.module,
+                    strategy=self.strategy,
+                    batches=batches,
+                    sizes=sizes,
+                    samples=samples,
+                    forward=forward,
+                    nothing_kept=self.nothing_kept,
+                    uncompiled=partial(uncompiled, self.context.compilation),
+                )
+            )
+
+        guard.hold_back(self.optimizer, len(batches), find)
+
+    def padding_step(self, batch: Any) -> Any:
         """A rank without a sample runs the step's first one with weight 0; nothing of it is kept."""
-        with nothing_kept(self.trainer, self.store):
+        with self.nothing_kept():
             output = self.training_step(*self.arguments(batch))
-            if self.manual:
+            if self.manual is not None:
                 return output
-            loss, weight = read_training_output(output, None, self.trainer.store, self.trainer.place)
+            store = self.logger.current
+            loss, weight = read_training_output(output, None, store, self.state.step_label)
         return loss if weight is None else {"loss": loss, "weight": 0.0}
+
+    def nothing_kept(self) -> AbstractContextManager[None]:
+        """Inside, nothing that a step logs or counts is kept."""
+        return nothing_kept(self.context.module, self.logger, self.store)
 
     def arguments(self, batch: Any, after: int = 0) -> tuple[Any, ...]:
         """What training_step takes for a micro-batch, so many after the next one."""
@@ -225,13 +240,14 @@ class TrainLoop:
     def manual_step(self, batches: list[Any], sizes: list[int], total: int | None) -> list[Any]:
         """A step whose backward and updates are the user's own."""
         trainer, state = self.trainer, self.state
+        assert self.manual is not None
         for hook in self.on_step_start:
             hook(trainer, batches)
         self.store.weight = sizes[0]
-        # What manual_backward multiplies a loss by: ranks average, a batch counts by its samples.
-        trainer.share = 1.0 if total is None else sizes[0] * self.world / total
+        # Ranks average their gradients; a batch counts by its samples.
+        self.manual.begin_step(1.0 if total is None else sizes[0] * self.world_size / total)
         if not sizes[0]:
-            output = self.ghost_step(batches[0])
+            output = self.padding_step(batches[0])
         elif self.takes_index:
             output = self.training_step(batches[0], state.batch_idx)
         else:
@@ -251,7 +267,7 @@ class TrainLoop:
             share: The part by samples, times the ranks: gradients are averaged over them.
         """
         if len(weights) != (0 if weight is None else index):
-            raise _some_weights(self.trainer.place)
+            raise some_weights(self.state.step_label)
         if weight is None:
             return loss if share == 1.0 else loss * share
         if self.state.weight_reference is None:
@@ -270,12 +286,12 @@ class TrainLoop:
             # A step without any weight has no gradient, not a NaN.
             total = sum_of_weights().clamp(min=1e-30).squeeze(0)
             strategy.multiply_gradients(
-                optimizer, (self.state.weight_reference or 1.0) * self.world / total
+                optimizer, (self.state.weight_reference or 1.0) * self.world_size / total
             )
 
     def show_and_clip(self) -> None:
         """Show the gradients to hooks, then clip them."""
-        optimizer, settings = self.optimizer, self.trainer.settings
+        optimizer, settings = self.optimizer, self.settings
         for hook in self.on_before_optimizer_step:
             hook(self.trainer, optimizer)
         if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
@@ -288,55 +304,62 @@ class TrainLoop:
 
     def events(self, epoch_ended: bool) -> None:
         """What does not happen in every step: a log point, a validation, the end of the epoch."""
-        trainer, state = self.trainer, self.state
-        step = state.global_step - state.epoch_start
-        where = (state.global_step, state.epoch, step, epoch_ended, self.clock)
+        state, at = self.state, self.state.after_step(epoch_ended)
         if self.logged_step != state.global_step and (
-            state.global_step == 1 or self.log_cadence.due(*where)
+            state.global_step == 1 or self.log_cadence.due(at, self.seconds)
         ):
             self.write_log()
         cadence = self.validate_cadence if state.validated_step != state.global_step else None
-        validates = cadence is not None and (state.validating or cadence.due(*where))
-        if validates:
-            state.validating = "epoch" if epoch_ended else "step"
-            if not trainer.validate_during_fit():
-                return
-            state.validating = ""
-            state.validated_step, state.validated = state.global_step, True
+        validates = cadence is not None and (state.validating or cadence.due(at, self.seconds))
+        if validates and not self.validate(epoch_ended):
+            return
         if epoch_ended:
             self.end_epoch()
         if validates or epoch_ended:
-            trainer.agree()
+            self.stop.agree()
         if cadence is not None and validates:
-            cadence.last_seconds = self.clock()  # the validation's own time does not count
+            cadence.restart(self.seconds())  # the validation's own time does not count
         self.next_event = self.find_next_event()
 
+    def validate(self, epoch_ended: bool) -> bool:
+        """A validation, its values published; False where a signal cut it short."""
+        state, validation = self.state, self.context.validation
+        assert validation is not None
+        state.validating = "epoch" if epoch_ended else "step"
+        whole = validation.run(self.logger.publish)
+        self.context.report_compilation()
+        if whole:
+            state.validating = ""
+            state.validated_step, state.validated = state.global_step, True
+        return whole
+
     def finish_validation(self) -> None:
-        """Do the validation again that a signal cut short before this run was resumed, and what follows."""
+        """Repeat the validation that a signal cut short before this run was resumed, and what follows."""
         self.events(epoch_ended=self.state.validating == "epoch")
         if not self.state.validating:
-            self.trainer.redone_step = self.state.global_step
+            self.context.checkpoints.allow_again(self.state.global_step)
             for hook in self.on_step_boundary:
                 hook(self.trainer)
 
     def find_next_event(self) -> float:
         """The earliest step after which anything but the next step may have to happen."""
-        state, trainer = self.state, self.trainer
-        if state.global_step == 0 or trainer.settings.max_time is not None:
+        state, limits = self.state, self.context.limits
+        if state.global_step == 0 or limits.max_seconds is not None:
             return state.global_step + 1
         cadences = [c for c in (self.log_cadence, self.validate_cadence) if c is not None]
         steps = [c.next_step(state.global_step, state.epoch) for c in cadences]
-        return min([*steps, math.inf if trainer.max_steps is None else trainer.max_steps])
+        return min([*steps, math.inf if limits.max_steps is None else limits.max_steps])
 
     def end_epoch(self) -> None:
         """Epoch means, hooks, then the schedules that go by epochs."""
         faultpoint("epoch.end")
-        trainer, state = self.trainer, self.state
+        state, logger = self.state, self.logger
         window = self.store.close_window()
         means = {f"{name}_epoch": value for name, value in self.store.close_epoch().items()}
-        trainer.publish(window | means | self.optimization.learning_rates())
-        trainer.call_and_flush("on_train_epoch_end")
-        if not self.manual:
+        logger.publish(window | means | self.optimization.learning_rates())
+        self.context.report_compilation()
+        logger.publish_each(self.hooks["on_train_epoch_end"], self.trainer)
+        if self.manual is None:
             for schedule in self.optimization.of_interval("epoch"):
                 self.advance(schedule, state.epoch + 1)
         state.validated = False
@@ -351,7 +374,7 @@ class TrainLoop:
         if monitor is None:
             schedule.scheduler.step()
         elif self.state.validated or not monitor.startswith("val/"):  # an old value is no news
-            value = self.trainer.require_metric(monitor, "the learning rate schedule")
+            value = self.logger.require(monitor, "the learning rate schedule")
             schedule.scheduler.step(value)
 
     def write_log(self) -> None:
@@ -361,7 +384,8 @@ class TrainLoop:
         self.logged_at, self.logged_step = (now, samples), self.state.global_step
         speed = {"perf/samples_per_second": (samples - samples_before) / max(now - before, 1e-9)}
         values = self.store.close_window()
-        self.trainer.publish(values | self.optimization.learning_rates() | speed)
+        self.logger.publish(values | self.optimization.learning_rates() | speed)
+        self.context.report_compilation()
 
 
 def _no_batch(feed: Feed, epoch: int) -> PacelineError:
@@ -371,28 +395,4 @@ def _no_batch(feed: Feed, epoch: int) -> PacelineError:
         "the training data gave no batch" + (" a second time" if epoch else ""),
         got=str(feed.fingerprint()),
         fix=again if epoch else empty,
-    )
-
-
-def _some_weights(place: str) -> PacelineError:
-    return PacelineError(
-        "training_step returned a 'weight' for some micro-batches of a step only",
-        where=place,
-        fix="return a weight always, or never",
-    )
-
-
-def source_of(function: Callable[..., Any]) -> str:
-    """``, file:line`` of a function, where Python knows it."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return f", {code.co_filename}:{code.co_firstlineno}" if code else ""
-
-
-def positional_arguments(function: Callable[..., Any]) -> int:
-    """How many positional arguments a bound step takes."""
-    kinds = [p.kind for p in inspect.signature(function).parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return 3
-    return sum(
-        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds
     )

@@ -31,9 +31,12 @@ class MetricStore:
         loader_name: The dataloader under way, where there are several; part of every name.
         objects: torchmetrics objects logged in this epoch, by full name.
         shown: Full names asked for on the progress bar.
+        log_line: Takes a line for the log.
     """
 
-    def __init__(self, phase: str, say: Callable[[str], None], strategy: Strategy | None = None) -> None:
+    def __init__(
+        self, phase: str, log_line: Callable[[str], None], strategy: Strategy | None = None
+    ) -> None:
         self.phase = phase
         several = strategy is not None and strategy.environment.world > 1
         self._strategy = strategy if several else None
@@ -41,7 +44,7 @@ class MetricStore:
         self.weight: float = 1
         self.loader_name = ""
         self.shown: dict[str, None] = {}
-        self._say = say
+        self.log_line = log_line
         self._values: dict[str, Value] = {}
         self.objects: dict[str, Any] = {}
         self._of_objects: dict[str, float] = {}  # computed at the end of a dataloader, not yet told
@@ -161,7 +164,7 @@ class MetricStore:
     def _tell_nan(self, name: str) -> None:
         if name not in self._nan_told:
             self._nan_told.add(name)
-            self._say(f"log({name!r}): the value is nan")
+            self.log_line(f"log({name!r}): the value is nan")
 
     def _fold(self) -> None:
         """Bring all waiting device values to the host in one copy."""

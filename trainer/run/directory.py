@@ -1,21 +1,144 @@
-"""The folder of a run: ``runs/<name>/<n>/``, never the same one twice."""
+"""The folder of a run: ``runs/<name>/<n>/``, never the same one twice, and the files of every run."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
 import sys
 import time
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ...errors import PacelineError
+from ...strategies import Strategy
+from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
+from ..checkpoint import format as files
+from .lock import FolderLock, check_writable
+
+
+class RunDirectory:
+    """Where a run writes: its folder, the lock on it, and its log.
+
+    Lines that are logged before there is a folder are kept for it.
+
+    Args:
+        ranks: Rank 0 makes the folder and has the log; the others have a log each.
+        run_dir: Where runs are; None: nothing is written.
+        quiet: Drop lines for the console and the log.
+
+    Attributes:
+        path: The folder; None before it is opened, and where nothing is written.
+        name: The name of the run, the folder's parent.
+    """
+
+    def __init__(self, ranks: Collectives, run_dir: str | Path | None, quiet: bool = False) -> None:
+        self._ranks, self._run_dir, self._quiet = ranks, run_dir, quiet
+        self._lock, self._log = FolderLock(), RunLog()
+        self.path: Path | None = None
+        self.name = ""
+
+    def begin_stage(self, name: str) -> None:
+        """A fit or evaluation of a run of this name begins."""
+        self.name = name
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """Where the checkpoints of the run are."""
+        return None if self.path is None else self.path / "checkpoints"
+
+    def lock(self, folder: Path) -> None:
+        """Hold a run's folder until ``release``; rank 0 does. To be called on all ranks.
+
+        Raises:
+            PacelineError: naming the host and process that hold it.
+        """
+        self._ranks.on_rank_zero(lambda: self._lock.take(folder))
+
+    def release(self) -> None:
+        """Release all locks."""
+        self._lock.release()
+
+    def open(self, source: Path | None, config: dict[str, Any], environment: dict[str, Any]) -> None:
+        """Continue in the folder of the run that is resumed, or make a new one. To be called on all ranks.
+
+        Args:
+            source: The checkpoint that is resumed; its folder is taken where it is the newest one there.
+            config, environment: What config.yaml and env.json of a new folder hold.
+        """
+        self.path = None if source is None or self._run_dir is None else _run_of_newest(source)
+        if self._run_dir is not None and self.path is None:
+            parent = {"parent": str(source)} if source is not None else {}
+            self.path = self._ranks.on_rank_zero(lambda: self._make(config | parent, environment))
+        path = self.path
+        if path is not None:
+            self.lock(path)
+            self._ranks.on_rank_zero(lambda: check_writable(path / "checkpoints"))
+            if self._ranks.is_global_zero:
+                files.sweep(path / "checkpoints")
+        self._log.open(path, self._ranks.rank)
+
+    def _make(self, config: dict[str, Any], environment: dict[str, Any]) -> Path:
+        assert self._run_dir is not None
+        folder = make_run_folder(self._run_dir, self.name)
+        write_config(folder, config)
+        write_environment(folder, environment)
+        return folder
+
+    def log_line(self, text: str, *, console: bool = True) -> None:
+        """A line for the console (rank 0) and the log.
+
+        Args:
+            console: False: for the log only.
+        """
+        if not self._quiet:
+            self._log.say(text, console=console and self._ranks.is_global_zero)
+
+
+def _run_of_newest(checkpoint: Path) -> Path | None:
+    """The folder of the run whose newest checkpoint it is; None where it is another one."""
+    finished = files.finished(checkpoint.parent)
+    run = checkpoint.parent.parent
+    newest = bool(finished) and finished[-1] == checkpoint
+    return run if newest and (run / "config.yaml").exists() else None
+
+
+def run_name(given: str | None, module: Any) -> str:
+    """The run's name: as given, else the module's class name in lower case with dashes."""
+    return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(module).__name__).lower()
+
+
+def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dict[str, Any]:
+    """The resolved configuration, as plain data for config.yaml."""
+    trainer = {field: _shown(getattr(settings, field)) for field in type(settings).model_fields}
+    return {
+        "name": name,
+        "trainer": trainer | {"strategy": strategy.name, "precision": strategy.precision.name},
+        "module": {
+            "class": f"{type(module).__module__}:{type(module).__qualname__}",
+            "hparams": {field: _shown(value) for field, value in module.hparams.items()},
+        },
+    }
+
+
+def _shown(value: Any) -> Any:
+    """Plain data as it is, anything else by its type's name."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (float, int)):  # numpy's, and enumerations
+        return float(value) if isinstance(value, float) else int(value)
+    if isinstance(value, (list, tuple)):
+        return [_shown(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _shown(item) for key, item in value.items()}
+    return str(value) if isinstance(value, (str, Path, timedelta)) else type(value).__name__
 
 
 def make_run_folder(run_dir: str | Path, name: str) -> Path:

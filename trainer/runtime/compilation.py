@@ -19,7 +19,7 @@ _PYTHON = ("log", "log_dict", "print", "manual_backward")
 
 
 class Compilation:
-    """What of a module is compiled, and how long that took.
+    """What of a module is compiled, from ``begin`` to ``undo``, and how long that took.
 
     Each part compiles at its first call: the module itself where it has a ``forward``, and the parts that a
     step calls directly; or each of the blocks that repeat, which share what one of them compiled to.
@@ -29,13 +29,24 @@ class Compilation:
             (with ``"blocks": True`` for blocks).
         say: Takes lines for the log.
 
-    Raises:
-        PacelineError: for ``"blocks"`` of a module without repeated blocks.
     """
 
     def __init__(self, module: nn.Module, setting: Any, say: Callable[[str], None]) -> None:
+        self._module, self._setting, self._say = module, setting, say
+        self._parts: list[nn.Module] = []
+        self._callbacks: Any = None
+        self._started = self._seconds = 0.0
+        self._count = 0
+
+    def begin(self) -> None:
+        """Compile the parts at their first calls from here on.
+
+        Raises:
+            PacelineError: for ``"blocks"`` of a module without repeated blocks.
+        """
         from torch._dynamo import callback
 
+        module, setting = self._module, self._setting
         options, blocks = read_setting(setting)
         parts = find_units(module) if blocks else list(_called_parts(module))
         if not parts:
@@ -46,7 +57,6 @@ class Compilation:
                 got=f"{type(module).__name__}, compile={setting!r}",
                 fix="def shard_units(self): return self.blocks" if blocks else "assign the layers to self",
             )
-        self._say, self._module = say, module
         self._callbacks = callback.callback_handler
         self._parts = [part for part in parts if part._compiled_call_impl is None]  # the user's own stay
         for part in self._parts:
@@ -55,20 +65,18 @@ class Compilation:
             method = getattr(module, name, None)
             if callable(method):
                 vars(module)[name] = torch.compiler.disable(method)
-        self._begun = self._seconds = 0.0
-        self._count = 0
-        self._callbacks.register_start_callback(self._begin)
-        self._callbacks.register_end_callback(self._end)
+        self._callbacks.register_start_callback(self._started_one)
+        self._callbacks.register_end_callback(self._ended_one)
 
-    def _begin(self, about: Any) -> None:
-        self._begun = time.perf_counter()
+    def _started_one(self, about: Any) -> None:
+        self._started = time.perf_counter()
 
-    def _end(self, about: Any) -> None:
-        self._seconds += time.perf_counter() - self._begun
+    def _ended_one(self, about: Any) -> None:
+        self._seconds += time.perf_counter() - self._started
         self._count += 1
 
     def report(self, place: str) -> None:
-        """Tell what was compiled since the last time."""
+        """Log what was compiled since the last time."""
         if self._count:
             graphs = f"{self._count} graph{'s' if self._count > 1 else ''}"
             self._say(f"{place}: compiled {graphs} in {self._seconds:.1f} s")
@@ -80,8 +88,9 @@ class Compilation:
             vars(part).pop("_compiled_call_impl")
         for name in _PYTHON:
             vars(self._module).pop(name, None)
-        self._callbacks.remove_start_callback(self._begin)
-        self._callbacks.remove_end_callback(self._end)
+        if self._callbacks is not None:
+            self._callbacks.remove_start_callback(self._started_one)
+            self._callbacks.remove_end_callback(self._ended_one)
 
 
 def uncompiled(compilation: Compilation | None) -> AbstractContextManager[Any]:

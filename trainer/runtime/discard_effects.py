@@ -5,21 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ..metrics.logger import MetricLogger
 from ..metrics.store import MetricStore, metric_parts
-
-if TYPE_CHECKING:
-    from ..session import Session
 
 
 @contextmanager
-def nothing_kept(trainer: Session, store: MetricStore) -> Iterator[None]:
-    """Put buffers and metric objects back as they were, and drop what is logged."""
-    module = trainer.module
-    scratch = MetricStore(store.phase, trainer.say)
+def nothing_kept(module: nn.Module, logger: MetricLogger, store: MetricStore) -> Iterator[None]:
+    """Restore buffers and metric objects, and drop what is logged.
+
+    Args:
+        store: Where the step would have logged to.
+    """
+    scratch = MetricStore(store.phase, store.log_line)
     scratch.set_loader(store.loader_name)
     scratch.weight = 1
     # Copied: a metric may add to its state in place.
@@ -27,7 +27,7 @@ def nothing_kept(trainer: Session, store: MetricStore) -> Iterator[None]:
         path: (copy.deepcopy(dict(m.metric_state)), m._update_count)
         for path, m in metric_parts(module).items()
     }
-    with trainer.logging_to(scratch), _same_buffers(module):
+    with logger.logging_to(scratch), _same_buffers(module):
         yield
     for path, (state, count) in metrics.items():
         metric = module.get_submodule(path)

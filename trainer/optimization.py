@@ -11,9 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from ...callbacks.monitor import monitor_name
-from ...errors import PacelineError, nearest
-from ...strategies.base import parameters_of
+from ..callbacks.monitor import monitor_name
+from ..errors import PacelineError, nearest
+from ..strategies.base import parameters_of
 
 _ALLOWED = (
     "an optimizer, a list of them, (optimizer, scheduler), ([optimizers], [schedulers]) or "

@@ -1,0 +1,229 @@
+"""What callbacks and modules may read, call and rely on: the trainer as they see it.
+
+``Trainer`` has all of it, and verbs such as ``fit`` besides. Everything here is the same under every
+strategy; what is marked "on all ranks" is to be called by all of them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from ..durations import Cadence
+
+T = TypeVar("T")
+
+
+class Save(Protocol):
+    """A checkpoint that is being written, or was."""
+
+    @property
+    def target(self) -> Path:
+        """Its folder."""
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it could not be written; the same on all ranks. None while it is not known."""
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this once the checkpoint is committed, in the thread that wrote it; never if it failed."""
+
+    def wait(self) -> None:
+        """Wait until it is written, or has failed."""
+
+
+class CheckpointWriter(Protocol):
+    """Writes the checkpoints of the current run."""
+
+    def save(self, name: str, *, weights_only: bool, background: bool) -> Save:
+        """Write ``checkpoints/<name>``; one that exists is not written again. On all ranks."""
+
+    def update(self, pointers: dict[str, str], dropped: Sequence[str]) -> None:
+        """Write pointers (``latest``, ``best`` ...) and delete checkpoints; rank 0 does."""
+
+
+class TrainerView(Protocol):
+    """The trainer, as hooks get it and as ``TrainModule.trainer`` gives it."""
+
+    # -- where the run is ----------------------------------------------------------------------
+
+    @property
+    def stage(self) -> str:
+        """``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``; "" between runs."""
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps done."""
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 0."""
+
+    @property
+    def samples(self) -> int:
+        """Samples trained on over the whole run, all ranks."""
+
+    @property
+    def skipped_steps(self) -> int:
+        """Optimizer steps skipped because a loss or gradient was not finite."""
+
+    @property
+    def samples_in_epoch(self) -> int:
+        """Samples of the current epoch that finished steps have used; 0 at its end."""
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps in an epoch; None where the data has no length."""
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps until the limits on epochs and steps; None where that is unknown."""
+
+    @property
+    def max_epochs(self) -> int | None:
+        """The limit on epochs; 1 where no limit was given."""
+
+    @property
+    def max_steps(self) -> int | None:
+        """The limit on optimizer steps."""
+
+    def seconds(self) -> float:
+        """Seconds of training, the same on all ranks: rank 0's clock, as of the last agreement."""
+
+    def is_due(self, cadence: Cadence) -> bool:
+        """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""
+
+    # -- what is trained -----------------------------------------------------------------------
+
+    @property
+    def module(self) -> Any:
+        """The ``TrainModule`` of the current run, or of the last one."""
+
+    @property
+    def strategy(self) -> Any:
+        """The ``paceline.strategies.Strategy``: ``device``, ``all_gather``, ``full_gradients`` ..."""
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizers that ``configure_optimizers`` returned; none before they are built."""
+
+    @property
+    def lr_schedulers(self) -> list[Any]:
+        """The learning rate schedulers that ``configure_optimizers`` returned."""
+
+    @property
+    def manual_optimization(self) -> Any:
+        """What ``self.optimizers()`` and ``self.manual_backward(loss)`` of a module use.
+
+        Raises:
+            PacelineError: outside of a fit, and under automatic optimization.
+        """
+
+    @property
+    def callbacks(self) -> Sequence[Any]:
+        """All callbacks of the run, the default ones included."""
+
+    # -- values --------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The latest reduced values by full name, plain floats, the same on every rank."""
+
+    @property
+    def progress_bar_names(self) -> list[str]:
+        """Full names of the values logged with ``prog_bar=True``."""
+
+    @property
+    def is_fit_validation(self) -> bool:
+        """Whether the current validation is one of training, not the sanity pass or a call of its own."""
+
+    def log(
+        self, name: str, value: Any, *, prog_bar: bool = False, weight: Any = None, reduce: str = "mean"
+    ) -> None:
+        """Log a value, as ``TrainModule.log`` does."""
+
+    def publish(self, values: dict[str, float]) -> None:
+        """Write a row of values that are reduced already, at once. On all ranks, with the same values."""
+
+    def require_metric(self, name: str, who: str) -> float:
+        """The latest value of ``name``.
+
+        Raises:
+            PacelineError: when it was never logged; ``who`` asks for it.
+        """
+
+    # -- stopping ------------------------------------------------------------------------------
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends here; None while it continues."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ends the run, as all ranks agreed."""
+
+    def stop(self, why: str) -> None:
+        """Ask the run to end at a step boundary all ranks agree on. On any rank."""
+
+    # -- files and lines -----------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of the run: the folder is ``run_dir/<name>/<n>``."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder; None before ``fit`` and where nothing is written."""
+
+    @property
+    def best(self) -> Path | None:
+        """The best checkpoint of the run, where one is monitored."""
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest checkpoint of the run."""
+
+    @property
+    def checkpoints(self) -> CheckpointWriter:
+        """What the ``Checkpoint`` callback writes through.
+
+        Raises:
+            PacelineError: outside of a fit.
+        """
+
+    def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
+        """Write a checkpoint of the current fit into a new folder. On all ranks."""
+
+    def log_line(self, text: str) -> None:
+        """A line for the console (rank 0) and log.txt."""
+
+    # -- the other ranks -----------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among all, from 0."""
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on the one process that writes files."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks. On all ranks."""
+
+    def broadcast(self, value: T, source: int = 0) -> T:
+        """The value that rank ``source`` has, on every rank. On all ranks."""
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """One value of every rank, in the order of ranks, on each. On all ranks."""
+
+    def on_rank_zero(self, function: Callable[[], T]) -> T:
+        """What ``function`` returns on rank 0, on every rank; it is called there alone. On all ranks."""
+
+    def main_process_first(self, per_node: bool = False) -> AbstractContextManager[None]:
+        """What is inside runs on rank 0 while the others wait, then on the others. On all ranks."""

@@ -1,0 +1,154 @@
+"""What a rank does together with the others: the collectives a run, its callbacks and its user may call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from ..errors import PacelineError
+from .base import Strategy
+
+T = TypeVar("T")
+
+
+class Collectives:
+    """Values and waits shared with the other ranks. On one device all of it is immediate.
+
+    The process that has ranks to start is none of them: what it calls is immediate too.
+
+    Args:
+        strategy: Carries the values.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among all, from 0."""
+        return self._strategy.environment.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self._strategy.environment.world
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on the one process that writes files."""
+        return self._strategy.environment.is_global_zero
+
+    @property
+    def _starts_ranks(self) -> bool:
+        return bool(self._strategy.environment.starts)
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if not self._starts_ranks:
+            self._strategy.barrier()
+
+    def broadcast(self, value: T, source: int = 0) -> T:
+        """The value that rank ``source`` has, on every rank. Any object that can be pickled."""
+        if self._starts_ranks:
+            return value
+        return cast(T, self._strategy.broadcast(value, source))
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
+        return self._strategy.gather(value)
+
+    def on_rank_zero(self, function: Callable[[], T]) -> T:
+        """What ``function`` returns on rank 0, on every rank; it is called there alone.
+
+        Raises:
+            PacelineError: on every rank, where it raised on rank 0.
+        """
+        if self.world_size == 1:
+            return function()
+        attempt = Attempt.of(function) if self.is_global_zero else Attempt()
+        result, problem = self.broadcast((attempt.result, attempt.problem))
+        if attempt.error is not None:
+            raise attempt.error
+        if problem is not None:
+            raise PacelineError(problem)
+        return cast(T, result)
+
+    @contextmanager
+    def main_process_first(self, per_node: bool = False) -> Iterator[None]:
+        """What is inside runs on rank 0 while the others wait, then on the others.
+
+        Args:
+            per_node: On the first rank of each machine first; for files that machines do not share.
+
+        Raises:
+            PacelineError: on the others, when what is inside failed on the first.
+        """
+        environment = self._strategy.environment
+        if self._starts_ranks or self.world_size == 1:
+            yield
+            return
+        is_first = environment.local_rank == 0 if per_node else environment.is_global_zero
+        if is_first:
+            failed: str | None = "it was interrupted"
+            try:
+                yield
+                failed = None
+            except Exception as error:
+                failed = f"{type(error).__name__}: {error}"
+                raise
+            finally:
+                self.all_gather([failed])
+            return
+        failures = [(rank, what) for rank, (what,) in enumerate(self.all_gather([None])) if what]
+        if failures:
+            raise PacelineError(f"rank {failures[0][0]} failed in what it does first: {failures[0][1]}")
+        yield
+
+
+class Attempt:
+    """What a function returned, or the error that it raised.
+
+    Attributes:
+        result: None where it raised.
+        error: None where it returned.
+    """
+
+    def __init__(self, result: Any = None, error: Exception | None = None) -> None:
+        self.result, self.error = result, error
+
+    @classmethod
+    def of(cls, function: Callable[[], Any], catch: type[Exception] = Exception) -> Attempt:
+        """Call it.
+
+        Args:
+            catch: Errors of another kind are raised.
+        """
+        try:
+            return cls(function())
+        except catch as error:
+            return cls(error=error)
+
+    @property
+    def problem(self) -> str | None:
+        """The error as text: what the other ranks can be sent."""
+        return None if self.error is None else str(self.error)
+
+
+def run_on_all(
+    all_gather: Callable[[Any], list[Any]], function: Callable[[], T], catch: type[PacelineError]
+) -> T:
+    """What ``function`` returns on this rank, once it has returned on every rank. To be called on all.
+
+    Args:
+        all_gather: Of the process group of this thread.
+        catch: The kind of error that is shared; another kind is raised on its own rank alone.
+
+    Raises:
+        PacelineError: of kind ``catch``, on all ranks alike, when it was raised on one.
+    """
+    attempt = Attempt.of(function, catch)
+    problem = next((p for p in all_gather(attempt.problem) if p is not None), None)
+    if problem is not None:
+        raise catch(problem)
+    return cast(T, attempt.result)

@@ -1,0 +1,41 @@
+"""Which checkpoint a path means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...errors import PacelineError
+from . import format as files
+
+
+def find_checkpoint(path: Any, weights: bool = False) -> Path:
+    """The checkpoint folder that ``path`` is, or the best, else latest, of the run folder it is.
+
+    Args:
+        weights: One of weights only will do.
+
+    Raises:
+        PacelineError: when it is neither.
+    """
+    folder = Path(path)
+    if files.is_checkpoint(folder):
+        return folder
+    if (folder / "config.yaml").is_file():
+        found = _best_of(folder / "checkpoints", weights)
+        if found is not None:
+            return found
+    raise PacelineError(
+        "there is no checkpoint at this path"
+        + ("" if folder.exists() else ", and nothing else: it does not exist"),
+        where=str(folder),
+        allowed="a folder with manifest.json, or a run folder with checkpoints",
+    )
+
+
+def _best_of(checkpoints: Path, weights: bool) -> Path | None:
+    best = files.read_pointer(checkpoints / "best")
+    if best is not None and (weights or not best.name.startswith(files.WEIGHTS)):
+        return best
+    kinds = (files.STEP, files.WEIGHTS) if weights else (files.STEP,)
+    return next((found[-1] for kind in kinds if (found := files.finished(checkpoints, kind))), None)

@@ -1,0 +1,53 @@
+"""The Trainer of a script that ``paceline replay`` runs again: of all its runs only one step is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from ..config.peer_names import refuse_unknown
+from ..run.run import Run
+from ..trainer import Trainer
+from .replay import alone, replay, requested
+
+_fits = count(1)
+
+
+class ReplayTrainer(Trainer):
+    """A ``Trainer`` on one device that writes nothing. Runs but the one that is replayed do nothing."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**alone(arguments, requested().accelerator))
+
+    def fit(
+        self,
+        module: Any = None,
+        train_dataloader: Any = None,
+        val_dataloader: Any = None,
+        datamodule: Any = None,
+        resume: str | Path | None = None,
+        allow: str | Sequence[str] = (),
+        **unknown: Any,
+    ) -> Run:
+        """Replay the step, print it and end the script; a run that does nothing where it is another fit."""
+        refuse_unknown("fit", unknown)
+        request = requested()
+        if next(_fits) != request.fit:
+            return Run(None)
+        data = (train_dataloader, val_dataloader, datamodule)
+        print(replay(Trainer, self.settings, module, data, request, allow), flush=True)
+        raise SystemExit(0)
+
+    def validate(self, *arguments: Any, **more: Any) -> dict[str, float]:
+        """No values."""
+        return {}
+
+    def test(self, *arguments: Any, **more: Any) -> dict[str, float]:
+        """No values."""
+        return {}
+
+    def predict(self, *arguments: Any, **more: Any) -> list[Any]:
+        """No outputs."""
+        return []

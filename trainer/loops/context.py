@@ -1,0 +1,117 @@
+"""The parts of a run, as the loops get them. They are put together once; nobody adds to them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from ...callbacks import Callback, Logger
+from ...callbacks.hooks import HookTable
+from ...callbacks.trainer_view import TrainerView
+from ...durations import Duration
+from ...strategies import Strategy
+from ...strategies.collectives import Collectives
+from ..faults.signals import SignalStop
+from ..faults.stop import StopController
+from ..faults.watchdog import Watchdog
+from ..metrics.logger import MetricLogger
+from ..module import TrainModule
+from ..run.directory import RunDirectory
+from ..runtime.compilation import Compilation
+from ..state import Clock, Limits, TrainState
+
+if TYPE_CHECKING:
+    from ..config.arguments import TrainerArguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What lives from one ``fit`` to the next, the evaluations in between included.
+
+    Attributes:
+        settings: The validated arguments of the Trainer.
+        fit_number: Which ``fit`` of this process it is, from 1; 0 before the first.
+        quiet: Whether lines are dropped that would go to the console and the log.
+    """
+
+    settings: TrainerArguments
+    strategy: Strategy
+    ranks: Collectives
+    callbacks: list[Callback]
+    fit_number: int
+    quiet: bool
+    state: TrainState
+    clock: Clock
+    limits: Limits
+    stop: StopController
+    directory: RunDirectory
+    logger: MetricLogger
+
+    @classmethod
+    def begin(
+        cls,
+        settings: TrainerArguments,
+        strategy: Strategy,
+        callbacks: list[Callback],
+        fit_number: int = 0,
+        quiet: bool = False,
+    ) -> RunContext:
+        """A new run: counters at zero, no folder, nothing logged."""
+        ranks, state = Collectives(strategy), TrainState()
+        clock, limits = Clock(state), _limits(settings)
+        directory = RunDirectory(ranks, None if settings.fast_dev_run else settings.run_dir, quiet)
+        strategy.log_to(directory.log_line)
+        writers = [callback.write for callback in callbacks if isinstance(callback, Logger)]
+        return cls(
+            settings=settings,
+            strategy=strategy,
+            ranks=ranks,
+            callbacks=callbacks,
+            fit_number=fit_number,
+            quiet=quiet,
+            state=state,
+            clock=clock,
+            limits=limits,
+            stop=StopController(strategy, state, limits, clock),
+            directory=directory,
+            logger=MetricLogger(strategy, state, clock, writers, directory.log_line),
+        )
+
+
+def _limits(settings: TrainerArguments) -> Limits:
+    max_time = settings.max_time
+    seconds = None if max_time is None else float(Duration.parse(max_time).amount)
+    max_steps = 1 if settings.fast_dev_run else settings.max_steps
+    return Limits(max_steps, settings.max_epochs, max_time, seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext(RunContext):
+    """One fit, validation, test or prediction.
+
+    Attributes:
+        name: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+        trainer: What hooks are called with.
+        closing: What is to be closed at its end, the last one first.
+    """
+
+    name: str
+    trainer: TrainerView
+    module: TrainModule
+    datamodule: Any
+    hooks: HookTable
+    signals: SignalStop
+    watchdog: Watchdog
+    compilation: Compilation | None
+    closing: ExitStack
+
+    def report_compilation(self) -> None:
+        """Log what was compiled since the last time."""
+        if self.compilation is not None:
+            self.compilation.report(self.state.step_label)
+
+
+def parts_of(context: Any) -> dict[str, Any]:
+    """The parts of a context by name, for one that has more of them."""
+    return {field.name: getattr(context, field.name) for field in fields(context)}

@@ -1,0 +1,56 @@
+"""What the feeds of a stage need to know, out of the Trainer's arguments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..data.device_transfer import make_transfer
+from ..data.feed import FeedSettings
+from ..phases import PHASES
+from .context import StageContext
+
+
+class FeedRequest:
+    """Makes the settings of the feeds of a stage."""
+
+    def __init__(self, context: StageContext) -> None:
+        arguments, strategy = context.settings, context.strategy
+        environment = strategy.environment
+        self._arguments, self._stage = arguments, context.name
+        self._simulated_ranks = strategy.simulated_ranks
+        self._common = FeedSettings(
+            seed=arguments.seed,
+            rank=environment.rank,
+            world=environment.world,
+            on_error=arguments.on_data_error,
+            transfer=make_transfer(environment.device, strategy.precision.input_dtype),
+            signals=context.signals,
+            say=context.directory.log_line,
+            gather=strategy.gather,
+        )
+
+    def for_training(self) -> FeedSettings:
+        """For ``fit``."""
+        arguments = self._arguments
+        return replace(
+            self._common,
+            accumulate=arguments.accumulate,
+            in_turn=self._simulated_ranks,
+            global_batch=arguments.global_batch_size,
+            limit=arguments.overfit_batches or arguments.limit_train_batches,
+            # Without a global batch size a step grows with the ranks, and an epoch of so many with it.
+            limit_per_rank=arguments.global_batch_size is None,
+            fixed_order=bool(arguments.overfit_batches),
+        )
+
+    def for_evaluation(self, stage: str) -> FeedSettings:
+        """For ``validate`` (inside ``fit`` too), ``test`` and ``predict``: micro-batches one by one."""
+        arguments = self._arguments
+        overfit = arguments.overfit_batches if self._stage == "fit" else 0
+        limit = (
+            1 if arguments.fast_dev_run else overfit or getattr(arguments, f"limit_{PHASES[stage]}_batches")
+        )
+        policy = arguments.on_data_error
+        if stage == "predict" and policy.startswith("skip"):
+            policy = "retry"  # no prediction is skipped: they are in the order of the data
+        return replace(self._common, limit=limit, on_error=policy, fixed_order=True)

@@ -1,0 +1,133 @@
+"""Logged values of a run: where they are kept, the latest ones, and the rows that loggers write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...errors import PacelineError, nearest
+from ...strategies import Strategy
+from ..state import Clock, TrainState
+from .store import MetricStore
+
+
+class MetricLogger:
+    """Takes values, reduces them at log points, and passes rows to the writers on rank 0.
+
+    Args:
+        strategy: Reduces over the ranks.
+        state, clock: Where the run is, for the rows.
+        writers: Each takes a row: ``step``, ``epoch``, ``time``, ``samples``, and values by full name.
+        log_line: Takes a line for the log.
+
+    Attributes:
+        train: What the training steps log.
+        current: The store that takes what is logged now: ``train``, or that of an evaluation.
+        latest: The latest reduced values by full name, plain floats, the same on every rank.
+        publishes: False during the sanity pass, of which nothing is kept.
+
+    Example:
+        >>> from paceline.strategies import find_environment, make_precision, make_strategy
+        >>> strategy = make_strategy("single")
+        >>> strategy.attach(find_environment("cpu", 1), make_precision("32"))
+        >>> state, rows = TrainState(global_step=3), []
+        >>> logger = MetricLogger(strategy, state, Clock(state), [rows.append], print)
+        >>> logger.log("accuracy", 0.5)
+        >>> logger.publish(logger.train.close_window())
+        >>> rows
+        [{'step': 3, 'epoch': 0, 'time': 0.0, 'samples': 0, 'train/accuracy': 0.5}]
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        state: TrainState,
+        clock: Clock,
+        writers: Iterable[Callable[[dict[str, float]], None]],
+        log_line: Callable[[str], None],
+    ) -> None:
+        self._state, self._clock = state, clock
+        self._writers = list(writers) if strategy.environment.is_global_zero else []
+        self._log_line = log_line
+        self.train = self.current = MetricStore("train", log_line, strategy)
+        self.latest: dict[str, float] = {}
+        self.publishes = True
+
+    def log(
+        self, name: str, value: Any, prog_bar: bool = False, weight: Any = None, reduce: str = "mean"
+    ) -> None:
+        """``TrainModule.log``."""
+        self.current.log(name, value, prog_bar, weight, reduce)
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether values belong to an evaluation at the moment."""
+        return self.current is not self.train
+
+    @contextmanager
+    def logging_to(self, store: MetricStore) -> Iterator[None]:
+        """What is logged inside goes to ``store``."""
+        before, self.current = self.current, store
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextmanager
+    def nothing_published(self) -> Iterator[dict[str, float]]:
+        """Values that are published inside into the dictionary it gives are gone afterwards."""
+        before, self.publishes = dict(self.latest), False
+        try:
+            yield self.latest
+        finally:
+            self.publishes = True
+            self.latest.clear()
+            self.latest.update(before)
+
+    def publish(self, values: dict[str, float]) -> None:
+        """Make reduced values the latest ones and write them as a row."""
+        if not values:
+            return
+        self.latest.update(values)
+        state = self._state
+        row = {
+            "step": state.global_step,
+            "epoch": state.epoch,
+            "time": round(self._clock.seconds(), 3),
+            "samples": state.samples,
+        }
+        for write in self._writers:
+            try:
+                write(row | values)
+            except OSError as error:  # a full disk is no reason to lose the run
+                self._log_line(f"warning: values could not be logged: {error}")
+
+    def publish_each(self, hooks: Iterable[Callable[..., None]], *args: Any) -> None:
+        """Call hooks; what each of them logs is published after it."""
+        for hook in hooks:
+            hook(*args)
+            self.publish(self.train.take_window())
+
+    def require(self, name: str, who: str) -> float:
+        """The latest value of ``name``.
+
+        Raises:
+            PacelineError: when it was never logged; ``who`` asks for it.
+        """
+        if name not in self.latest:
+            raise PacelineError(
+                f"{who} watches {name!r}, which was not logged",
+                where=f"after step {self._state.global_step}",
+                got=f"logged: {', '.join(self.latest) or 'nothing'}",
+                meant=nearest(name, self.latest),
+            )
+        return self.latest[name]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The latest values, and the sums of the current window and epoch over all ranks. On all ranks."""
+        return {"latest": self.latest, "train": self.train.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the latest values; sums are each rank's (``MetricStore.load_state_dict``)."""
+        self.latest.update(state["latest"])

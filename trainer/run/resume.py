@@ -1,0 +1,135 @@
+"""Which checkpoint a run is resumed from; damaged ones are set aside where there is a choice."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from ...errors import PacelineError
+from ...strategies import Strategy
+from ...strategies.collectives import Collectives
+from ...strategies.launch.job_notes import interrupted_run
+from ..checkpoint import format as files
+from ..checkpoint.external_weights import is_readable
+from ..checkpoint.integrity import begin, set_aside
+from ..checkpoint.locate import find_checkpoint
+from .directory import RunDirectory, numbered
+from .lock import FolderLock
+from .run import Run
+
+
+class ResumeSearch:
+    """Looks for checkpoints. All ranks do together; rank 0 looks at the files.
+
+    Args:
+        directory: Holds the lock of the run that is resumed, and takes lines for the log.
+        run_dir: Where runs are.
+        module_name: For messages.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        ranks: Collectives,
+        directory: RunDirectory,
+        run_dir: str | Path | None,
+        module_name: str,
+    ) -> None:
+        self._strategy, self._ranks, self._directory = strategy, ranks, directory
+        self._runs = None if run_dir is None else Path(run_dir) / directory.name
+        self._module_name = module_name
+
+    def find_restart(self, fit: int) -> Path | None:
+        """The newest checkpoint of the run in which the attempt before failed; None where there is none.
+
+        Args:
+            fit: Which ``fit`` of the script this is, from 1.
+        """
+        run = self._ranks.on_rank_zero(lambda: interrupted_run(fit))
+        return None if run is None else self._newest_of(run)
+
+    def find(self, resume: str | Path) -> Path | None:
+        """The checkpoint that ``fit(resume=...)`` means; None for ``"auto"`` where there is none.
+
+        The folder of a run that ``"latest"`` and ``"auto"`` look into is locked. What is visible without
+        reading the tensors is verified here; reading it verifies the rest.
+
+        Raises:
+            PacelineError: for ``"latest"`` and ``"best"`` without a checkpoint, for a path that is none,
+                and for a run that another process has open.
+            CheckpointError: for one whose manifest is damaged; ``"latest"`` and ``"auto"`` take the one
+                before.
+        """
+        if not isinstance(resume, (str, Path)):
+            raise PacelineError(
+                "fit(resume=...) says where to resume from",
+                got=resume,
+                allowed="'auto', 'latest', 'best', or the path of a checkpoint or run",
+            )
+        chosen = resume in ("auto", "latest", "best") or files.is_checkpoint(Path(resume))
+        if not chosen and is_readable(Path(resume)):
+            raise self._only_weights(Path(resume))
+        runs = self._ranks.on_rank_zero(self._newest_runs_first)
+        found: Path | None = None
+        if resume in ("latest", "auto"):
+            found = next(filter(None, map(self._newest_of, runs)), None)
+            if found is not None or resume == "auto":
+                return found
+        elif resume == "best":
+            found = self._ranks.on_rank_zero(lambda: _newest_best(runs))
+        else:
+            found = self._ranks.on_rank_zero(lambda: find_checkpoint(resume))
+        if found is None:
+            raise PacelineError(
+                f"resume={resume!r}: there is no checkpoint to resume from",
+                where=str(self._runs),
+                fix='resume="auto" starts fresh where there is none',
+            )
+        if files.read_manifest(found)["weights_only"]:
+            raise self._only_weights(found)
+        return found
+
+    def pass_over(self, folder: Path, damage: files.CheckpointError) -> None:
+        """Log that a checkpoint is damaged, and set it aside."""
+        self._directory.log_line(f"skipped a damaged checkpoint: {' '.join(str(damage).split())}")
+        self._ranks.on_rank_zero(lambda: set_aside(folder))
+
+    def _newest_runs_first(self) -> list[Path]:
+        return [] if self._runs is None else [folder for _, folder in reversed(numbered(self._runs))]
+
+    def _newest_of(self, run: Path) -> Path | None:
+        """The newest checkpoint of a run that is as it was written; None where there is none."""
+        if not self._ranks.on_rank_zero(lambda: files.finished(run / "checkpoints")):
+            if self._ranks.is_global_zero and files.has_junk(run / "checkpoints"):
+                _sweep(run)
+            return None
+        self._directory.lock(run)
+        for folder in self._ranks.on_rank_zero(lambda: files.finished(run / "checkpoints")[::-1]):
+            try:
+                with begin(folder, self._strategy):
+                    return folder
+            except files.CheckpointError as damage:
+                self.pass_over(folder, damage)
+        return None
+
+    def _only_weights(self, path: Path) -> PacelineError:
+        return PacelineError(
+            "a run cannot be resumed from weights alone",
+            where=str(path),
+            fix=f"module = {self._module_name}.load_from_checkpoint({str(path)!r}), and fit(module, ...) "
+            "without resume",
+        )
+
+
+def _sweep(run: Path) -> None:
+    """Remove what a run left that ended inside its first checkpoint, unless it is still running."""
+    lock = FolderLock()
+    with suppress(PacelineError, OSError):
+        lock.take(run)
+        files.sweep(run / "checkpoints")
+    lock.release()
+
+
+def _newest_best(runs: list[Path]) -> Path | None:
+    bests = (Run(run).best for run in runs if (run / "config.yaml").is_file())
+    return next((best for best in bests if best is not None), None)

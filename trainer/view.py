@@ -1,0 +1,320 @@
+"""The trainer as callbacks, modules and users see it: where the run is, its values, its files, the ranks.
+
+This is what ``paceline.callbacks.TrainerView`` promises. ``Trainer`` adds the verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from ..callbacks import Callback
+from ..durations import Cadence
+from ..errors import PacelineError
+from ..strategies import Strategy
+from .checkpoint.export import export
+from .checkpoint.manager import CheckpointManager
+from .config.peer_names import attribute_hint
+from .loops.context import RunContext
+from .loops.fit_context import FitContext
+from .loops.manual_optimizer import ManualOptimization
+from .module import TrainModule
+from .run.run import Run
+
+T = TypeVar("T")
+
+
+class RunView:
+    """Reads and calls the parts of the current run, or of the last one.
+
+    Args:
+        run: The parts that live from one ``fit`` to the next.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self._fit: FitContext | None = None
+        self._module: TrainModule | None = None
+        self._stage = ""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"Trainer has no attribute {name!r}{attribute_hint(name, type(self))}")
+
+    def _refuse_should_stop(self, value: Any) -> NoReturn:
+        raise AttributeError('Trainer has no attribute "should_stop"; call trainer.stop("why")')
+
+    should_stop = property(None, _refuse_should_stop)
+
+    # -- where the run is ----------------------------------------------------------------------
+
+    @property
+    def stage(self) -> str:
+        """``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``; "" between runs."""
+        return self._stage
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps done."""
+        return self._run.state.global_step
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 0."""
+        return self._run.state.epoch
+
+    @property
+    def samples(self) -> int:
+        """Samples trained on over the whole run, all ranks."""
+        return self._run.state.samples
+
+    @property
+    def skipped_steps(self) -> int:
+        """Optimizer steps skipped because a loss or gradient was not finite."""
+        return self._run.state.skipped_steps
+
+    @property
+    def samples_in_epoch(self) -> int:
+        """Samples of the current epoch that finished steps have used; 0 at its end."""
+        return self._run.state.position
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps in an epoch; None where the data has no length."""
+        return self._run.limits.steps_per_epoch
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps until the limits on epochs and steps; None where that is unknown."""
+        return self._run.limits.total_steps
+
+    @property
+    def max_epochs(self) -> int | None:
+        """The limit on epochs; 1 where no limit was given."""
+        return self._run.limits.max_epochs
+
+    @property
+    def max_steps(self) -> int | None:
+        """The limit on optimizer steps."""
+        return self._run.limits.max_steps
+
+    def seconds(self) -> float:
+        """Seconds of training, the same on all ranks: rank 0's clock, as of the last agreement."""
+        return self._run.stop.seconds()
+
+    def is_due(self, cadence: Cadence) -> bool:
+        """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""
+        return cadence.due(self._run.state.at_boundary(self.steps_per_epoch), self.seconds)
+
+    # -- what is trained -----------------------------------------------------------------------
+
+    @property
+    def module(self) -> TrainModule:
+        """The module of the current run, or of the last one.
+
+        Raises:
+            PacelineError: before the first.
+        """
+        if self._module is None:
+            raise PacelineError("the trainer has no module yet", fix="trainer.fit(module, ...)")
+        return self._module
+
+    @property
+    def strategy(self) -> Strategy:
+        """Where the run computes."""
+        return self._run.strategy
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizers that ``configure_optimizers`` returned; none before they are built."""
+        return [] if self._fit is None else self._fit.optimization.optimizers
+
+    @property
+    def lr_schedulers(self) -> list[Any]:
+        """The learning rate schedulers that ``configure_optimizers`` returned."""
+        return [] if self._fit is None else [s.scheduler for s in self._fit.optimization.schedules]
+
+    @property
+    def manual_optimization(self) -> ManualOptimization:
+        """What ``self.optimizers()`` and ``self.manual_backward(loss)`` of a module use.
+
+        Raises:
+            PacelineError: outside of a fit.
+        """
+        return self._fit_for("optimizers() and manual_backward()").manual
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """All callbacks of the run, the default ones included."""
+        return self._run.callbacks
+
+    # -- values --------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The latest reduced values by full name, plain floats, the same on every rank."""
+        return self._run.logger.latest
+
+    @property
+    def progress_bar_names(self) -> list[str]:
+        """Full names of the values logged with ``prog_bar=True``."""
+        stores = [self._run.logger.train]
+        if self._fit is not None and self._fit.validation is not None:
+            stores.append(self._fit.validation.store)
+        return [name for store in stores for name in store.shown]
+
+    @property
+    def is_fit_validation(self) -> bool:
+        """Whether the current validation is one of training, not the sanity pass or a call of its own."""
+        return self._stage == "fit" and self._run.logger.publishes
+
+    def log(
+        self, name: str, value: Any, *, prog_bar: bool = False, weight: Any = None, reduce: str = "mean"
+    ) -> None:
+        """Log a value, as ``TrainModule.log`` does."""
+        self._run.logger.log(name, value, prog_bar, weight, reduce)
+
+    def publish(self, values: dict[str, float]) -> None:
+        """Write a row of values that are reduced already, at once. On all ranks, with the same values."""
+        self._run.logger.publish(values)
+
+    def require_metric(self, name: str, who: str) -> float:
+        """The latest value of ``name``.
+
+        Raises:
+            PacelineError: when it was never logged; ``who`` asks for it.
+        """
+        return self._run.logger.require(name, who)
+
+    # -- stopping ------------------------------------------------------------------------------
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends here; None while it continues."""
+        return self._run.stop.reason
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ends the run, as all ranks agreed."""
+        return self._run.stop.interrupted
+
+    def stop(self, why: str) -> None:
+        """Ask the run to end at a step boundary all ranks agree on; the first reason given is kept."""
+        self._run.stop.request(why)
+
+    # -- files and lines -----------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of the run: the folder is ``run_dir/<name>/<n>``."""
+        return self._run.directory.name
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder; None before ``fit`` and where nothing is written."""
+        return self._run.directory.path
+
+    @property
+    def best(self) -> Path | None:
+        """The best checkpoint of the run, where one is monitored."""
+        return Run(self.folder).best if self.folder else None
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest checkpoint of the run."""
+        return Run(self.folder).latest if self.folder else None
+
+    @property
+    def checkpoints(self) -> CheckpointManager:
+        """What the ``Checkpoint`` callback writes through.
+
+        Raises:
+            PacelineError: outside of a fit.
+        """
+        return self._fit_for("checkpoints").checkpoints
+
+    def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
+        """Write a checkpoint of the current fit into a new folder. To be called on all ranks.
+
+        Args:
+            weights_only: Without what resuming needs: for evaluation and for use elsewhere.
+
+        Raises:
+            PacelineError: when the folder exists, when it cannot be written, or no fit is running.
+        """
+        if self._stage != "fit":
+            raise PacelineError(
+                "save_checkpoint writes the current fit, and there is none",
+                fix=f"the last run's checkpoints are in {self.folder}/checkpoints",
+            )
+        self._fit_for("save_checkpoint").checkpoints.save_to(Path(path), weights_only)
+
+    def export(self, folder: str | Path, submodule: str | None = None) -> Path:
+        """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
+
+        Args:
+            folder: Made if it does not exist; files of the same names are replaced.
+            submodule: Export only this part, by its dotted name; names in the file begin there.
+
+        Raises:
+            PacelineError: when there is no such submodule.
+        """
+        return export(self.module, self.strategy, Path(folder), submodule)
+
+    def log_line(self, text: str) -> None:
+        """A line for the console (rank 0) and log.txt."""
+        self._run.directory.log_line(text)
+
+    def _fit_for(self, what: str) -> FitContext:
+        if self._fit is None:
+            raise PacelineError(f"{what}: no fit is running", fix="use it in a step or a hook of fit")
+        return self._fit
+
+    # -- the other ranks -----------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among all, from 0."""
+        return self._run.ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self._run.ranks.world_size
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on the one process that writes files."""
+        return self._run.ranks.is_global_zero
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._run.ranks.barrier()
+
+    def broadcast(self, value: T, source: int = 0) -> T:
+        """The value that rank ``source`` has, on every rank. Any object that can be pickled."""
+        return self._run.ranks.broadcast(value, source)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
+        return self._run.ranks.all_gather(value)
+
+    def on_rank_zero(self, function: Callable[[], T]) -> T:
+        """What ``function`` returns on rank 0, on every rank; it is called there alone.
+
+        Raises:
+            PacelineError: on every rank, where it raised on rank 0.
+        """
+        return self._run.ranks.on_rank_zero(function)
+
+    def main_process_first(self, per_node: bool = False) -> AbstractContextManager[None]:
+        """What is inside runs on rank 0 while the others wait, then on the others.
+
+        Args:
+            per_node: On the first rank of each machine first; for files that machines do not share.
+
+        Raises:
+            PacelineError: on the others, when what is inside failed on the first.
+        """
+        return self._run.ranks.main_process_first(per_node)
