@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     if name == "Trainer" and "PACELINE_REPLAY" in os.environ:  # see trainer/debug/replay.py
-        return import_module(".trainer.debug.replay_script", __name__).ReplayTrainer
+        return import_module(".trainer.replay_trainer", __name__).ReplayTrainer
     return getattr(import_module(_HOMES[name], __name__), name)
 
 

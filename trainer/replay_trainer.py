@@ -7,10 +7,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..config.peer_names import refuse_unknown
-from ..run.run import Run
-from ..trainer import Trainer
-from .replay import alone, replay, requested
+from .config.peer_names import refuse_unknown
+from .debug.replay import alone, replay, requested
+from .run.run import Run
+from .trainer import Trainer
 
 _fits = count(1)
 

@@ -1,0 +1,58 @@
+"""Counters, clock and limits, each built without a Trainer."""
+
+from __future__ import annotations
+
+import time
+
+from paceline.durations import Cadence, Duration, StepPosition
+from paceline.trainer.state import Clock, Limits, TrainState
+
+
+def test_a_state_restores_what_it_saved_and_keeps_defaults_for_what_an_older_one_lacks():
+    state = TrainState(global_step=7, epoch=2, samples=112, weight_reference=0.5)
+    again = TrainState()
+    again.load_state_dict({k: v for k, v in state.state_dict().items() if k != "skipped_steps"})
+    assert again == state
+
+
+def test_the_position_after_a_step_and_at_the_boundary_after_an_epoch():
+    state = TrainState(global_step=10, epoch=2, epoch_start=8, position=32)
+    assert state.after_step(epoch_ended=False) == StepPosition(10, 2, 2, False)
+    assert state.at_boundary(steps_per_epoch=4) == StepPosition(10, 2, 2, False)
+    state.epoch += 1
+    state.begin_epoch()  # the epoch is counted already, and the boundary still belongs to it
+    assert state.at_boundary(steps_per_epoch=4) == StepPosition(10, 2, 4, True)
+    assert Cadence(Duration.parse("1ep"), 4).due(state.at_boundary(4), time.perf_counter)
+
+
+def test_the_clock_counts_between_start_and_stop_and_adds_earlier_sessions():
+    state = TrainState(elapsed=100.0)
+    clock = Clock(state)
+    assert clock.seconds() == 100.0
+    clock.start()
+    time.sleep(0.02)
+    running = clock.seconds()
+    assert running >= 100.02
+    clock.stop()
+    assert state.elapsed >= running
+    assert clock.seconds() == state.elapsed
+
+
+def test_without_any_limit_it_is_one_epoch():
+    limits = Limits()
+    assert limits.unlimited
+    assert limits.max_epochs == 1
+    assert limits.total_steps is None
+    limits.set_epoch_length(5)
+    assert limits.total_steps == 5
+    assert limits.reached(TrainState(epoch=0), Clock(TrainState())) is None
+    assert limits.reached(TrainState(epoch=1), Clock(TrainState())) == "max_epochs=1 reached"
+
+
+def test_the_first_limit_reached_is_named():
+    limits = Limits(max_steps=10, max_epochs=3, max_time="1min", max_seconds=60.0)
+    limits.set_epoch_length(5)
+    assert limits.total_steps == 10
+    assert limits.reached(TrainState(global_step=10), Clock(TrainState())) == "max_steps=10 reached"
+    late = Clock(TrainState(elapsed=60.0))
+    assert limits.reached(TrainState(global_step=9), late) == "max_time=1min reached"
