@@ -116,8 +116,8 @@ def test_what_cannot_be_exact_elsewhere_is_said(folder):
 
     assert "the checkpoint is of 1 rank: what is drawn inside" in notes("ddp-from-one")[-1]
     (note,) = notes("one-from-two")
-    assert "the checkpoint is of 2 ranks: what is drawn inside the model from here on" in note
-    assert "metric objects begin their epoch anew" in note
+    assert "the checkpoint is of 2 ranks: random draws inside the model (dropout) differ from here on" in note
+    assert "metric objects begin their epoch again" in note
     assert notes("fsdp-from-ddp") == []
 
 

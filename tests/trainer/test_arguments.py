@@ -65,7 +65,7 @@ REFUSED = [
     ("seed", [-1, 2**63, 1.5, "x", True, None], "a whole number from 0"),
     ("deterministic", _A_SWITCH, _SWITCHED),
     ("compile", ["x", None, 3, {}, {"mod": "default"}, {"blocks": 1}], "True, False, 'blocks', a mode"),
-    ("run_dir", [3, True, None, []], "a folder"),
+    ("run_dir", [3, True, []], "a folder"),
     ("name", ["", "a b", "/a", "a/", "a//b", "../up", "..", "a/../../b", 3], "letters, digits"),
 ]
 

@@ -362,7 +362,7 @@ def test_weights_only(tmp_path, capsys):
     assert run.checkpoints == []
     loaded = Net.load_from_checkpoint(run.folder)
     same({f"model.{n}": t for n, t in loaded.state_dict().items()}, tensors(newest))
-    with pytest.raises(PacelineError, match=r"cannot go on from weights alone(.|\n)*load_from_checkpoint"):
+    with pytest.raises(PacelineError, match=r"cannot be resumed from weights alone(.|\n)*load_from_checkpoint"):
         Trainer(accelerator="cpu", run_dir=tmp_path, name="n").fit(Net(), data(), resume=newest)
     with pytest.raises(PacelineError, match="no checkpoint to resume from"):
         Trainer(accelerator="cpu", run_dir=tmp_path, name="n").fit(Net(), data(), resume="latest")
