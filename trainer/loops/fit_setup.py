@@ -24,7 +24,6 @@ from ..rng import derive, seed_everything
 from ..run.directory import make_run_folder, write_config, write_environment
 from ..run.lock import check_writable
 from ..run.run import find_restart, find_resume, pass_over
-from ..runtime.fused import choose_fused
 from .evaluation_loop import EvaluationLoop
 from .optimizers import Optimization, read_configuration
 from .startup_report import first_lines
@@ -85,10 +84,7 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
 
     def build_optimizers() -> Optimization:
         configured = module.configure_optimizers()
-        found = read_configuration(module, configured, module.automatic_optimization)
-        if strategy.fuses:
-            choose_fused(found.optimizers)
-        return found
+        return read_configuration(module, configured, module.automatic_optimization)
 
     check_ranks(trainer, feed)
     whole = feed.step_size

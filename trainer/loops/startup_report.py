@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..runtime.fused import is_fused
+from ..runtime.fused import is_fused, unfused_note
 from .layout_sensitivity import not_as_in_one_batch
 from .train_mode import trainable_in_eval_mode
 
@@ -33,6 +33,9 @@ def first_lines(trainer: Trainer, feed: Feed, source: Path | None, inexact: list
     ]
     synced = trainer.settings.sync_batchnorm
     inexact = inexact + not_as_in_one_batch(trainer.module, environment.world, feed.micro_batches, synced)
+    waits = _unfused(trainer)
+    if waits:
+        inexact = [*inexact, waits]
     asleep = trainable_in_eval_mode(trainer.module)
     if asleep:
         inexact = [
@@ -56,6 +59,15 @@ def _arithmetic(trainer: Trainer) -> str:
     if torch.backends.cudnn.benchmark:
         parts.append("cuDNN by timing, which is another in each run")
     return "".join(f", {part}" for part in parts)
+
+
+def _unfused(trainer: Trainer) -> str:
+    """What ``fused=True`` would save: only where the check under ``nonfinite="raise"`` is ours."""
+    strategy = trainer.strategy
+    ours = not strategy.skips_by_itself and not strategy.precision.scales
+    if not ours or trainer.settings.nonfinite != "raise" or not trainer.module.automatic_optimization:
+        return ""
+    return unfused_note(trainer.optimization.optimizers, strategy.device)
 
 
 def _global_batch(feed: Feed, world: int) -> str:
