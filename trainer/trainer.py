@@ -42,7 +42,7 @@ from .loops.predictions import Predictions
 from .module import TrainModule
 from .run.run import Run
 from .runtime.determinism import deterministic
-from .runtime.garbage_collection import older_objects_left_alone
+from .runtime.garbage_collection import older_objects_frozen
 from .session import Session
 
 _fits = count(1)
@@ -206,8 +206,7 @@ class Trainer(Session):
             else:
                 self.hooks.call("on_fit_start", self)
                 fitting.sanity_check(self)
-                on_cpu = self.strategy.device.type == "cpu"
-                with older_objects_left_alone(thoroughly=self.fit_number > 1 and not on_cpu):
+                with older_objects_frozen():
                     self.start_clock()
                     with self.watchdog.during("step"):
                         loop.run()
