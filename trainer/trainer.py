@@ -27,6 +27,7 @@ from ..strategies import (
     make_precision,
     make_strategy,
 )
+from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .checkpoint.compatibility import check_allowed
 from .config.peer_names import refuse_unknown
 from .data.sources import as_datamodule
@@ -103,6 +104,7 @@ class Trainer(Session):
         PacelineError: one report of all arguments that are not right.
     """
 
+    @uncaught_errors_shortened()
     def __init__(
         self,
         *,
@@ -161,6 +163,7 @@ class Trainer(Session):
 
     # -- runs ----------------------------------------------------------------------------------
 
+    @uncaught_errors_shortened()
     def fit(
         self,
         module: TrainModule | None = None,
@@ -218,6 +221,7 @@ class Trainer(Session):
         self.barrier()  # what rank 0 wrote is there to read for all
         return Run(self.folder)
 
+    @uncaught_errors_shortened()
     def validate(
         self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
@@ -231,6 +235,7 @@ class Trainer(Session):
         values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more, run)
         return values
 
+    @uncaught_errors_shortened()
     def test(
         self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
@@ -239,6 +244,7 @@ class Trainer(Session):
         values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more, run)
         return values
 
+    @uncaught_errors_shortened()
     def predict(
         self,
         module: TrainModule | None = None,
@@ -259,6 +265,7 @@ class Trainer(Session):
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
         return outputs
 
+    @uncaught_errors_shortened()
     def replay(
         self,
         module: TrainModule,
@@ -297,6 +304,7 @@ class Trainer(Session):
 
         return replay(self, module, fit, order)
 
+    @uncaught_errors_shortened()
     def check_invariance(
         self,
         module: TrainModule,
