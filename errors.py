@@ -55,10 +55,6 @@ class PacelineError(ValueError):
         super().__init__("\n".join(lines))
 
 
-class TornCopyError(PacelineError):
-    """Weights changed while a checkpoint copied them: it is left out, and the run goes on."""
-
-
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice most like ``name``, or None when nothing is like it."""
     by_folded = {c.lower().replace("-", "_"): c for c in choices}

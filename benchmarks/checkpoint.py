@@ -7,11 +7,10 @@ At its step boundaries, in turn:
 
 "bare"        safetensors writes the same tensors, model and moments in a file each; both are synced
 "waited"      a checkpoint that training waits for (``Checkpoint(background=False)``)
-"background"  one that a thread writes; the stall is the time until training goes on, and what the next
-              update waits for its copy
+"background"  one that a thread writes; the stall is the time until training continues
 
 Then new processes resume from the last one, verified (as always) and not, its files in the page cache or
-not. Medians; the first round of all is left out, where memory and files are new, and told as "first".
+not. Medians of all rounds but the first, where memory and files are new: its figures stand beside them.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from paceline.trainer.checkpoint import run_state as snapshot
 from paceline.trainer.checkpoint.format import read_manifest
 from paceline.trainer.checkpoint.integrity import Verification
 from paceline.trainer.checkpoint.weights import stored_shapes
-from paceline.trainer.checkpoint.writer import CheckpointWriter
 
 WIDTH, SAMPLES = 1024, 16
 LAYER = 4 * (WIDTH + 1) * WIDTH * 3  # bytes of weights and two moments in fp32
@@ -72,24 +70,15 @@ class Measures(Callback):
         self.folder, self.rounds = folder, rounds
         self.seconds: dict[str, list[float]] = {}
         self.peak = self.peak_without = 0  # of resident memory, bytes
-        self.waited = 0.0
         self.state_bytes = 0
 
     def note(self, what: str, seconds: float) -> None:
         self.seconds.setdefault(what, []).append(seconds)
 
-    def on_fit_start(self, trainer: Trainer) -> None:
-        finish, measures = CheckpointWriter.finish_copy, self
-
-        def finish_timed(writer: CheckpointWriter) -> None:
-            start = time.perf_counter()
-            finish(writer)
-            measures.waited += time.perf_counter() - start
-
-        trainer.writer.finish_copy = finish_timed.__get__(trainer.writer)  # type: ignore[method-assign]
-
     def on_step_boundary(self, trainer: Trainer) -> None:
         number, turn = divmod(trainer.global_step, 5)
+        if trainer.global_step == 1:
+            trainer.prepare_saves()  # as Checkpoint does
         if turn in (1, 2):  # whichever comes first finds the disk in a better mood: they take turns
             self.peak_without = self.peak_without or (status("VmHWM") if turn == 2 else 0)
             os.sync()
@@ -98,9 +87,8 @@ class Measures(Callback):
             os.sync()
             self.begun = time.perf_counter()
             self.save(trainer, number, background=True)
-            self.waited = 0.0
         elif turn == 4:
-            self.note("background", self.stall + self.waited)
+            self.note("background", self.stall)
             trainer.writer.wait()
             self.note("background, to its end", time.perf_counter() - self.begun)
             self.peak = status("VmHWM")
@@ -224,9 +212,11 @@ def main() -> None:
 
 def report(measures: Measures, given: argparse.Namespace) -> None:
     median = {what: statistics.median(times[1:]) for what, times in measures.seconds.items()}
+    first = {what: times[0] for what, times in measures.seconds.items()}
     state = measures.state_bytes
     ratios = {
         "stall of a background save / a waited one": median["background"] / median["waited"],
+        "stall of the first background save / a waited one": first["background"] / median["waited"],
         "waited save / bare safetensors": median["waited"] / median["bare"],
         "load / load unverified, from memory": median["load, from memory"]
         / median["load unverified, from memory"],
@@ -238,15 +228,15 @@ def report(measures: Measures, given: argparse.Namespace) -> None:
         "gigabytes": round(state / 1e9, 3),
         "rounds": given.rounds,
         "seconds": {k: round(v, 4) for k, v in median.items()},
-        "first": {k: round(v[0], 4) for k, v in measures.seconds.items()},
+        "first": {k: round(v, 4) for k, v in first.items()},
         "ratios": {k: round(v, 3) for k, v in ratios.items()},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
     }
     print(f"{state / 1e9:.2f} GB of state, medians of {given.rounds}")
     for what, seconds in median.items():
-        print(f"{what:<32}{seconds * 1e3:9.1f} ms   first {measures.seconds[what][0] * 1e3:9.1f} ms")
+        print(f"{what:<32}{seconds * 1e3:9.1f} ms   first {first[what] * 1e3:9.1f} ms")
     for what, ratio in ratios.items():
-        print(f"{what:<46}{ratio:7.3f}")
+        print(f"{what:<52}{ratio:7.3f}")
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")
 

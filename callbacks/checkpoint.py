@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..durations import Cadence, Duration
-from ..errors import PacelineError, TornCopyError
+from ..errors import PacelineError
 from .base import Callback
 from .monitor import Monitor, refuse_unknown
 
@@ -112,6 +112,7 @@ class Checkpoint(Callback):
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
         self._cadence.last_seconds = trainer.agreed_clock()
         self._improved, self._under_way, self._before = False, None, self.state_dict()
+        self._prepared = False
 
     def _forget_missing(self, trainer: Trainer) -> None:
         """A run that began from another run's checkpoint keeps a best of its own."""
@@ -133,6 +134,9 @@ class Checkpoint(Callback):
 
     def on_step_boundary(self, trainer: Trainer) -> None:
         assert self._cadence is not None
+        if self.background and not self._prepared and trainer.folder is not None:
+            self._prepared = True
+            trainer.prepare_saves(self.weights_only)
         if self._under_way is not None and self._under_way.error is not None:
             self._tell_early(trainer)
         due = trainer.is_due(self._cadence)
@@ -218,7 +222,7 @@ class Checkpoint(Callback):
             self._tell(trainer, failed)
 
     def _tell(self, trainer: Trainer, error: Exception) -> None:
-        if self.on_save_error == "raise" and not isinstance(error, TornCopyError):
+        if self.on_save_error == "raise":
             raise error
         if self._told is not error:
             trainer.say(f"warning: {' '.join(str(error).split())}")
@@ -228,7 +232,7 @@ class Checkpoint(Callback):
         """A save failed in the background: ranks may see it at different steps, so they agree to stop."""
         assert self._under_way is not None
         error = self._under_way.error
-        if self.on_save_error == "raise" and not isinstance(error, TornCopyError):
+        if self.on_save_error == "raise":
             trainer.stop("a checkpoint could not be written")
         elif error is not None:
             self._tell(trainer, error)

@@ -7,22 +7,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from torch import Tensor
+
 from ...callbacks.hooks import HookTable
 from ...errors import PacelineError
 from ..ranks import Ranks
 from . import format as files
 from . import run_state as snapshot
 from .export import export
-from .writer import CheckpointWriter, Content, Save
+from .writer import CheckpointWriter, Save
 
 if TYPE_CHECKING:
     from ..faults.nonfinite import Guard
     from ..metrics.store import MetricStore
     from ..module import TrainModule
     from ..session import Session
-
-# Between a step's end and the next update these hooks could change weights.
-_BETWEEN = ("on_train_epoch_start", "on_step_start", "on_before_optimizer_step")
 
 
 class Saving(Ranks):
@@ -76,22 +75,24 @@ class Saving(Ranks):
         if self.guard is not None:
             self.guard.finish()  # a step whose flag is still on its way may have left its update out
         content = snapshot.capture(cast("Session", self), weights_only)
-        if (
-            background
-            and self.module.automatic_optimization
-            and not any(map(self.hooks.__getitem__, _BETWEEN))
-        ):
-            content.steady = self._steady(content)
         with self.watchdog.during("save"):
             return self.writer.write(path, content, background, replace)
 
-    def _steady(self, content: Content) -> set[str]:
-        """What nobody changes before the next update: trained weights, and moments."""
-        trained = {f"model.{n}" for n, p in self.module.named_parameters() if p.requires_grad}
-        for name, part in self.module.named_modules():
-            if getattr(part, "max_norm", None) is not None:  # an embedding's forward rescales its weight
-                trained.discard(f"model.{name}.weight".replace("..", "."))
-        return {name for name in content.tensors if name in trained or name.startswith("optim.")}
+    def prepare_saves(self, weights_only: bool = False) -> None:
+        """Have a thread touch the memory that background saves copy into, before the first one needs it.
+
+        To be called after a step, when the optimizers have their state. On one CPU only: ranks share out
+        what they write, and an accelerator's copies lie in pinned memory.
+        """
+        trainer = cast("Session", self)
+        if trainer.world > 1 or trainer.strategy.device.type != "cpu":
+            return
+        module = trainer.module
+        tensors = [p for _, p in module.named_parameters(remove_duplicate=False)] + list(module.buffers())
+        if not weights_only:
+            states = [state for o in trainer.optimization.optimizers for state in o.state.values()]
+            tensors += [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        self.writer.reserve(tensors)
 
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:
         """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.

@@ -57,7 +57,6 @@ def stage(trainer: Trainer, name: str, module: Any, datamodule: Any) -> Iterator
         yield
     except BaseException as error:
         failed = error
-        trainer.writer.finish_copy()
         explain(error, trainer)
         trainer.run_log.say("".join(traceback.format_exception(error)), console=False)
         _call_each(trainer, "on_exception", failed, trainer, error)

@@ -84,7 +84,6 @@ class TrainLoop:
         trainer.agree()
         while not trainer.done:
             self.epoch()
-        self.writer.finish_copy()
         if self.guard is not None:
             self.guard.finish()
         trainer.agree()  # a signal may have come behind the last word
@@ -188,8 +187,6 @@ class TrainLoop:
             strategy.backward(loss)
         if self.touches_gradients or weights:
             self.finish_gradients(sum_of_weights)
-        if self.writer.copying:
-            self.writer.finish_copy()
         if guard is not None and guard.finds(self.optimizer):
             self.hold_back(guard, batches, sizes)
             return outputs
