@@ -6,7 +6,8 @@ import difflib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -14,8 +15,8 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RECIPES = _PACKAGE + "recipes" + os.sep
 _UNSET: Any = object()
 _MOST_LINES = 12
-tell_launcher: Callable[[BaseException, str], bool] = lambda error, text: False
-"""Takes over the printing of an uncaught error where a launcher prints it last."""
+Report = Callable[[BaseException, str], bool]
+"""Takes an uncaught error and its text; whether it sees to the printing, as a launcher does."""
 
 
 class PacelineError(ValueError):
@@ -52,11 +53,6 @@ class PacelineError(ValueError):
         if fix:
             lines.append(f"  fix: {fix}")
         super().__init__("\n".join(lines))
-        show_users_frames_only()
-
-
-class TornCopyError(PacelineError):
-    """Weights changed while a checkpoint copied them: it is left out, and the run goes on."""
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
@@ -80,28 +76,68 @@ def is_users_frame(filename: str) -> bool:
 
 
 def mark_told(error: BaseException) -> None:
-    """``error`` ends a run: if nothing catches it, it is printed with the user's own frames only."""
+    """``error`` ends a run: inside of ``short_tracebacks`` it is printed with the user's frames only."""
     error._crossed_fit = True  # type: ignore[attr-defined]
-    show_users_frames_only()
 
 
-def show_users_frames_only() -> None:
-    """Print uncaught errors with the user's own frames, unless ``PACELINE_TRACEBACK=full``.
+@contextmanager
+def short_tracebacks(report: Report | None = None, *, stays: bool = False) -> Iterator[None]:
+    """Print an error that leaves the block uncaught with the user's frames only.
 
-    Only Python's default hook is replaced: a debugger's or notebook's own stays.
+    ``sys.excepthook`` is replaced, unless it is a debugger's or notebook's own, and put back when the block
+    ends without an error. After an error it stays until the next block that ends without one.
+    ``PACELINE_TRACEBACK=full`` shows every frame.
+
+    Args:
+        report: Sees to the printing of what nobody catches.
+        stays: Leave the hook in its place after success, too.
     """
     if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = _print_users_frames
+        sys.excepthook = _UsersFrames()
+    hook = sys.excepthook
+    if not isinstance(hook, _UsersFrames):
+        yield
+        return
+    hook.report = report or hook.report
+    hook.stays |= stays
+    hook.depth += 1
+    try:
+        yield
+    finally:
+        hook.depth -= 1
+    if not hook.depth and not hook.stays and sys.excepthook is hook:
+        sys.excepthook = sys.__excepthook__
 
 
-def _print_users_frames(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
-    ours = isinstance(error, PacelineError) or getattr(error, "_crossed_fit", False)
-    if not ours or os.environ.get("PACELINE_TRACEBACK") == "full":
-        if not tell_launcher(error, "".join(traceback.format_exception(kind, error, tb)).rstrip()):
-            sys.__excepthook__(kind, error, tb)
-        return
-    if isinstance(error, KeyboardInterrupt):  # the run said how it ended
-        return
+class _UsersFrames:
+    """An ``excepthook``: errors of ours and of runs without our frames, all others as Python does.
+
+    Attributes:
+        report: Sees to the printing, where it can.
+        stays: Whether it is never put back.
+        depth: How many blocks of ``short_tracebacks`` are open.
+    """
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.stays = False
+        self.depth = 0
+
+    def __call__(self, kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+        ours = isinstance(error, PacelineError) or getattr(error, "_crossed_fit", False)
+        if not ours or os.environ.get("PACELINE_TRACEBACK") == "full":
+            if not self._reported(error, "".join(traceback.format_exception(kind, error, tb)).rstrip()):
+                sys.__excepthook__(kind, error, tb)
+        elif not isinstance(error, KeyboardInterrupt):  # of that the run said how it ended
+            text = _with_users_frames(kind, error, tb)
+            if not self._reported(error, text):
+                print(text, file=sys.stderr)
+
+    def _reported(self, error: BaseException, text: str) -> bool:
+        return self.report is not None and self.report(error, text)
+
+
+def _with_users_frames(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> str:
     shown = traceback.TracebackException(kind, error, tb)
     link: traceback.TracebackException | None = shown
     while link is not None:
@@ -118,9 +154,7 @@ def _print_users_frames(kind: type[BaseException], error: BaseException, tb: Tra
         message = str(error).splitlines()
         rest = set(message) - set(_essence(message))
         lines = [line for line in lines if line not in rest]
-    text = "\n".join(lines)
-    if not tell_launcher(error, text):
-        print(text, file=sys.stderr)
+    return "\n".join(lines)
 
 
 def _essence(message: list[str]) -> list[str]:

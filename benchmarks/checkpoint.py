@@ -7,11 +7,10 @@ At its step boundaries, in turn:
 
 "bare"        safetensors writes the same tensors, model and moments in a file each; both are synced
 "waited"      a checkpoint that training waits for (``Checkpoint(background=False)``)
-"background"  one that a thread writes; the stall is the time until training goes on, and what the next
-              update waits for its copy
+"background"  one that a thread writes; the stall is the time until training continues
 
 Then new processes resume from the last one, verified (as always) and not, its files in the page cache or
-not. Medians; the first round of all is left out, where memory and files are new, and told as "first".
+not. Medians of all rounds but the first, where memory and files are new: its figures stand beside them.
 """
 
 from __future__ import annotations
@@ -38,11 +37,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.trainer.checkpoint import run_state as snapshot
 from paceline.trainer.checkpoint.format import read_manifest
 from paceline.trainer.checkpoint.integrity import Verification
+from paceline.trainer.checkpoint.run_state import RunState
 from paceline.trainer.checkpoint.weights import stored_shapes
-from paceline.trainer.checkpoint.writer import CheckpointWriter
 
 WIDTH, SAMPLES = 1024, 16
 LAYER = 4 * (WIDTH + 1) * WIDTH * 3  # bytes of weights and two moments in fp32
@@ -72,24 +70,15 @@ class Measures(Callback):
         self.folder, self.rounds = folder, rounds
         self.seconds: dict[str, list[float]] = {}
         self.peak = self.peak_without = 0  # of resident memory, bytes
-        self.waited = 0.0
         self.state_bytes = 0
 
     def note(self, what: str, seconds: float) -> None:
         self.seconds.setdefault(what, []).append(seconds)
 
-    def on_fit_start(self, trainer: Trainer) -> None:
-        finish, measures = CheckpointWriter.finish_copy, self
-
-        def finish_timed(writer: CheckpointWriter) -> None:
-            start = time.perf_counter()
-            finish(writer)
-            measures.waited += time.perf_counter() - start
-
-        trainer.writer.finish_copy = finish_timed.__get__(trainer.writer)  # type: ignore[method-assign]
-
     def on_step_boundary(self, trainer: Trainer) -> None:
         number, turn = divmod(trainer.global_step, 5)
+        if trainer.global_step == 1:
+            trainer.checkpoints.prepare()  # as Checkpoint does
         if turn in (1, 2):  # whichever comes first finds the disk in a better mood: they take turns
             self.peak_without = self.peak_without or (status("VmHWM") if turn == 2 else 0)
             os.sync()
@@ -98,14 +87,13 @@ class Measures(Callback):
             os.sync()
             self.begun = time.perf_counter()
             self.save(trainer, number, background=True)
-            self.waited = 0.0
         elif turn == 4:
-            self.note("background", self.stall + self.waited)
-            trainer.writer.wait()
+            self.note("background", self.stall)
+            self.pending.wait()
             self.note("background, to its end", time.perf_counter() - self.begun)
             self.peak = status("VmHWM")
             if number < self.rounds:
-                shutil.rmtree(self.folder / f"background-{number}")
+                shutil.rmtree(self.pending.target)
 
     def bare(self, trainer: Trainer) -> None:
         module, optimizer = trainer.module, trainer.optimizers[0]
@@ -124,15 +112,15 @@ class Measures(Callback):
         shutil.rmtree(place)
 
     def save(self, trainer: Trainer, number: int, background: bool) -> None:
-        target = self.folder / f"{'background' if background else 'waited'}-{number}"
+        name = f"{'background' if background else 'waited'}-{number}"
         start = time.perf_counter()
-        save = trainer.start_checkpoint(target, weights_only=False, background=background)
+        save = self.pending = trainer.checkpoints.save(name, weights_only=False, background=background)
         self.stall = time.perf_counter() - start
         if save.error is not None:
             raise save.error
         if not background:
             self.note("waited", self.stall)
-            shutil.rmtree(target)
+            shutil.rmtree(save.target)
 
 
 @contextmanager
@@ -157,7 +145,7 @@ def resume(folder: Path, verified: bool) -> float:
         seconds = time.perf_counter() - start
         return inexact
 
-    restore, snapshot.restore = snapshot.restore, timed  # type: ignore[assignment]
+    restore, RunState.restore = RunState.restore, timed  # type: ignore[method-assign]
     layers = len(stored_shapes(folder, read_manifest(folder))) // 8
     with nullcontext() if verified else unverified(), tempfile.TemporaryDirectory() as place:
         trainer = make_trainer(Path(place), max_steps=1)
@@ -211,7 +199,7 @@ def main() -> None:
         measures = Measures(Path(place), given.rounds)
         trainer = make_trainer(Path(place), 5 * (given.rounds + 1) - 1, callbacks=measures)
         trainer.fit(Stack(layers), make_data())
-        folder = Path(place) / f"background-{given.rounds}"
+        folder = measures.pending.target
         for _ in range(given.rounds + 1):
             for cold in (False, True):
                 for verified in (True, False):
@@ -224,9 +212,11 @@ def main() -> None:
 
 def report(measures: Measures, given: argparse.Namespace) -> None:
     median = {what: statistics.median(times[1:]) for what, times in measures.seconds.items()}
+    first = {what: times[0] for what, times in measures.seconds.items()}
     state = measures.state_bytes
     ratios = {
         "stall of a background save / a waited one": median["background"] / median["waited"],
+        "stall of the first background save / a waited one": first["background"] / median["waited"],
         "waited save / bare safetensors": median["waited"] / median["bare"],
         "load / load unverified, from memory": median["load, from memory"]
         / median["load unverified, from memory"],
@@ -238,15 +228,15 @@ def report(measures: Measures, given: argparse.Namespace) -> None:
         "gigabytes": round(state / 1e9, 3),
         "rounds": given.rounds,
         "seconds": {k: round(v, 4) for k, v in median.items()},
-        "first": {k: round(v[0], 4) for k, v in measures.seconds.items()},
+        "first": {k: round(v, 4) for k, v in first.items()},
         "ratios": {k: round(v, 3) for k, v in ratios.items()},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
     }
     print(f"{state / 1e9:.2f} GB of state, medians of {given.rounds}")
     for what, seconds in median.items():
-        print(f"{what:<32}{seconds * 1e3:9.1f} ms   first {measures.seconds[what][0] * 1e3:9.1f} ms")
+        print(f"{what:<32}{seconds * 1e3:9.1f} ms   first {first[what] * 1e3:9.1f} ms")
     for what, ratio in ratios.items():
-        print(f"{what:<46}{ratio:7.3f}")
+        print(f"{what:<52}{ratio:7.3f}")
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -42,7 +42,7 @@ class Switch(Callback):
             return
         (loop,) = self.loops
         self.seconds[loop.guard is not None].append(time.perf_counter() - self.begun)
-        loop.guard = None if loop.guard is not None else trainer.guard
+        loop.guard = None if loop.guard is not None else loop.context.guard
         self.begun = time.perf_counter()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..durations import Cadence, Duration
-from ..errors import PacelineError, TornCopyError
+from ..errors import PacelineError
 from .base import Callback
 from .monitor import Monitor, refuse_unknown
 
@@ -111,6 +111,7 @@ class Checkpoint(Callback):
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
         self._cadence.restart(trainer.seconds())
         self._improved, self._under_way, self._before = False, None, self.state_dict()
+        self._prepared = False
 
     def _forget_missing(self, trainer: TrainerView) -> None:
         """A run that began from another run's checkpoint keeps a best of its own."""
@@ -132,6 +133,9 @@ class Checkpoint(Callback):
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
         assert self._cadence is not None
+        if self.background and not self._prepared and trainer.folder is not None:
+            self._prepared = True
+            trainer.checkpoints.prepare(self.weights_only)
         if self._under_way is not None and self._under_way.error is not None:
             self._tell_early(trainer)
         due = trainer.is_due(self._cadence)
@@ -214,7 +218,7 @@ class Checkpoint(Callback):
             self._tell(trainer, failed)
 
     def _tell(self, trainer: TrainerView, error: Exception) -> None:
-        if self.on_save_error == "raise" and not isinstance(error, TornCopyError):
+        if self.on_save_error == "raise":
             raise error
         if self._told is not error:
             trainer.log_line(f"warning: {' '.join(str(error).split())}")
@@ -224,7 +228,7 @@ class Checkpoint(Callback):
         """A save failed in the background: ranks may see it at different steps, so they agree to stop."""
         assert self._under_way is not None
         error = self._under_way.error
-        if self.on_save_error == "raise" and not isinstance(error, TornCopyError):
+        if self.on_save_error == "raise":
             trainer.stop("a checkpoint could not be written")
         elif error is not None:
             self._tell(trainer, error)

@@ -40,6 +40,9 @@ class CheckpointWriter(Protocol):
     def save(self, name: str, *, weights_only: bool, background: bool) -> Save:
         """Write ``checkpoints/<name>``; one that exists is not written again. On all ranks."""
 
+    def prepare(self, weights_only: bool = False) -> None:
+        """Prepare the memory of background saves, after the first step; it only saves time."""
+
     def update(self, pointers: dict[str, str], dropped: Sequence[str]) -> None:
         """Write pointers (``latest``, ``best`` ...) and delete checkpoints; rank 0 does."""
 

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from ..errors import PacelineError
 from . import tensor_state as state
-from .devices import has_fused_kernels
 from .launch.environment import Environment
 from .precision import Precision
 from .repeated_blocks import Recomputation
@@ -55,6 +54,7 @@ class Strategy(ABC):
         holds_less: The argument that chooses a strategy with less in each device's memory; None: this one.
         patience: Seconds that a collective may take; None is torch's default.
         holds_back: Whether an update with gradients that are not finite is to be left out.
+        skips_by_itself: Whether its own step finds and skips non-finite gradients.
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
         say: Takes a line for the user; the Trainer puts its own here.
     """
@@ -68,6 +68,7 @@ class Strategy(ABC):
     holds_less: str | None = None
     patience: float | None = None
     holds_back: bool = True
+    skips_by_itself: bool = False
     plan: StepPlan = StepPlan()
     say: Callable[[str], None] = staticmethod(print)
     environment: Environment
@@ -86,11 +87,6 @@ class Strategy(ABC):
     def device(self) -> torch.device:
         """The device steps run on."""
         return self.environment.device
-
-    @property
-    def fuses(self) -> bool:
-        """Whether optimizers may be fused where the user left that open."""
-        return has_fused_kernels(self.device) and not self.precision.scales
 
     def configure(
         self,

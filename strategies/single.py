@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from . import tensor_state as state
 from .base import Strategy, parameters_of, refuse_sharded
 from .materialise import is_on_meta, materialise
-from .unrecorded import clear_gradients, take_step
 
 T = TypeVar("T")
 _check_and_multiply = torch._amp_foreach_non_finite_check_and_unscale_
@@ -120,8 +119,8 @@ class Single(Strategy):
             applied = self.precision.step(optimizer)
             self.precision.update()
         else:
-            take_step(optimizer)
-        clear_gradients(optimizer)
+            optimizer.step()
+        optimizer.zero_grad()  # to None, unless a subclass does otherwise
         return applied
 
     def reduce(self, values: Tensor, op: str = "sum") -> Tensor:

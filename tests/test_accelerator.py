@@ -170,7 +170,7 @@ class Heavy(TrainModule):
         return out.square().mean()
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=1e-4)
+        return torch.optim.AdamW(self.parameters(), lr=1e-4, fused=True)
 
 
 @pytest.mark.parametrize("pinned", [False, True])

@@ -28,6 +28,7 @@ from ..strategies import (
     make_precision,
     make_strategy,
 )
+from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .checkpoint.compatibility import check_allowed
 from .config.peer_names import refuse_unknown
 from .data.sources import as_datamodule
@@ -43,7 +44,7 @@ from .loops.training_loop import TrainLoop
 from .module import TrainModule
 from .run.run import Run
 from .runtime.determinism import deterministic
-from .runtime.garbage_collection import older_objects_left_alone
+from .runtime.garbage_collection import older_objects_frozen
 from .view import RunView
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Trainer(RunView):
         PacelineError: one report of all arguments that are not right.
     """
 
+    @uncaught_errors_shortened()
     def __init__(
         self,
         *,
@@ -170,6 +172,7 @@ class Trainer(RunView):
 
     # -- runs ----------------------------------------------------------------------------------
 
+    @uncaught_errors_shortened()
     def fit(
         self,
         module: TrainModule | None = None,
@@ -211,8 +214,7 @@ class Trainer(RunView):
             else:
                 hooks.call("on_fit_start", self)
                 fit_setup.sanity_check(context)
-                on_cpu = self.strategy.device.type == "cpu"
-                with older_objects_left_alone(thoroughly=fit_number > 1 and not on_cpu):
+                with older_objects_frozen():
                     context.clock.start()
                     with context.watchdog.during("step"):
                         loop.run()
@@ -224,6 +226,7 @@ class Trainer(RunView):
         self.barrier()  # all can read what rank 0 wrote
         return Run(self.folder)
 
+    @uncaught_errors_shortened()
     def validate(
         self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
@@ -237,6 +240,7 @@ class Trainer(RunView):
         values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more, run)
         return values
 
+    @uncaught_errors_shortened()
     def test(
         self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
@@ -245,6 +249,7 @@ class Trainer(RunView):
         values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more, run)
         return values
 
+    @uncaught_errors_shortened()
     def predict(
         self,
         module: TrainModule | None = None,
@@ -265,6 +270,7 @@ class Trainer(RunView):
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
         return outputs
 
+    @uncaught_errors_shortened()
     def replay(
         self,
         module: TrainModule,
@@ -298,6 +304,7 @@ class Trainer(RunView):
         data = (train_dataloader, val_dataloader, datamodule)
         return replay.replay(type(self), self.settings, module, data, request)
 
+    @uncaught_errors_shortened()
     def check_invariance(
         self,
         module: TrainModule,

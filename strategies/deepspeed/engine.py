@@ -63,6 +63,8 @@ class DeepSpeed(Distributed):
         PacelineError: for a stage that is none, and a configuration that cannot be read.
     """
 
+    skips_by_itself = True
+
     def __init__(
         self,
         stage: int | None = None,
@@ -146,10 +148,6 @@ class DeepSpeed(Distributed):
         if self.stage:  # it takes a second backward within one forward for the first one again
             self._engine.optimizer.clear_backward_seen_flag()
         self._engine.backward(loss, scale_wrt_gas=False)
-
-    @property
-    def fuses(self) -> bool:
-        return False  # the engine steps flat tensors of its own, and puts their state back by itself
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled by the engine's own step."""

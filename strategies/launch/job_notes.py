@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ... import errors
+from ...errors import PacelineError, short_tracebacks
 
 JOB = "PACELINE_JOB"
 """Names the folder, and the variable that says where it is."""
@@ -89,15 +90,20 @@ def note_failure(error: BaseException, told: str = "") -> bool:
         time=earlier.time if earlier else time.time_ns(),
         what=f"{type(error).__name__}: {error}".splitlines()[0][:_SHOWN],
         told=told,
-        mistake=isinstance(error, errors.PacelineError),
+        mistake=isinstance(error, PacelineError),
     )
     (job / f"failed-{_rank()}").write_text(json.dumps(asdict(failure)))
     return True
 
 
-errors.tell_launcher = note_failure
-if job_folder() is not None:
-    errors.show_users_frames_only()  # the launcher prints what nobody catches
+@contextmanager
+def uncaught_errors_shortened() -> Iterator[None]:
+    """Print what nobody catches with the user's frames only; a rank lets its launcher print it, last.
+
+    A rank's later errors are its launcher's too: there the hook stays.
+    """
+    with short_tracebacks(note_failure, stays=job_folder() is not None):
+        yield
 
 
 def note_verdict(text: str) -> bool:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
-from itertools import pairwise
-from pathlib import Path
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from matplotlib.image import imread
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, Curves, JSONLogger, Logger, TensorBoard
-from paceline.callbacks.jsonl import thinned
+from paceline.callbacks import Checkpoint, Curves, JSONLogger, Logger, TensorBoard
+from paceline.callbacks.jsonl import keep_rows_until
 
 
 class Module(TrainModule):
@@ -112,6 +116,65 @@ def test_an_evaluation_by_itself_writes_no_row():
     assert (run.folder / "metrics.jsonl").read_text() == before
 
 
+def test_all_rows_of_a_long_run_are_kept():
+    rows = lines(fit([JSONLogger()], max_epochs=100, validate_every="5ep"))
+    assert [row["step"] for row in rows if "train/loss" in row and "train/loss_epoch" not in row] == list(
+        range(1, 301)
+    )
+
+
+HISTORY = "".join(json.dumps({"step": step, "train/loss": step / 4}) + "\n" for step in range(1, 10))
+KEPT = HISTORY[: HISTORY.index('{"step": 7')]
+
+
+def interrupt(monkeypatch, operation, after, how):
+    """Let ``how`` happen before or after the first call of an operation on files."""
+    real = getattr(os, operation)
+
+    def interrupted(*arguments, **options):
+        if not after:
+            how()
+        result = real(*arguments, **options)
+        if after:
+            how()
+        return result
+
+    monkeypatch.setattr(os, operation, interrupted)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("operation", ["fsync", "replace"])
+def test_a_resume_that_is_killed_loses_no_row(operation, after, tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(HISTORY + '{"step": 10, "train/l')  # as a killed run leaves it
+    before = path.read_text()
+    child = os.fork()
+    if not child:
+        interrupt(monkeypatch, operation, after, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        keep_rows_until(path, 6)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert path.read_text() == (KEPT if (operation, after) == ("replace", True) else before)
+    keep_rows_until(path, 6)  # whatever the killed one left is no hindrance
+    assert path.read_text() == KEPT
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("operation", ["fsync", "replace"])
+def test_a_full_disk_on_resume_loses_no_row(operation, tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(HISTORY)
+
+    def full():
+        raise OSError(28, "No space left on device")
+
+    interrupt(monkeypatch, operation, False, full)
+    with pytest.raises(OSError, match="No space left"):
+        keep_rows_until(path, 6)
+    assert path.read_text() == HISTORY
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
 # -- TensorBoard ---------------------------------------------------------------------------------
 
 
@@ -153,6 +216,38 @@ def test_two_fits_of_one_trainer_write_two_folders():
     for run in runs:
         assert [step for step, _ in scalars(run)["train/loss"]] == [1, 2]
         assert run.metrics["train/loss"].steps == [1, 2]
+
+
+def test_every_row_of_a_long_run_is_one_event():
+    run = fit([TensorBoard()], max_epochs=100, validate_every="5ep")
+    (file,) = (run.folder / "tb").iterdir()
+    events = [event for event in EventFileLoader(str(file)).Load() if event.HasField("summary")]
+    assert len({event.step for event in events}) == 300
+    assert any(len(event.summary.value) > 1 for event in events)
+    assert [step for step, _ in scalars(run)["train/loss"]] == list(range(1, 301))
+
+
+def test_loader_workers_forked_while_its_locks_are_held_are_not_disturbed(tmp_path):
+    tensorboard = TensorBoard()
+    trainer = SimpleNamespace(folder=tmp_path, is_global_zero=True, global_step=0)
+    tensorboard.on_fit_start(trainer)
+    tensorboard.write({"step": 1, "x": 0.5})
+    asynchronous = tensorboard._writer._async_writer
+    rows = TensorDataset(torch.arange(8.0))
+    with asynchronous._lock, asynchronous._byte_queue.mutex:
+        read = DataLoader(rows, 4, num_workers=2, multiprocessing_context="fork", timeout=30)
+        assert torch.cat([batch for (batch,) in read]).tolist() == list(range(8))
+    tensorboard.write({"step": 2, "x": 0.25})
+    tensorboard.on_teardown(trainer, "fit")
+    assert scalars(trainer) == {"x": [(1, 0.5), (2, 0.25)]}
+
+
+def test_tensorboard_is_not_imported_before_the_first_row():
+    script = (
+        "import sys; from paceline.callbacks import TensorBoard; TensorBoard();"
+        "sys.exit(any(name.split('.')[0] == 'tensorboard' for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 # -- curves.png ----------------------------------------------------------------------------------
@@ -218,111 +313,3 @@ def test_a_logger_of_ones_own():
 def test_something_else_is_refused():
     with pytest.raises(PacelineError, match=r"loggers(.|\n)*paceline\.callbacks\.Logger"):
         Trainer(loggers=["tensorboard"])
-
-
-# -- long runs -------------------------------------------------------------------------------------
-
-write = Path.write_text
-LONG = {"max_epochs": 100, "validate_every": "5ep"}  # 300 rows of steps
-
-
-def test_metrics_of_a_long_run_stay_below_a_size_evenly_spread(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    most = 12_000
-    whole = lines(fit([JSONLogger()], **LONG))
-    run = fit([JSONLogger(most_bytes=most)], **LONG)
-    rows = lines(run)
-    assert len(json.dumps(whole)) > 3 * most
-    assert most / 4 < (run.folder / "metrics.jsonl").stat().st_size <= most
-    assert not list(run.folder.glob("*.part"))
-    steps = [row["step"] for row in rows]
-    assert steps == sorted(steps)
-    for name in ("train/loss", "val/accuracy", "train/loss_epoch"):
-        all_of_them = [row["step"] for row in whole if name in row]
-        kept = [row["step"] for row in rows if name in row]
-        assert set(kept) <= set(all_of_them)
-        assert kept[0] == all_of_them[0]
-        assert kept[-1] == all_of_them[-1]
-        gaps = [b - a for a, b in pairwise(kept)]
-        assert max(gaps) <= 3 * (kept[-1] - kept[0]) / len(gaps)
-    by_step = {(row["step"], tuple(row)): row for row in whole}
-    for row in rows:
-        expected = by_step[row["step"], tuple(row)]
-        assert {k: v for k, v in row.items() if k != "time" and "perf" not in k} == {
-            k: v for k, v in expected.items() if k != "time" and "perf" not in k
-        }
-
-
-def test_a_resumed_run_counts_the_rows_it_finds(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    most = 12_000
-    fit([JSONLogger(most_bytes=most)], max_epochs=12, checkpoint=True)
-    run = fit([JSONLogger(most_bytes=most)], max_epochs=100, checkpoint=True, resume="latest")
-    assert (run.folder / "metrics.jsonl").stat().st_size <= most
-    rows = lines(run)
-    assert (rows[0]["step"], rows[-1]["step"]) == (1, 300)
-
-
-def test_rows_that_all_have_other_names_are_kept(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    logger, rewritten = JSONLogger(most_bytes=1000), []
-    thin = JSONLogger._thin
-    monkeypatch.setattr(JSONLogger, "_thin", lambda self, path: rewritten.append(path) or thin(self, path))
-
-    class Names(Callback):
-        def on_train_epoch_start(self, trainer):
-            for number in range(400):
-                logger.write({"step": number, f"value {number}": 1.0})
-
-    run = fit([logger], callbacks=[Names()], max_epochs=1)
-    assert [row["step"] for row in lines(run)][:400] == list(range(400))
-    assert 1 < len(rewritten) < 10  # not at every row
-
-
-def test_rare_rows_stay_and_rows_of_one_step_are_halved():
-    many = [{"step": step, "a": 1.0} for step in range(1000)]
-    rare = [{"step": step, "b": 1.0} for step in range(0, 1000, 10)]
-    kept = thinned([*many, *rare])
-    assert [row for row in kept if "b" in row] == rare
-    assert len(kept) - len(rare) == pytest.approx(500, abs=2)
-    assert thinned([{"step": 7, "a": 1.0}] * 1000) == [{"step": 7, "a": 1.0}] * 2
-    backwards = [{"step": step, "a": 1.0} for step in (*range(500, 1000), *range(500))]
-    assert thinned(backwards)[0] == backwards[0]
-    assert thinned(backwards)[-1] == backwards[-1]
-    assert len(thinned(backwards)) < 600
-
-
-def test_a_full_disk_while_a_file_is_thinned_costs_no_row(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tries = []
-
-    def full(self, *_):
-        tries.append(self)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(
-        Path, "write_text", lambda self, *a, **k: (full if self.suffix == ".part" else write)(self, *a, **k)
-    )
-    run = fit([JSONLogger(most_bytes=4000)], max_epochs=40)
-    assert [
-        row["step"] for row in lines(run) if "train/loss_epoch" not in row and "train/loss" in row
-    ] == list(range(1, 121))
-    assert 1 <= len(tries) < 8  # not at every row
-    assert not list(run.folder.glob("*.part"))
-
-
-def test_event_files_of_a_long_run_grow_more_and_more_slowly(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tensorboard = TensorBoard(most_bytes=3000)
-    run = fit([tensorboard], **LONG)
-    found = scalars(run)
-    (file,) = (run.folder / "tb").iterdir()
-    assert file.stat().st_size < 6 * 3000
-    steps = [step for step, _ in found["train/loss"]]
-    gaps = [b - a for a, b in pairwise(steps)]
-    assert gaps[0] == 1
-    assert gaps == sorted(gaps)
-    assert gaps[-1] >= 4
-    assert len(found["val/accuracy"]) > 5  # these are counted by themselves
-    again = fit([tensorboard], max_epochs=2)  # and another run begins anew
-    assert [step for step, _ in scalars(again)["train/loss"]][:4] == [1, 2, 3, 4]

@@ -114,9 +114,9 @@ def test_what_cannot_be_exact_elsewhere_is_said(folder):
         log = (folder / name / "1/log.txt").read_text()
         return [line for line in log.splitlines() if "note: " in line and "resumes" not in line]
 
-    assert "the checkpoint is of 1 rank: what is drawn inside" in notes("ddp-from-one")[-1]
+    assert "the checkpoint is of 1 rank: random draws inside" in notes("ddp-from-one")[-1]
     (note,) = notes("one-from-two")
-    assert "the checkpoint is of 2 ranks: random draws inside the model (dropout) differ from here on" in note
+    assert "the checkpoint is of 2 ranks: random draws inside the model (dropout)" in note
     assert "metric objects begin their epoch again" in note
     assert notes("fsdp-from-ddp") == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 import safetensors.torch
@@ -13,9 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint
+from paceline.callbacks import Checkpoint
 from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint import host_copy
+from paceline.trainer.checkpoint import writer
+from paceline.trainer.checkpoint.host_copy import HostCopy
 from paceline.trainer.checkpoint.integrity import verify
 
 
@@ -58,64 +60,54 @@ def same(first, second):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-class SlowCopy:
-    """The thread's copy takes its time, so that forward and backward come in between."""
+def write_slowly(monkeypatch, seconds=0.02):
+    """The thread begins to write only after training has continued."""
+    write = writer.write_shard
 
-    def __init__(self, monkeypatch, seconds=0.02):
-        run = host_copy.HostCopy.run
+    def slowly(target, shard):
+        time.sleep(seconds)
+        return write(target, shard)
 
-        def slowly(copy):
-            time.sleep(seconds)
-            run(copy)
-
-        monkeypatch.setattr(host_copy.HostCopy, "run", slowly)
+    monkeypatch.setattr(writer, "write_shard", slowly)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("hooks", [False, True])
-def test_they_equal_those_that_training_waited_for(tmp_path, monkeypatch, tied, hooks):
-    class Watches(Callback):
-        def on_step_start(self, trainer):
-            pass
+class Rescales(Net):
+    """An embedding's forward rescales its weight."""
 
-    more = [Watches()] if hooks else []
-    _, waited = fit(tmp_path / "a", Checkpoint(1, keep=None, background=False), *more, module=Net(tied))
-    SlowCopy(monkeypatch)
-    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), *more, module=Net(tied))
-    assert [p.name for p in run.checkpoints] == [f"step-{n:08d}" for n in range(1, 11)]
-    for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
-        same(tensors(one), tensors(other))
-        verify(other)
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(6, 4, max_norm=0.1)
+
+    def training_step(self, batch):
+        return super().training_step([batch[0] + self.table((batch[0][:, 0] > 0).long())])
 
 
-def test_the_copy_waits_for_nothing_but_the_update(tmp_path, monkeypatch):
-    """While the copy is taken the next forward and backward run; weights change only behind it."""
-    order = []
-    run, step = host_copy.HostCopy.run, torch.optim.AdamW.step
+class Teacher(Net):
+    """Changes what no optimizer updates."""
 
-    def slowly(copy):
-        time.sleep(0.1)
-        run(copy)
-        order.append("copied")
+    def training_step(self, batch):
+        self.frozen.data.mul_(2)
+        return super().training_step(batch)
 
-    monkeypatch.setattr(host_copy.HostCopy, "run", slowly)
 
-    class Optimizer(torch.optim.AdamW):
-        def step(self, closure=None):
-            order.append("update")
-            return step(self, closure)
+class Manual(Net):
+    automatic_optimization = False
 
-    class Ordered(Net):
-        def training_step(self, batch):
-            order.append("forward")
-            return super().training_step(batch)
+    def training_step(self, batch):
+        self.manual_backward(super().training_step(batch))
+        self.optimizers().step()
+        self.optimizers().zero_grad()
 
-        def configure_optimizers(self):
-            return Optimizer([p for p in self.parameters() if p.requires_grad], lr=0.05)
 
-    fit(tmp_path, Checkpoint(2, keep=None), module=Ordered(), max_steps=4)
-    first = ["forward", "update"] * 2
-    assert order[:7] == [*first, "forward", "copied", "update"]
+class Skips(Net):
+    """Changes weights in a hook, also after a step without an update."""
+
+    def training_step(self, batch):
+        loss = super().training_step(batch)
+        return loss * float("nan") if self.global_step % 3 == 2 else loss
+
+    def on_step_end(self):
+        self.head.weight.data.mul_(1.01)
 
 
 class Changes(Net):
@@ -139,90 +131,90 @@ class Changes(Net):
         return super().training_step(batch)
 
 
-@pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("how", ["in place", "data", "assigned", "the last word"])
-def test_weights_changed_while_they_are_copied_leave_one_checkpoint_out(
-    tmp_path, monkeypatch, capsys, how, early
-):
-    """Whether the copy comes before the change or behind it: from the second on all are right."""
-    _, waited = fit(tmp_path / "a", Checkpoint(2, keep=None, background=False), module=Changes(how))
-    capsys.readouterr()
-    if not early:
-        SlowCopy(monkeypatch, 0.05)
-    _, run = fit(tmp_path / "b", Checkpoint(2, keep=None), module=Changes(how))
-    torn = int(how != "assigned")  # then the weight of before is still there to be copied
-    assert capsys.readouterr().out.count("training_step changed weights in place") == torn
-    assert [p.name[-2:] for p in run.checkpoints] == ["02", "04", "06", "08", "10"][torn:]
-    for one, other in zip(waited.checkpoints[torn:], run.checkpoints, strict=True):
-        same(tensors(one), tensors(other))
+MODULES = {
+    "usual": Net,
+    "tied": lambda: Net(tied=True),
+    "rescales": Rescales,
+    "teacher": Teacher,
+    "manual": Manual,
+    "skips": Skips,
+    **{how: partial(Changes, how) for how in ("in place", "data", "assigned", "the last word")},
+}
 
 
-def test_an_embedding_that_rescales_itself_is_copied_at_once(tmp_path, monkeypatch, capsys):
-    class Embeds(Net):
-        def __init__(self):
-            super().__init__()
-            self.table = nn.Embedding(6, 4, max_norm=0.1)
-
-        def training_step(self, batch):
-            rows = self.table((batch[0][:, 0] > 0).long())
-            return super().training_step([batch[0] + rows])
-
-    _, waited = fit(tmp_path / "a", Checkpoint(1, keep=None, background=False), module=Embeds())
-    SlowCopy(monkeypatch)
-    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), module=Embeds())
-    assert "in place" not in capsys.readouterr().out
+@pytest.mark.parametrize("name", MODULES)
+def test_they_equal_those_that_training_waited_for(tmp_path, monkeypatch, name):
+    """Whatever changes a tensor, and whenever: the copy was taken before training continued."""
+    settings = {"nonfinite": "skip"} if name == "skips" else {}
+    before = Checkpoint(1, keep=None, background=False)
+    _, waited = fit(tmp_path / "a", before, module=MODULES[name](), **settings)
+    write_slowly(monkeypatch)
+    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), module=MODULES[name](), **settings)
+    assert [p.name for p in run.checkpoints] == [f"step-{n:08d}" for n in range(1, 11)]
     for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
         same(tensors(one), tensors(other))
+        verify(other)
 
 
-def test_a_frozen_teacher_may_change_at_any_time(tmp_path, monkeypatch):
-    class Teacher(Net):
-        def training_step(self, batch):
-            self.frozen.data.mul_(2)
-            return super().training_step(batch)
-
-    _, waited = fit(tmp_path / "a", Checkpoint(1, keep=None, background=False), module=Teacher())
-    SlowCopy(monkeypatch)
-    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), module=Teacher())
-    for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
-        same(tensors(one), tensors(other))
+# -- the memory of the copies --------------------------------------------------------------------
 
 
-def test_manual_optimization_is_copied_before_the_step_goes_on(tmp_path, monkeypatch):
-    class Manual(Net):
-        automatic_optimization = False
-
-        def training_step(self, batch):
-            self.manual_backward(super().training_step(batch))
-            self.optimizers().step()
-            self.optimizers().zero_grad()
-
-    _, waited = fit(tmp_path / "a", Checkpoint(1, keep=None, background=False), module=Manual())
-    SlowCopy(monkeypatch)
-    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), module=Manual())
-    for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
-        same(tensors(one), tensors(other))
+def copied(copy, tensors):
+    copy.begin()
+    found = {name: copy.take(name, tensor) for name, tensor in tensors.items()}
+    copy.planned()
+    copy.wait()
+    return found
 
 
-def test_a_skipped_step_waits_for_the_copy_too(tmp_path, monkeypatch):
-    """Without an update nothing else would, before a hook changes weights."""
+def some_tensors():
+    return {
+        "a": torch.randn(3, 5),
+        "half": torch.randn(7).to(torch.bfloat16),
+        "scalar": torch.tensor(2.0),
+        "none": torch.zeros(0, 4),
+        "strided": torch.randn(4, 6).t(),
+    }
 
-    class Skips(Net):
-        def training_step(self, batch):
-            loss = super().training_step(batch)
-            return loss * float("nan") if self.global_step % 3 == 2 else loss
 
-        def on_step_end(self):
-            self.head.weight.data.mul_(1.01)
+@pytest.mark.parametrize("reserved", ["nothing", "all", "too little"])
+def test_memory_is_kept_from_one_copy_to_the_next(reserved):
+    copy, given = HostCopy(), some_tensors()
+    if reserved != "nothing":
+        copy.reserve(list(given.values())[: 5 if reserved == "all" else 2])
+    first = copied(copy, given)
+    same(first, given)
+    again = some_tensors()
+    second = copied(copy, again)
+    same(second, again)
+    assert all(second[name] is first[name] for name in given)
+    less = {"a": torch.randn(3, 5), "scalar": torch.tensor([1.0])}  # one went, one has another shape
+    same(copied(copy, less), less)
+    assert copy._buffers.keys() == less.keys()
 
-    _, waited = fit(
-        tmp_path / "a", Checkpoint(1, keep=None, background=False), module=Skips(), nonfinite="skip"
-    )
-    SlowCopy(monkeypatch)
-    _, run = fit(tmp_path / "b", Checkpoint(1, keep=None), module=Skips(), nonfinite="skip")
-    assert len(run.checkpoints) == 10
-    for one, other in zip(waited.checkpoints, run.checkpoints, strict=True):
-        same(tensors(one), tensors(other))
+
+def test_reserved_memory_is_used_for_the_first_copy():
+    copy, given = HostCopy(), some_tensors()
+    copy.reserve(given.values())
+    reserve = copy._reserve.untyped_storage().data_ptr()
+    found = copied(copy, given)
+    shared = {t.untyped_storage().data_ptr() for t in found.values() if t.numel()}
+    assert shared == {reserve}
+    assert all(t.data_ptr() % 64 == 0 for t in found.values() if t.numel())
+
+
+def test_a_run_reserves_what_its_first_save_takes(tmp_path, monkeypatch):
+    left = []
+    planned = HostCopy.planned
+
+    def looks(copy):
+        left.append(copy._reserve)
+        planned(copy)
+
+    monkeypatch.setattr(HostCopy, "planned", looks)
+    fit(tmp_path, Checkpoint(4))
+    assert left[0].numel() == 0
+    assert left[1:] == [None] * 2
 
 
 def test_one_is_under_way_at_most_and_none_behind_fit(tmp_path, monkeypatch):
@@ -362,7 +354,7 @@ def test_weights_only(tmp_path, capsys):
     assert run.checkpoints == []
     loaded = Net.load_from_checkpoint(run.folder)
     same({f"model.{n}": t for n, t in loaded.state_dict().items()}, tensors(newest))
-    with pytest.raises(PacelineError, match=r"cannot be resumed from weights alone(.|\n)*load_from_checkpoint"):
+    with pytest.raises(PacelineError, match=r"from weights alone(.|\n)*load_from_checkpoint"):
         Trainer(accelerator="cpu", run_dir=tmp_path, name="n").fit(Net(), data(), resume=newest)
     with pytest.raises(PacelineError, match="no checkpoint to resume from"):
         Trainer(accelerator="cpu", run_dir=tmp_path, name="n").fit(Net(), data(), resume="latest")

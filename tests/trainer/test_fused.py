@@ -1,9 +1,6 @@
-"""Optimizers are fused where that can be, where nothing else was chosen, and never on a CPU by itself."""
+"""Which kernel an optimizer uses is the user's choice; what an unfused one costs is reported."""
 
 from __future__ import annotations
-
-import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,97 +8,81 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from paceline import Trainer, TrainModule
-from paceline.strategies import Single, make_precision, make_strategy
-from paceline.trainer.runtime.fused import choose_fused, is_fused
+from paceline.strategies import DeepSpeed, Single
+from paceline.trainer.loops.startup_report import first_lines
+from paceline.trainer.runtime.fused import unfused_note
 
 OFF = {"accelerator": "cpu", "progress": False, "loggers": False}
-MAKERS = {
-    "AdamW": lambda parameters: AdamW(parameters, lr=0.01),
-    "Adam": lambda parameters: Adam(parameters, lr=0.01, weight_decay=0.1),
-}
+CUDA = torch.device("cuda")
 
 
-def trained(optimizer, net):
-    torch.manual_seed(1)
-    for _ in range(5):
-        net(torch.randn(4, 6)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return [p.detach() for p in net.parameters()]
+def make(kind=AdamW, **options):
+    return kind(nn.Linear(2, 2).parameters(), **options)
 
 
-@pytest.fixture
-def anywhere(monkeypatch):
-    """As on an accelerator."""
-    monkeypatch.setattr(Single, "fuses", True)
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_fused_behind_construction_is_fused_at_construction(name):
-    nets = [nn.Linear(6, 3)]
-    nets += [copy.deepcopy(nets[0]) for _ in range(2)]
-    later, usual = MAKERS[name](nets[0].parameters()), MAKERS[name](nets[2].parameters())
-    defaults = {key: value for key, value in later.defaults.items() if key not in ("fused", "params")}
-    if name == "AdamW":
-        del defaults["decoupled_weight_decay"]
-    at_once = type(later)(nets[1].parameters(), **defaults, fused=True)
-    choose_fused([later])
-    assert is_fused(later)
-    assert not is_fused(usual)
-    found, expected, near = (trained(o, n) for o, n in zip((later, at_once, usual), nets, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(found, near, strict=True))
-    assert vars(later).keys() >= {"_step_supports_amp_scaling"}
-    assert later.state_dict()["state"][0].keys() == at_once.state_dict()["state"][0].keys()
+def test_an_unfused_adam_on_an_accelerator_is_reported_with_its_cure():
+    told = unfused_note([make(), make(), make(Adam)], CUDA)
+    assert "AdamW is not fused: the non-finite check waits for the device in each step" in told
+    assert "AdamW(..., fused=True) avoids that; Adam is not fused" in told
+    assert told.count("AdamW is") == 1
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda p: AdamW(p, foreach=False),
-        lambda p: AdamW(p, foreach=True),
-        lambda p: AdamW(p, fused=False),
-        lambda p: AdamW(p, differentiable=True),
-        lambda p: SGD(p),
-        lambda p: type("Own", (AdamW,), {})(p),
-        lambda p: torch.optim.Adamax(p),
-        lambda p: Adam([{"params": p}, {"params": [nn.Parameter(torch.zeros(2))], "foreach": True}]),
-        lambda p: Adam([*p, nn.Parameter(torch.zeros(2, dtype=torch.complex64))]),
-        lambda p: Adam([*p, nn.Parameter(torch.zeros(4, 4)[:, ::2])]),
-    ],
+    ("optimizer", "device"),
+    [(make(fused=True), "cuda"), (make(SGD), "cuda"), (make(), "cpu"), (make(), "mps")],
+    ids=["fused", "sgd", "cpu", "mps"],
 )
-def test_what_was_chosen_or_cannot_be_fused_is_left_as_it_is(make):
-    optimizer = make(nn.Linear(2, 2).parameters())
-    before = copy.deepcopy([dict(group, params=None) for group in optimizer.param_groups])
-    choose_fused([optimizer])
-    assert [dict(group, params=None) for group in optimizer.param_groups] == before
-    assert "_step_supports_amp_scaling" not in vars(optimizer)
+def test_nothing_is_reported_where_fusing_would_save_nothing(optimizer, device):
+    assert unfused_note([optimizer], torch.device(device)) == ""
 
 
-def test_an_optimizer_that_has_stepped_is_left_as_it_is():
-    net = nn.Linear(6, 3)
-    optimizer = AdamW(net.parameters())
-    trained(optimizer, net)
-    choose_fused([optimizer])
-    assert not is_fused(optimizer)
+class Elsewhere(Single):
+    """Computes on the CPU and says that it is another device."""
+
+    shown = torch.device("cpu")
+
+    @property
+    def device(self):
+        return self.shown
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "fuses"),
+    ("changed", "reported"),
     [
-        ("cpu", "32", False),
-        ("cuda", "32", True),
-        ("cuda", "bf16", True),
-        ("cuda", "fp16", False),
-        ("mps", "32", False),
+        ({}, True),
+        ({"nonfinite": "ignore"}, False),
+        ({"nonfinite": "skip"}, False),
+        ({"fused": True}, False),
+        ({"skips_by_itself": True}, False),
+        ({"device": "cpu"}, False),
     ],
 )
-@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "deepspeed"])
-def test_where_optimizers_are_fused(device, precision, fuses, strategy):
-    found = make_strategy(strategy)
-    found.environment = SimpleNamespace(device=torch.device(device))
-    found.precision = make_precision(precision)
-    assert found.fuses is (fuses and strategy != "deepspeed")
+def test_the_first_lines_report_it_where_the_check_is_ours(changed, reported, tmp_path):
+    strategy = Elsewhere()
+    strategy.skips_by_itself = changed.get("skips_by_itself", False)
+    trainer = Trainer(
+        **OFF,
+        max_steps=1,
+        strategy=strategy,
+        nonfinite=changed.get("nonfinite", "raise"),
+        run_dir=tmp_path,
+    )
+    batches = list(torch.randn(2, 4, 6))
+    trainer.fit(Net(changed.get("fused")), batches)
+    strategy.shown = torch.device(changed.get("device", "cuda"))
+    lines = first_lines(trainer, trainer.feeds[0], None, [])
+    assert ("fused=True" in lines[-1]) is reported
+
+
+def test_deepspeed_checks_by_itself():
+    assert DeepSpeed(2).skips_by_itself
+
+
+def test_an_optimizer_keeps_the_kernel_it_was_given(tmp_path):
+    for chosen in (None, True, False):
+        trainer = Trainer(**OFF, max_steps=1, run_dir=tmp_path)
+        trainer.fit(Net(chosen), list(torch.randn(2, 4, 6)))
+        assert trainer.optimization.optimizers[0].param_groups[0]["fused"] is chosen
 
 
 class Net(TrainModule):
@@ -134,10 +115,3 @@ def test_how_to_compute_is_not_taken_from_a_checkpoint(tmp_path, written, read):
     fit(written, 3)
     for a, b in zip(whole, fit(read, 6, resume="latest"), strict=True):
         assert torch.equal(a, b) if read is written else torch.allclose(a, b, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("chosen", [None, False])
-def test_a_run_fuses_what_was_left_open(tmp_path, anywhere, chosen):
-    trainer = Trainer(**OFF, max_steps=2, run_dir=tmp_path)
-    trainer.fit(Net(chosen), list(torch.randn(2, 4, 6)))
-    assert is_fused(trainer.optimizers[0]) is (chosen is None)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from torch import Tensor
+
 from ...errors import PacelineError
 from ...strategies import Strategy
 from ...strategies.collectives import Collectives
@@ -77,6 +79,22 @@ class CheckpointManager:
         A validation was repeated: the existing one is of before that.
         """
         self._repeated = f"-{step:08d}"
+
+    def prepare(self, weights_only: bool = False) -> None:
+        """Have a thread touch the memory that background saves copy into, before the first one needs it.
+
+        To be called after a step, when the optimizers have their state. On one CPU only: ranks divide what
+        they write, and an accelerator's copies lie in pinned memory.
+        """
+        run = self._run_state
+        if self._ranks.world_size > 1 or run.strategy.device.type != "cpu":
+            return
+        tensors = [p for _, p in run.module.named_parameters(remove_duplicate=False)]
+        tensors += run.module.buffers()
+        if not weights_only:
+            states = [state for o in run.optimization.optimizers for state in o.state.values()]
+            tensors += [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        self._writer.reserve(tensors)
 
     def update(self, pointers: dict[str, str], dropped: Sequence[str]) -> None:
         """Bring the folder up to date after a new checkpoint. Rank 0 does.

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ...errors import PacelineError, TornCopyError
+from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ...strategies.base import Strategy
-from ...strategies.collectives import Attempt, run_on_all
+from ...strategies.collectives import Attempt
 from ..utils.text import shown_size
 from . import format as files
 from .host_copy import HostCopy
@@ -41,13 +41,11 @@ class Content:
         tensors: By name, ``model.*`` and others; the same ones on several ranks are written once.
         state: Gives the text of state.json; called on rank 0.
         manifest: Plain JSON data that becomes part of the manifest.
-        steady: Names of tensors that nothing changes until ``CheckpointWriter.finish_copy`` is called.
     """
 
     tensors: dict[str, Tensor]
     state: Callable[[], str]
     manifest: dict[str, Any]
-    steady: Collection[str] = ()
 
 
 class Save:
@@ -55,16 +53,14 @@ class Save:
 
     Args:
         target: The folder to be.
-        finish_copy: Called before it is waited for: it is not committed before its copy is complete.
 
     Attributes:
         target: The folder to be.
         error: Why it could not be written; the same on all ranks.
     """
 
-    def __init__(self, target: Path, finish_copy: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, target: Path) -> None:
         self.target = target
-        self._finish_copy = finish_copy
         self.error: Exception | None = None
         self._thread: threading.Thread | None = None
         self._lock, self._done = threading.Lock(), False
@@ -110,7 +106,6 @@ class Save:
             patience: The most seconds; None: as long as it takes.
         """
         faultpoint("save.wait")
-        self._finish_copy()
         if self._thread is not None:
             self._thread.join(patience)
             self._thread = None
@@ -121,16 +116,16 @@ class CheckpointWriter:
 
     Args:
         on_rank_zero: Runs a function on rank 0 while all wait, and raises its error on all of them.
-
-    Attributes:
-        copying: Whether ``finish_copy`` is to be called before weights change.
     """
 
     def __init__(self, strategy: Strategy, on_rank_zero: Callable[[Callable[[], Any]], Any]) -> None:
         self._strategy, self._on_rank_zero = strategy, on_rank_zero
         self._under_way: Save | None = None
         self._copy = HostCopy()
-        self.copying = False
+
+    def reserve(self, tensors: Iterable[Tensor]) -> None:
+        """Prepare memory for the copies of background saves: new memory costs several times a copy."""
+        self._copy.reserve(tensors)
 
     def find(self, target: Path) -> Save | None:
         """The save of ``target``, under way or done; None where there is none. On all ranks."""
@@ -154,7 +149,7 @@ class CheckpointWriter:
         """
         self.wait()
         faultpoint("save.begin")
-        save, zero = Save(target, self.finish_copy), self._strategy.environment.is_global_zero
+        save, zero = Save(target), self._strategy.environment.is_global_zero
         text = ""
 
         def prepare() -> str | None:
@@ -176,37 +171,27 @@ class CheckpointWriter:
         try:
             shard = self._collect(target, content, background)
         except BaseException:
-            self._copy.end()
             shutil.rmtree(files.staging_of(target), ignore_errors=True)
             raise
 
         def write() -> dict[str, Any]:
             if background:
-                self._copy.run()
+                self._copy.wait()
             return write_shard(target, shard)
 
         def work() -> None:
             try:
                 written = _together(gather, target, write, shard.nbytes)
                 entries = {name: entry for part in written for name, entry in part.items()}
-                if background:
-                    run_on_all(gather, self._copy.check, TornCopyError)
                 seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
                 _together(gather, target, seal, len(text), shard.nbytes)
             except BaseException:
                 shutil.rmtree(files.staging_of(target), ignore_errors=True)
                 raise
-            finally:
-                self._copy.end()
 
         self._under_way = save
         save.run(work, background)
         return save
-
-    def finish_copy(self) -> None:
-        """Wait until tensors may change again; to be called before they do, where ``copying`` is set."""
-        self.copying = False
-        self._copy.finish()
 
     def wait(self, patience: float | None = None) -> Exception | None:
         """Wait for the checkpoint under way. Its error, which stays with it.
@@ -230,10 +215,9 @@ class CheckpointWriter:
         folder = str(files.staging_of(target))
         if not background:
             return self._strategy.shard(folder, _unshared(content.tensors), _as_it_is)
-        self._copy.begin(content.steady)
+        self._copy.begin()
         shard = self._strategy.shard(folder, content.tensors, self._copy.take)
         self._copy.planned()
-        self.copying = bool(content.steady)
         return shard
 
 

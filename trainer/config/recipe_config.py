@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ...errors import PacelineError, nearest
+from ...errors import PacelineError, nearest, short_tracebacks
 from .arguments import find_problems, report
 
 C = TypeVar("C", bound=BaseModel)
@@ -35,6 +35,7 @@ _Loader.add_implicit_resolver(
 )
 
 
+@short_tracebacks()
 def load_config(
     model: type[C], presets: dict[str, dict[str, Any]], file: Path | None, overrides: Iterable[str]
 ) -> C:

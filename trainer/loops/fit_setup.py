@@ -28,7 +28,6 @@ from ..optimization import Optimization, Schedule, read_configuration
 from ..rng import derive, seed_everything
 from ..run.directory import run_config
 from ..run.resume import ResumeSearch
-from ..runtime.fused import choose_fused
 from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
@@ -255,10 +254,7 @@ def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
 
     def build() -> Optimization:
         configured = module.configure_optimizers()
-        found = read_configuration(module, configured, module.automatic_optimization)
-        if strategy.fuses:
-            choose_fused(found.optimizers)
-        return found
+        return read_configuration(module, configured, module.automatic_optimization)
 
     whole, pieces = feed.step_size, feed.micro_batches * context.ranks.world_size
     strategy.set_plan(
@@ -267,6 +263,7 @@ def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
             micro_batch=None if whole is None else -(-whole // pieces),
             micro_batches=feed.micro_batches,
             clip_norm=context.settings.clip_grad_norm,
+            hooked=bool(context.hooks["on_before_optimizer_step"]),
         )
     )
     for parameter in module.parameters():

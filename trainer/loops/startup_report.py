@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from ...version import __version__
 from ..data.feed import Feed
-from ..runtime.fused import is_fused
+from ..runtime.fused import is_fused, unfused_note
 from .context import StageContext
 from .layout_sensitivity import not_as_in_one_batch
 from .train_mode import trainable_in_eval_mode
@@ -38,6 +38,9 @@ def first_lines(
     ]
     synced = context.settings.sync_batchnorm
     inexact = inexact + not_as_in_one_batch(context.module, environment.world, feed.micro_batches, synced)
+    waits = _unfused(context, optimizers)
+    if waits:
+        inexact = [*inexact, waits]
     asleep = trainable_in_eval_mode(context.module)
     if asleep:
         inexact = [
@@ -61,6 +64,15 @@ def _arithmetic(device: torch.device, optimizers: Sequence[Optimizer]) -> str:
     if torch.backends.cudnn.benchmark:
         parts.append("cuDNN by timing, which is another in each run")
     return "".join(f", {part}" for part in parts)
+
+
+def _unfused(context: StageContext, optimizers: Sequence[Optimizer]) -> str:
+    """What ``fused=True`` would save: only where the check under ``nonfinite="raise"`` is ours."""
+    strategy = context.strategy
+    ours = not strategy.skips_by_itself and not strategy.precision.scales
+    if not ours or context.settings.nonfinite != "raise" or not context.module.automatic_optimization:
+        return ""
+    return unfused_note(optimizers, strategy.device)
 
 
 def _global_batch(feed: Feed, world: int) -> str:
