@@ -93,6 +93,7 @@ def prepare(trainer: Trainer, data: FitData, resume: str | Path | None, allow: f
         micro_batch=None if whole is None else -(-whole // (feed.micro_batches * trainer.world)),
         micro_batches=feed.micro_batches,
         clip_norm=arguments.clip_grad_norm,
+        hooked=bool(trainer.hooks["on_before_optimizer_step"]),
     )
     for parameter in module.parameters():
         parameter.grad = None  # what a module brings along is no part of step 1
