@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import tomllib
 from importlib import import_module, metadata
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 MODULES = {
     "engine": "deepspeed.runtime.engine",
@@ -74,5 +78,21 @@ def test_its_own_kernels_can_be_switched_off():
     assert "deepspeed_shm_comm" in deepspeed.ops.__compatible_ops__
 
 
-def test_it_is_the_version_that_is_pinned():
-    assert metadata.version("deepspeed").startswith("0.19.")
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_is_pinned_is_installed_and_within_what_is_promised():
+    """The lowest version promised is the one that is tested."""
+    promised = {}
+    for text in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]:
+        requirement = Requirement(text)
+        promised[requirement.name] = requirement.specifier
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert pinned.keys() == {"torch", "deepspeed"}
+    for name, version in pinned.items():
+        assert Version(metadata.version(name)).base_version == version
+        lowest = next(one.version for one in promised[name] if one.operator == ">=")
+        assert promised[name].contains(version)
+        assert version.startswith(lowest)
+    assert not promised["deepspeed"].contains("0.20")
