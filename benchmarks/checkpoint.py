@@ -78,9 +78,9 @@ class Measures(Callback):
     def on_step_boundary(self, trainer: Trainer) -> None:
         number, turn = divmod(trainer.global_step, 5)
         if trainer.global_step == 1:
+            self.peak_without = status("VmHWM")
             trainer.checkpoints.prepare()  # as Checkpoint does
         if turn in (1, 2):  # whichever comes first finds the disk in a better mood: they take turns
-            self.peak_without = self.peak_without or (status("VmHWM") if turn == 2 else 0)
             os.sync()
             self.bare(trainer) if (turn == 1) == (number % 2 == 0) else self.save(trainer, number, False)
         elif turn == 3:

@@ -30,12 +30,14 @@ class StepPlan:
         micro_batch: The most samples one rank takes at once; None likewise.
         micro_batches: Micro-batches of a rank in a full step; None before the data is known.
         clip_norm: The norm gradients are clipped to.
+        hooked: Whether hooks see the gradients, and may change them, before they are clipped.
     """
 
     samples: int | None = None
     micro_batch: int | None = None
     micro_batches: int | None = None
     clip_norm: float | None = None
+    hooked: bool = False
 
 
 class Strategy(ABC):

@@ -15,6 +15,7 @@ from ..errors import PacelineError
 from .base import parameters_of
 from .distributed import Distributed
 from .step_wrapper import Dispatch
+from .torch_internals import expect_every_gradient, rebuild_buckets
 
 T = TypeVar("T")
 _SHOWN = 6
@@ -90,7 +91,7 @@ class DDP(Distributed):
                 device_ids=None if device.type == "cpu" else [device],
                 **self._options,
             )
-            # The argument is deprecated in torch 2.13, and its successor is not in 2.10.
+            # The argument is deprecated.
             self._wrapped.broadcast_buffers = self._broadcast_buffers
             self._first, self._reducer_works = self._looks, not self._looks
             self._order = []
@@ -156,12 +157,12 @@ class DDP(Distributed):
         kept = {name: p.grad for name, p in trained.items()}
         for parameter in trained.values():
             parameter.grad = None
-        self._wrapped.reducer.prepare_for_backward([])
+        expect_every_gradient(self._wrapped)
         # autograd takes what was computed last first.
         total = sum((trained[name] * 0).sum() for name in reversed(order))
         assert isinstance(total, Tensor)
         total.backward()
-        self._wrapped.reducer._rebuild_buckets()
+        rebuild_buckets(self._wrapped)
         for name, parameter in trained.items():
             parameter.grad = kept[name]
 
@@ -187,7 +188,7 @@ class DDP(Distributed):
         """A parameter left out of a step keeps its bucket from being reduced: ranks would drift apart."""
         assert self._wrapped is not None
         try:
-            self._wrapped.reducer._rebuild_buckets()  # sees first that all buckets were reduced
+            rebuild_buckets(self._wrapped)  # sees first that all buckets were reduced
         except RuntimeError as error:
             if "finished reduction" not in str(error):
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,12 +14,12 @@ from torch.optim import Optimizer
 
 from ..errors import PacelineError
 from .base import parameters_of, refuse_scalars, refuse_sharded
-from .checked_reduction import CheckedReduction
 from .distributed import Distributed
 from .materialise import materialise
 from .repeated_blocks import find_units, untied
 from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
+from .torch_internals import end_iteration, forget_gradients
 
 T = TypeVar("T")
 _ROOT = "_sharded_root"
@@ -46,8 +45,6 @@ class FSDP(Distributed):
 
     name = "fsdp"
     holds_less = None
-    reduces_once = True
-    """Whether one sum over one group of ranks makes the gradients of a rank's shards."""
 
     def __init__(
         self,
@@ -62,8 +59,7 @@ class FSDP(Distributed):
         self.reshard_after_forward = reshard_after_forward
         self._root: Dispatch | None = None
         self._manual = False
-        self._reduction: CheckedReduction | None = None
-        self._usual_reductions: list[tuple[Any, Any]] = []
+        self._norm: Tensor | None = None
 
     def make_mesh(self) -> Any:
         """The ranks as ``fully_shard`` is to see them."""
@@ -82,8 +78,6 @@ class FSDP(Distributed):
         root.context = self.precision.context(self.device)
         self._root = root
         self._forget_last_run()
-        if self._reductions_can_tell:
-            self._check_reductions()
         self.recompute(module)
         return build_optimizers()
 
@@ -91,26 +85,7 @@ class FSDP(Distributed):
         """One that failed in the midst of a step has left gradients, and reductions switched off."""
         for part in self._parts():
             part.set_requires_gradient_sync(True, recurse=False)
-            _forget_gradients(part)
-
-    @property
-    def _reductions_can_tell(self) -> bool:
-        """Whether all ranks see each one's whole contribution to a step's gradients, as it came."""
-        return self.holds_back and self.reduces_once and not self.precision.scales and not self._manual
-
-    def _check_reductions(self) -> None:
-        parts, policy = self._parts(), self.mixed_precision
-        types = {p.dtype for part in parts for p in part.parameters() if p.requires_grad}
-        if policy is not None:
-            types |= {policy.param_dtype, policy.reduce_dtype} - {None}
-        if torch.float16 in types:  # of which a number can be finite and a sum of two not, as a rule
-            return
-        self._reduction = CheckedReduction(
-            self.device, min((torch.finfo(kind).max for kind in types), default=math.inf)
-        )
-        self._usual_reductions = [(part, g._reduce_scatter_comm) for part in parts for g in _groups(part)]
-        for part, _ in self._usual_reductions:
-            part.set_custom_reduce_scatter(self._reduction)
+            forget_gradients(part)
 
     def _shard(self, root: Dispatch) -> None:
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -174,23 +149,25 @@ class FSDP(Distributed):
             dist.all_reduce(found, dist.ReduceOp.MAX)
 
     def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
-        if self._reduction is not None and self._reduction.look(found) and not _has_hooks(optimizer):
+        if self.plan.clip_norm is None or self.plan.hooked:
+            super().find_nonfinite(optimizer, found)
+            dist.all_reduce(found, dist.ReduceOp.MAX)  # each rank has looked at its shards only
             return True
-        super().find_nonfinite(optimizer, found)
-        dist.all_reduce(found, dist.ReduceOp.MAX)  # each rank has looked at its shards only
+        # The norm that clipping needs is of all ranks' shards, and not finite where one gradient is not.
+        self._norm = _total_norm(optimizer)
+        found.masked_fill_(~self._norm.isfinite().to(found.device), 1)
         return True
-
-    def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
-        super().multiply_gradients(optimizer, factor)
-        if self._reduction is not None:
-            self._reduction.forget()
 
     def own_gradients(self, optimizer: Optimizer) -> list[Tensor]:
         with torch.no_grad():  # else each is recorded for backward, at 4 us
             return [_local(grad) for grad in super().own_gradients(optimizer)]
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
-        super().clip(optimizer, norm, None)
+        total, self._norm = self._norm, None
+        if norm is not None and total is not None:  # as torch's clip_grads_with_norm_, on local shards
+            self.multiply_gradients(optimizer, (norm / (total + 1e-6)).clamp(max=1.0))
+        else:
+            super().clip(optimizer, norm, None)
         if value is not None:
             for parameter in parameters_of(optimizer):
                 if parameter.grad is not None:
@@ -234,13 +211,8 @@ class FSDP(Distributed):
         super().close()
         if self._root is not None:
             for part in self._parts():
-                # A step that failed leaves parameters gathered. It is for a root to say, once it has run.
-                if part._get_fsdp_state()._is_root and hasattr(part, "reset_iter_state"):
-                    part.reset_iter_state()
-        for part, usual in self._usual_reductions:
-            part.set_custom_reduce_scatter(usual)
-        self._usual_reductions = []
-        self._root = self._reduction = None
+                end_iteration(part)
+        self._root = self._norm = None
 
 
 class HSDP(FSDP):
@@ -252,7 +224,6 @@ class HSDP(FSDP):
     """
 
     name = "hsdp"
-    reduces_once = False
 
     def __init__(self, *, replicate: int | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -273,24 +244,11 @@ class HSDP(FSDP):
         return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 
-def _forget_gradients(part: Any) -> None:
-    """Drop what was not reduced yet, which is in no parameter's ``grad``."""
-    for parameter in [one for group in _groups(part) for one in group.fsdp_params]:
-        parameter.unsharded_accumulated_grad = None
-        if hasattr(parameter, "_unsharded_param"):
-            parameter._unsharded_param.grad = None
-
-
-def _groups(part: Any) -> list[Any]:
-    """What is gathered and reduced together, in torch's own words."""
-    state = part._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-    return [group for group in groups if group is not None]
-
-
-def _has_hooks(optimizer: Optimizer) -> bool:
-    """Whether gradients may have been changed behind their reduction."""
-    return any(parameter._post_accumulate_grad_hooks for parameter in parameters_of(optimizer))
+def _total_norm(optimizer: Optimizer) -> Tensor:
+    """The norm of all ranks' gradients, the same tensor on each rank."""
+    norm = nn.utils.get_total_norm([p.grad for p in parameters_of(optimizer) if p.grad is not None])
+    whole: Tensor = norm if _is_plain(norm) else norm.full_tensor()  # type: ignore[attr-defined]
+    return whole
 
 
 def _is_plain(tensor: Tensor) -> bool:

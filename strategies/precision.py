@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import PacelineError, nearest
+from .torch_internals import overflow_flags, skips_by_itself
 
 
 class Precision:
@@ -135,7 +136,7 @@ class AutocastFP16(AutocastBF16):
         self.scaler.unscale_(optimizer)
 
     def overflows(self, optimizer: Optimizer) -> list[Tensor]:
-        return list(self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
+        return overflow_flags(self.scaler, optimizer)
 
     def step(self, optimizer: Optimizer) -> bool:
         # The scaler does not tell whether it stepped; the optimizer's own hook does, with no sync.
@@ -146,7 +147,7 @@ class AutocastFP16(AutocastBF16):
         finally:
             hook.remove()
         self._stepped.add(id(optimizer))
-        if getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: its step leaves weights alone
+        if skips_by_itself(optimizer):
             return not any(found.item() for found in self.overflows(optimizer))
         return bool(applied)
 

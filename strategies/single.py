@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from . import tensor_state as state
 from .base import Strategy, parameters_of, refuse_sharded
 from .materialise import is_on_meta, materialise
+from .torch_internals import check_and_multiply, multiply_each
 
 T = TypeVar("T")
-_check_and_multiply = torch._amp_foreach_non_finite_check_and_unscale_
 
 
 class Single(Strategy):
@@ -77,7 +77,7 @@ class Single(Strategy):
             return True
         try:
             # One pass: multiplied by one, gradients stay as they are, to the bit.
-            _check_and_multiply(grads, found, self._one)
+            check_and_multiply(grads, found, self._one)
         except (RuntimeError, NotImplementedError):  # sparse ones, complex ones, several devices
             for grad in grads:
                 values = grad.coalesce().values() if grad.is_sparse else grad
@@ -101,7 +101,7 @@ class Single(Strategy):
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
         grads = self.own_gradients(optimizer)
         if grads:
-            torch._foreach_mul_(grads, factor)
+            multiply_each(grads, factor)
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
         parameters = parameters_of(optimizer)

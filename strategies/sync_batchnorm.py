@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn import BatchNorm1d, BatchNorm2d, BatchNorm3d
 
 
 class SyncedBatchNorms:
@@ -20,10 +20,11 @@ class SyncedBatchNorms:
         self._before: list[tuple[Any, type]] = []
         on_cpu = all(p.is_cpu for p in module.parameters())
         for part in module.modules():
-            if isinstance(part, _BatchNorm) and not isinstance(part, nn.SyncBatchNorm):
+            if isinstance(part, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
                 self._before.append((part, type(part)))
                 vars(part)["process_group"] = None
-                part.__class__ = SyncedOnCPU if on_cpu else nn.SyncBatchNorm
+                kind: Any = SyncedOnCPU if on_cpu else nn.SyncBatchNorm
+                part.__class__ = kind
 
     def undo(self) -> None:
         """Give the batch norms their own class back."""
@@ -32,8 +33,8 @@ class SyncedBatchNorms:
             vars(part).pop("process_group", None)
 
 
-class SyncedOnCPU(_BatchNorm):
-    """What ``nn.SyncBatchNorm`` does, on a CPU, where torch has none."""
+class SyncedOnCPU(BatchNorm1d):
+    """What ``nn.SyncBatchNorm`` does, on a CPU, where torch has none. For any number of dimensions."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Any dimension: the class this stands in for has checked its own."""

@@ -23,7 +23,8 @@ from ..materialise import is_on_meta, materialise
 from ..precision import Precision
 from ..repeated_blocks import find_units, untied
 from ..step_wrapper import Dispatch
-from . import zero_state
+from ..torch_internals import multiply_each
+from . import internals, zero_state
 from .config import make_config, read_config
 
 T = TypeVar("T")
@@ -125,10 +126,9 @@ class DeepSpeed(Distributed):
         )
         self._module, self._carried = module, carried
         if self.stage == 0:
-            self._engine.clip_fp32_gradients = self._clip_reduced
+            internals.clip_reduced_with(self._engine, self._clip_reduced)
         else:
-            self._unscale = self._engine.optimizer.unscale_and_clip_grads
-            self._engine.optimizer.unscale_and_clip_grads = self._unscale_and_clip
+            internals.unscale_with(self._engine, lambda unscale: partial(self._unscale_and_clip, unscale))
         return built
 
     def _only_optimizer(self, built: Any) -> Optimizer:
@@ -145,8 +145,8 @@ class DeepSpeed(Distributed):
         return super().step_function(module, name) if self._engine is None else partial(self._engine, name)
 
     def backward(self, loss: Tensor) -> None:
-        if self.stage:  # it takes a second backward within one forward for the first one again
-            self._engine.optimizer.clear_backward_seen_flag()
+        if self.stage:
+            internals.allow_backward(self._engine)
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def unscale(self, optimizer: Optimizer) -> None:
@@ -167,13 +167,11 @@ class DeepSpeed(Distributed):
         elif self.stage == 2 and self.offload:
             found = {}  # on their way to the host, where reading them would count them twice
         else:
-            inner = self._engine.optimizer
-            accumulated = dict(getattr(inner, "all_grad_tensors", {}))
-            if self.stage == 2:
-                inner.finalize_gradient_accumulation_boundary()
-            found = {name: safe_get_full_grad(p) for name, p in module.named_parameters()}
-            if self.stage == 2:  # the engine's step finalizes them itself, from here
-                inner.all_grad_tensors.update(accumulated)
+
+            def read() -> dict[str, Any]:
+                return {name: safe_get_full_grad(p) for name, p in module.named_parameters()}
+
+            found = internals.finalised_gradients(self._engine, self.stage, read)
         return {name: grad * self._factor for name, grad in found.items() if grad is not None}
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
@@ -184,13 +182,12 @@ class DeepSpeed(Distributed):
 
     def step(self, optimizer: Optimizer) -> bool:
         engine, norm = self._engine, self._clip[0]
-        engine._config.gradient_clipping = norm or float("inf")  # stage 0 reads it at each step
+        internals.clip_norm_of_next_step(engine, self.stage, norm)
         if self.stage:
-            engine.optimizer.clip_grad = norm or 0.0
             engine.optimizer.loss_scale = 1.0 / float(self._factor)
         elif not isinstance(self._factor, float) or self._factor != 1.0:
             grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
-            torch._foreach_mul_(grads, self._factor)
+            multiply_each(grads, self._factor)
         try:
             engine.step()
         except _NotFinite:
@@ -214,15 +211,13 @@ class DeepSpeed(Distributed):
         if value is not None:
             nn.utils.clip_grad_value_(parameters, value)
 
-    def _unscale_and_clip(self, which: Any, norm: Any) -> None:
-        """Around the engine's own at stages 1 to 3: clipping by value comes behind it."""
-        self._unscale(which, norm)
+    def _unscale_and_clip(self, unscale: Callable[[Any, Any], None], which: Any, norm: Any) -> None:
+        """Around the engine's own at stages 1 to 3: clipping by value comes after it."""
+        unscale(which, norm)
         value = self._clip[1]
-        if value is None:
-            return
-        flats = self._engine.optimizer.fp32_partitioned_groups_flat if self.stage == 3 else None
-        for gradient in which if flats is None else [flats[which].grad]:
-            gradient.data.clamp_(-value, value)
+        if value is not None:
+            for gradient in internals.flat_gradients(self._engine, self.stage, which):
+                gradient.data.clamp_(-value, value)
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -317,8 +312,7 @@ def _import_deepspeed(device: torch.device) -> Any:
     warnings.filterwarnings(
         "ignore", category=FutureWarning, message=r".*torch\.distributed\..*deprecated.*"
     )
-    # Its shared-memory reduction is built by a compiler at first use; gloo needs none.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    internals.needs_no_compiler(deepspeed)
     backend = "gloo" if device.type == "cpu" else None  # None: the accelerator's own
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
     return deepspeed

@@ -1,4 +1,4 @@
-"""Reduces contributions of two ranks, alone and in runs, and notes who found them not finite.
+"""Trains with gradients that are not finite on one of the ranks, and notes who found them.
 
 python reduction_job.py RANKS FOLDER   -> FOLDER/RANK.json
 
@@ -21,35 +21,20 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader
 
 from paceline import PacelineError, Trainer, TrainModule
+from paceline.callbacks import Callback
 from paceline.strategies import FSDP, HSDP
-from paceline.strategies.checked_reduction import CheckedReduction
 from paceline.trainer.faults.nonfinite import Guard
 
 NAN, INF = float("nan"), float("inf")
 ZEROS, ONES = [0] * 4, [1] * 4
-HUGE, LARGE = 3e38, 1.6e38  # a sum of two is infinite, or is not
-# What each rank contributes: three numbers for rank 0 and three for rank 1.
-CASES = {
-    "finite": ([1, -2, 3, -0.0, 5, 6], [1, 1, 1, -0.0, 1, 1]),
-    "large": ([LARGE, -LARGE, 0, 0, 0, LARGE], [LARGE, 1, 0, 0, 0, LARGE]),
-    "NaN for rank 1": ([1, 1, 1, 1, 1, NAN], [1, 1, 1, 1, 1, 1]),
-    "infinite for rank 0": ([1, 1, 1, 1, 1, 1], [1, -INF, 1, 1, 1, 1]),
-    "both infinities": ([1, 1, INF, -INF, 1, 1], [1, 1, 1, 1, 1, 1]),
-    "a sum too large": ([1, HUGE, 1, 1, 1, 1], [1, HUGE, 1, 1, 1, 1]),
-    "that its rank's own sum hides": ([1, HUGE, -HUGE, 1, 1, 1], [1, HUGE, -HUGE, 1, 1, 1]),
-}
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+HUGE = 3e38  # its square is infinite
 
 
-def reduced(values: list[float], dtype: torch.dtype) -> tuple[list[float], bool]:
-    """This rank's part of the sum, and whether it was found not finite."""
-    reduce = CheckedReduction(torch.device("cpu"), INF)
-    mine, found = torch.tensor(values, dtype=dtype), torch.zeros(())
-    part = reduce.allocate((len(mine) // 2,), dtype=dtype, device=mine.device)
-    reduce(part, mine, dist.group.WORLD, dist.ReduceOp.SUM)
-    assert reduce.look(found)
-    assert not reduce.look(torch.zeros(()))
-    return [str(number) for number in part.tolist()], bool(found)
+class Watches(Callback):
+    """Sees gradients before they are clipped, and might change them."""
+
+    def on_before_optimizer_step(self, trainer: Trainer, optimizer: torch.optim.Optimizer) -> None:
+        """Leave them as they are."""
 
 
 class Net(TrainModule):
@@ -75,15 +60,17 @@ def trained(rows: list[list[float]], nonfinite: str, module: TrainModule, option
     """Two micro-batches of each of two ranks, one of each of four: what was raised, and the weights.
 
     Args:
-        options: For the strategy; one of the trainer's is among them.
+        options: For the strategy; some of the trainer's are among them.
     """
     options = dict(options)
-    accumulate = options.pop("accumulate", 1)
+    more = {
+        name: options.pop(name) for name in ("accumulate", "clip_grad_norm", "callbacks") if name in options
+    }
     data = DataLoader([torch.tensor(row, dtype=torch.float32) for row in rows], batch_size=1)
     trainer = Trainer(
         strategy=HSDP() if dist.get_world_size() == 4 else FSDP(**options),
         devices=dist.get_world_size(), accelerator="cpu", max_epochs=1, nonfinite=nonfinite,
-        precision=getattr(module, "precision", "32"), accumulate=accumulate,
+        precision=getattr(module, "precision", "32"), **more,
         checkpoint=False, loggers=False, progress=False,
     )  # fmt: skip
     raised = ""
@@ -157,17 +144,21 @@ def main() -> None:
         runs = {how: trained([ONES, ONES, ONES, [1, 1, NAN, 1]], how, Net()) for how in ("raise", "skip")}
         (folder / f"{rank}.json").write_text(json.dumps(runs))
         return
-    alone = {
-        f"{name}, {str(dtype)[6:]}": reduced(rows[rank], dtype)
-        for name, rows in CASES.items()
-        for dtype in DTYPES
-        if dtype is not torch.float64 or not name.endswith(("too large", "hides"))
-    }
     runs = {}
-    for name, row in {"one": [1, 1, 1, NAN], "last": [1, 1, NAN, 1], "sum": [1, 1, HUGE, 1]}.items():
-        other = row if name == "sum" else ONES
+    clip = {"clip_grad_norm": 2.0}
+    hooked = clip | {"callbacks": [Watches()]}
+    for name, row, options in [
+        ("one", [1, 1, 1, NAN], {}),
+        ("last", [1, 1, NAN, 1], {}),
+        ("clip", [1, 1, 1, NAN], clip),
+        ("clip, hooked", [1, 1, 1, INF], hooked),
+        ("clip, large", [1, 1, 1, HUGE], clip),
+    ]:
         for nonfinite in ("raise", "skip"):
-            runs[f"{name} {nonfinite}"] = trained([ZEROS, ZEROS, other, row], nonfinite, Net())
+            rows = [ZEROS, ZEROS, ONES, row]
+            runs[f"{name} {nonfinite}"] = trained(rows, nonfinite, Net(), options)
+    for name, options in {"clip, finite": clip, "clip, finite, hooked": hooked}.items():
+        runs[name] = trained([[3, 0, 4, 12]] * 2, "raise", Net(), options)
     module = Net()
     for nonfinite in ("raise", "ignore"):  # a later run of a sharded module goes by its own setting
         runs[f"again {nonfinite}"] = trained([ZEROS, ZEROS, ONES, [1, 1, INF, 1]], nonfinite, module)
@@ -186,7 +177,7 @@ def main() -> None:
     runs["wide"] = trained([[0, 0, 0, 50000]] * 4, "raise", Half(), wide)
     with mock.patch.object(Guard, "__init__", read_late):
         runs["late"] = trained([ONES, ONES, ONES, [NAN] * 4], "raise", Blocks())
-    (folder / f"{rank}.json").write_text(json.dumps({"alone": alone, "runs": runs}))
+    (folder / f"{rank}.json").write_text(json.dumps({"runs": runs}))
 
 
 if __name__ == "__main__":

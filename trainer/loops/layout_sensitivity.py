@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 def draws(part: nn.Module) -> bool:
     """Whether a layer draws random numbers in its forward: one of torch's dropouts, at work."""
-    if isinstance(part, _DropoutNd):
+    if isinstance(part, _DROPOUTS):
         return part.training and part.p > 0
     if isinstance(part, (nn.MultiheadAttention, nn.RNNBase)):
         return part.training and part.dropout > 0
@@ -18,7 +26,7 @@ def draws(part: nn.Module) -> bool:
 
 def stop_drawing(part: nn.Module) -> None:
     """Switch a layer's dropout off."""
-    if isinstance(part, _DropoutNd):
+    if isinstance(part, _DROPOUTS):
         part.p = 0.0
     elif isinstance(part, (nn.MultiheadAttention, nn.RNNBase)):
         part.dropout = 0.0
@@ -26,7 +34,7 @@ def stop_drawing(part: nn.Module) -> None:
 
 def mixes(part: nn.Module) -> bool:
     """Whether what a layer gives for a sample depends on the others: a batch norm, at work."""
-    return isinstance(part, _BatchNorm) and part.training
+    return isinstance(part, _BATCH_NORMS) and part.training
 
 
 def not_as_in_one_batch(module: nn.Module, ranks: int, micro_batches: int, synced: bool) -> list[str]:

@@ -1,0 +1,64 @@
+"""What the strategy uses of DeepSpeed's engine without a public name, each with its reason.
+
+``zero_state.py`` has what reading and writing the state needs. ``constraints.txt`` pins DeepSpeed, and
+``tests/strategies/test_deepspeed_internals.py`` fails by name where a DeepSpeed lacks one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+
+def needs_no_compiler(deepspeed: Any) -> None:
+    """Its shared-memory reduction is built by a compiler at first use; gloo needs none."""
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def allow_backward(engine: Any) -> None:
+    """Stages 1 to 3 take a second backward within one forward for the first one again."""
+    engine.optimizer.clear_backward_seen_flag()
+
+
+def clip_reduced_with(engine: Any, clip: Callable[[], None]) -> None:
+    """At stage 0 ``clip`` stands where the engine clips: only there gradients are reduced."""
+    engine.clip_fp32_gradients = clip
+
+
+def unscale_with(
+    engine: Any, wrap: Callable[[Callable[[Any, Any], None]], Callable[[Any, Any], None]]
+) -> None:
+    """At stages 1 to 3 ``wrap`` gets the function that unscales and clips, and gives what is called."""
+    engine.optimizer.unscale_and_clip_grads = wrap(engine.optimizer.unscale_and_clip_grads)
+
+
+def clip_norm_of_next_step(engine: Any, stage: int, norm: float | None) -> None:
+    """The engine reads the norm it clips to at each step, and has no setter that all stages read."""
+    engine._config.gradient_clipping = norm or float("inf")  # stage 0
+    if stage:
+        engine.optimizer.clip_grad = norm or 0.0
+
+
+def flat_gradients(engine: Any, stage: int, which: Any) -> list[Tensor]:
+    """The flat gradients that ``unscale_and_clip_grads`` was called with; stage 3 gives an index."""
+    if stage < 3:
+        return list(which)
+    gradient: Tensor = engine.optimizer.fp32_partitioned_groups_flat[which].grad
+    return [gradient]
+
+
+def finalised_gradients(engine: Any, stage: int, read: Callable[[], Any]) -> Any:
+    """What ``read`` returns at a moment when ``safe_get_full_grad`` sees the whole step's gradients.
+
+    Stage 2 finalises them in the engine's step only, which does it again: what is accumulated is put back.
+    """
+    inner = engine.optimizer
+    accumulated = dict(getattr(inner, "all_grad_tensors", {}))
+    if stage == 2:
+        inner.finalize_gradient_accumulation_boundary()
+    found = read()
+    if stage == 2:
+        inner.all_grad_tensors.update(accumulated)
+    return found

@@ -1,0 +1,76 @@
+"""All that strategies use of torch without a public name, each with its reason.
+
+``tests/strategies/test_torch_internals.py`` fails by name where a torch lacks one of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+# GradScaler's own kernel: one pass over all gradients. isfinite() on each takes ten times as long on a CPU.
+check_and_multiply = torch._amp_foreach_non_finite_check_and_unscale_
+
+# What torch's own optimizers and clipping use to multiply a list of tensors: there is no public name.
+multiply_each = torch._foreach_mul_
+
+
+def overflow_flags(scaler: torch.amp.GradScaler, optimizer: Optimizer) -> list[Tensor]:
+    """The flags that ``scaler.unscale_`` has set for ``optimizer``, one for each device.
+
+    Under FSDP each rank has looked at its own shards, so the flags must be reduced before ``step`` reads
+    them. ``torch.distributed.fsdp.sharded_grad_scaler`` does the same through the same name.
+    """
+    return list(scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
+
+
+def skips_by_itself(optimizer: Optimizer) -> bool:
+    """Whether ``GradScaler.step`` calls ``optimizer.step`` even after an overflow, as for fused ones."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+# -- DistributedDataParallel ---------------------------------------------------------------------
+# In which order gradients lie in the reducer's buckets decides how sums are rounded, and so whether a
+# resumed run is bit-identical. torch gives no way to choose it.
+
+
+def expect_every_gradient(wrapped: DistributedDataParallel) -> None:
+    """Let the reducer wait for a gradient of every parameter, as after a forward through the wrapper."""
+    wrapped.reducer.prepare_for_backward([])
+
+
+def rebuild_buckets(wrapped: DistributedDataParallel) -> None:
+    """Lay out the buckets in the order in which the last backward's gradients came, if that was the first.
+
+    Raises:
+        RuntimeError: naming the parameters that got no gradient, where a bucket was not reduced.
+    """
+    wrapped.reducer._rebuild_buckets()
+
+
+# -- FSDP2 ---------------------------------------------------------------------------------------
+# A step that failed leaves gradients, which FSDPModule.reset_iter_state does not drop.
+
+
+def forget_gradients(part: nn.Module) -> None:
+    """Drop what an ``FSDPModule`` has not reduced yet, which is in no parameter's ``grad``."""
+    state: Any = part._get_fsdp_state()  # type: ignore[operator]
+    for group in state._fsdp_param_groups:
+        for parameter in group.fsdp_params:
+            parameter.unsharded_accumulated_grad = None
+            if hasattr(parameter, "_unsharded_param"):
+                parameter._unsharded_param.grad = None
+
+
+def end_iteration(part: nn.Module) -> None:
+    """Reshard what a failed step left gathered. Only for the outermost ``FSDPModule`` that has run.
+
+    Others refuse ``reset_iter_state``, and which one is the outermost has no public name.
+    """
+    state: Any = part._get_fsdp_state()  # type: ignore[operator]
+    if state._is_root:
+        part.reset_iter_state()  # type: ignore[operator]

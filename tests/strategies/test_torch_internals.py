@@ -1,0 +1,100 @@
+"""What strategies use of torch without a public name is there, by name, and does what they need."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, AdamW
+
+from paceline.strategies import torch_internals as internals
+from paceline.strategies.launch.environment import Environment
+from paceline.strategies.launch.process_group import join
+
+
+@pytest.fixture
+def group():
+    if torch.distributed.is_initialized():
+        yield
+        return
+    join(Environment(torch.device("cpu")))
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["_amp_foreach_non_finite_check_and_unscale_", "_foreach_mul_"])
+def test_torch_has(name):
+    assert hasattr(torch, name)
+
+
+@pytest.mark.parametrize("values", [[1.0, -2.0], [1.0, float("nan")], [float("-inf"), 0.0]])
+def test_check_and_multiply_finds_and_changes_nothing(values):
+    gradient, found = torch.tensor(values), torch.zeros(())
+    internals.check_and_multiply([gradient, torch.ones(3)], found, torch.ones(()))
+    assert found.item() == (not torch.tensor(values).isfinite().all())
+    assert torch.equal(gradient, torch.tensor(values)) or gradient.isnan().any()
+
+
+def test_multiply_each_takes_a_tensor():
+    values = [torch.ones(2), torch.ones(3)]
+    internals.multiply_each(values, torch.tensor(0.5))
+    assert [v.tolist() for v in values] == [[0.5] * 2, [0.5] * 3]
+
+
+def test_grad_scaler_has_per_optimizer_states():
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer, scaler = SGD([parameter], lr=0.1), GradScaler("cpu")
+    parameter.grad = torch.tensor([1.0, float("inf")])
+    scaler.scale(torch.ones(()))
+    scaler.unscale_(optimizer)
+    assert [flag.item() for flag in internals.overflow_flags(scaler, optimizer)] == [1.0]
+
+
+def test_fused_optimizers_have_step_supports_amp_scaling():
+    parameters = [nn.Parameter(torch.ones(2))]
+    assert internals.skips_by_itself(AdamW(parameters, fused=True))
+    assert not internals.skips_by_itself(AdamW(parameters))
+    assert "_step_supports_amp_scaling" in inspect.getsource(GradScaler.step)
+
+
+def test_the_reducer_of_ddp_has_prepare_for_backward_and_rebuild_buckets(group):
+    wrapped = DistributedDataParallel(nn.Linear(2, 2))
+    assert hasattr(wrapped.reducer, "prepare_for_backward")
+    assert hasattr(wrapped.reducer, "_rebuild_buckets")
+    internals.expect_every_gradient(wrapped)
+    sum((p * 0).sum() for p in wrapped.parameters()).backward()
+    internals.rebuild_buckets(wrapped)
+    internals.expect_every_gradient(wrapped)
+    (wrapped.module.weight * 0).sum().backward()
+    with pytest.raises(RuntimeError, match=r"finished reduction(.|\n)*did not receive grad for rank 0: \d"):
+        internals.rebuild_buckets(wrapped)
+
+
+def test_an_fsdp_module_has_its_state_groups_and_gradients(group):
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    fully_shard(module[0])
+    fully_shard(module)
+    assert isinstance(module, FSDPModule)
+    state = module._get_fsdp_state()
+    assert hasattr(state, "_is_root")
+    (parameters,) = [group.fsdp_params for group in state._fsdp_param_groups]
+    module.set_requires_gradient_sync(False)
+    module(torch.ones(1, 2)).sum().backward()
+    kept = [
+        p.unsharded_accumulated_grad is not None or p._unsharded_param.grad is not None for p in parameters
+    ]
+    assert all(kept)
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            internals.forget_gradients(part)
+            internals.end_iteration(part)
+    assert all(p.unsharded_accumulated_grad is None for p in parameters)
+    assert all(p._unsharded_param.grad is None for p in parameters)
+    module.set_requires_gradient_sync(True)
+    module(torch.ones(1, 2)).sum().backward()
+    assert module[1].bias.grad.full_tensor().tolist() == [1, 1]  # one backward's, not two
