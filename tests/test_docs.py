@@ -1,7 +1,8 @@
-"""Every python block of the README and the guides runs, in order, in one namespace per page."""
+"""Every Python block of the README and of docs/ runs, in order, in one namespace per page."""
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -34,6 +35,30 @@ def test_the_page_on_several_devices_runs_as_a_script(tmp_path):
     assert "after fit on rank 0 of 2" in done.stdout
     assert done.stdout.count("once, on rank 0") == 1
     assert "after fit on rank 1 of 2" in (tmp_path / "runs/line/1/log-rank-1.txt").read_text()
+
+
+def test_the_readme_shows_what_its_script_prints(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(blocks("README.md")[0])
+    printed = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    ).stdout
+    shown = blocks("README.md", "text")[0]
+    assert without_figures(printed) == without_figures(shown), printed
+    accuracy = r"^(0\.\d+) runs/"
+    assert float(re.findall(accuracy, printed, re.MULTILINE)[0]) == pytest.approx(
+        float(re.findall(accuracy, shown, re.MULTILINE)[0]), abs=0.02
+    )
+
+
+def without_figures(text: str) -> str:
+    """Losses differ a little on other machines, speed and memory everywhere."""
+    return re.sub(r"[\d.]+k? samples/s|\d+\.\d+", "#", text)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and page != AS_SCRIPT])
