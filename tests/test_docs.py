@@ -1,8 +1,10 @@
-"""Every python block of the README and the guides runs, in order, in one namespace per page."""
+"""Every Python block of the README and of docs/ runs, in order, in one namespace per page."""
 
 from __future__ import annotations
 
+import os
 import re
+import runpy
 import subprocess
 import sys
 import types
@@ -13,7 +15,7 @@ import pytest
 import paceline
 
 ROOT = Path(paceline.__file__).parent
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: str, language: str = "python") -> list[str]:
@@ -30,9 +32,33 @@ def test_the_page_on_several_devices_runs_as_a_script(tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "behind fit on rank 0 of 2" in done.stdout
+    assert "after fit on rank 0 of 2" in done.stdout
     assert done.stdout.count("once, on rank 0") == 1
-    assert "behind fit on rank 1 of 2" in (tmp_path / "runs/line/1/log-rank-1.txt").read_text()
+    assert "after fit on rank 1 of 2" in (tmp_path / "runs/line/1/log-rank-1.txt").read_text()
+
+
+def test_the_readme_shows_what_its_script_prints(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(blocks("README.md")[0])
+    printed = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    ).stdout
+    shown = blocks("README.md", "text")[0]
+    assert without_figures(printed) == without_figures(shown), printed
+    accuracy = r"^(0\.\d+) runs/"
+    assert float(re.findall(accuracy, printed, re.MULTILINE)[0]) == pytest.approx(
+        float(re.findall(accuracy, shown, re.MULTILINE)[0]), abs=0.02
+    )
+
+
+def without_figures(text: str) -> str:
+    """Losses differ a little on other machines, speed and memory everywhere."""
+    return re.sub(r"[\d.]+k? samples/s|\d+\.\d+", "#", text)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and page != AS_SCRIPT])
@@ -50,11 +76,13 @@ def test_links_lead_somewhere():
             assert ((ROOT / page).parent / link).exists(), f"{page}: {link}"
 
 
-def test_files_named_in_the_readme_exist():
-    for name in re.findall(
-        r"`((?:tests|benchmarks|trainer)/[\w/.]+\.py)", (ROOT / "README.md").read_text()
-    ):
-        assert (ROOT / name).is_file(), name
+FILE = r"`(?:python )?((?:tests|benchmarks|trainer|strategies|callbacks|docs)/[\w/.]+\.\w+)"
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_files_named_in_the_docs_exist(page):
+    for name in re.findall(FILE, (ROOT / page).read_text()):
+        assert (ROOT / name).exists(), f"{page}: {name}"
 
 
 def test_ci_runs_the_readmes_own_commands():
@@ -63,3 +91,14 @@ def test_ci_runs_the_readmes_own_commands():
     for mark in ("main job", "tests"):
         assert f"command '{mark}'" in script
         assert re.search(rf"<!-- {mark} -->\n```sh\n.+\n```", readme)
+
+
+def test_the_api_index_is_up_to_date():
+    written = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
+    assert written["PAGE"].read_text() == written["page"](), "python docs/make_api.py"
+
+
+def test_make_runs_the_readmes_test_command():
+    command = re.search(r"<!-- tests -->\n```sh\n.+ && (.+)\n```", (ROOT / "README.md").read_text())
+    assert "\ntest:" in (ROOT / "Makefile").read_text()
+    assert f"\t{command[1]}\n" in (ROOT / "Makefile").read_text()

@@ -1,4 +1,4 @@
-"""What a run must live through: the faults by number, and what must happen; docs/reliability.md shows them.
+"""The faults by number, and what must happen; docs/reliability.md shows them.
 
 A test that shows row n is marked ``@pytest.mark.fault(n)``.
 """
@@ -18,57 +18,57 @@ class Row(NamedTuple):
 
 _ROWS = [
     (
-        "SIGKILL between two steps, whichever they are",
-        "Resumed, the run ends bit-identical: weights, optimizer state, metrics, order of the samples.",
+        "SIGKILL between any two steps",
+        "The resumed run ends bit-identical: weights, optimizer state, metrics, order of the samples.",
     ),
     (
         "SIGKILL at any file operation of a save",
-        "The next start goes on from the newest committed checkpoint and sweeps what is half-written. "
+        "The next start resumes from the newest committed checkpoint and removes partial files. "
         "It never fails.",
     ),
     (
-        "SIGKILL of one rank in the midst of a save",
+        "SIGKILL of one rank during a save",
         "All ranks end within 10 seconds. The message names the rank and the signal. "
-        "Nothing is half-committed.",
+        "No partial checkpoint is committed.",
     ),
     (
         "SIGKILL while an old checkpoint is being deleted",
-        "The one that is half-deleted is never gone on from.",
+        "A partly deleted checkpoint is never resumed from.",
     ),
     ("SIGKILL while a checkpoint is written in the background", "The checkpoint before it is intact."),
     (
         "The background writer fails, as on a full disk",
-        "It is told within a step, training's state is untouched, and the exit code is not 0; with "
-        '`on_save_error="warn"` it is said and the run goes on.',
+        "It is reported within a step, the training state is not changed, and the exit code is not 0; with "
+        '`on_save_error="warn"` it is reported and the run continues.',
     ),
     (
         "SIGTERM to any one rank, or to the whole process group, loader workers included",
         "All ranks stop at one agreed step with a checkpoint, and a resume is exact. A single process and "
-        "our launcher exit 143; under another launcher its own code stands.",
+        "paceline's launcher exit with 143; another launcher keeps its own exit code.",
     ),
     (
         "SIGTERM while validating, saving, waiting for data, or before step 1",
-        "The same.",
+        "The same as above.",
     ),
-    ("A second signal", "The processes end at once, and no checkpoint is torn."),
+    ("A second signal", "The processes end immediately, and no checkpoint is damaged."),
     (
         "No room on the disk at a save",
-        "The error has the bytes needed and free. The staging folder is removed, older checkpoints are "
-        "kept, and all ranks agree.",
+        "The error gives the required and the free bytes. The staging folder is removed, earlier "
+        "checkpoints are kept, and all ranks agree.",
     ),
-    ("A run folder that cannot be written", "It is told before step 1."),
+    ("A run folder that cannot be written", "It is an error before step 1."),
     (
         "The run folder and TMPDIR are on different file systems",
-        "A checkpoint is staged beside its target, so that one rename commits it.",
+        "A checkpoint is staged next to its target, so that one rename commits it.",
     ),
     (
         "A file of a checkpoint cut, missing, or with one byte flipped; a manifest empty or cut",
-        'It is named, a file with what was expected and found. `resume="auto"` and `"latest"` take the '
-        "good one before it and say so; an explicit path raises.",
+        "The checkpoint is named, and the file with the expected and the found value. "
+        '`resume="auto"` and `"latest"` use the previous valid checkpoint, with a message; a path raises.',
     ),
     (
-        "A pickle in the place of any file of a checkpoint",
-        "Nothing of it is run, and the file is named.",
+        "A pickle in place of any file of a checkpoint",
+        "Nothing in it is executed, and the file is named.",
     ),
     (
         "A manifest that names `../../x`, an absolute path or a symbolic link",
@@ -76,30 +76,30 @@ _ROWS = [
     ),
     (
         "A checkpoint of a newer format version",
-        "It is refused with both versions. What released versions wrote is read.",
+        "It is refused, naming both versions. Checkpoints of released versions are read.",
     ),
     (
-        "A loss that is NaN, or gradients alone that are, on one rank",
-        "All ranks stop before the optimizer's step. Rank, step and samples are named, and no checkpoint "
-        'has a NaN. `nonfinite="raise"` and `"skip"` hold on all ranks.',
+        "A NaN in the loss, or only in gradients, on one rank",
+        "All ranks stop before the optimizer step. Rank, step and samples are named, and no checkpoint "
+        'contains a NaN. `nonfinite="raise"` and `"skip"` act on all ranks.',
     ),
     (
         "An exception in the user's code on one rank",
-        "Its traceback is what is printed last. The others end within 10 seconds, the exit code is not 0, "
+        "Its traceback is printed last. The others end within 10 seconds, the exit code is not 0, "
         "and `on_exception` is called once.",
     ),
     (
         "An exception inside `on_exception`, `on_teardown` or a logger",
-        "The first error is the one that is raised, and the other callbacks are closed all the same.",
+        "The first error is raised, and the other callbacks are still closed.",
     ),
     (
         "A rank that hangs, asleep or stopped",
-        "It is named within its deadline, with the stacks of all ranks that can still write theirs, and "
-        "everything is ended.",
+        "It is named within its deadline, with the stacks of all ranks that can still write them, and "
+        "all processes are ended.",
     ),
     (
-        "A loader worker that is killed, or raises for one sample",
-        "The worker and the sample's index are named. A resume reads that batch again.",
+        "A loader worker that is killed, or a sample that raises",
+        "The worker and the index of the sample are named. A resumed run reads that batch again.",
     ),
     (
         "Ranks with uneven data; fewer samples than ranks; a loader without a batch",
@@ -107,38 +107,38 @@ _ROWS = [
     ),
     (
         "A resume on another number of ranks, or under another strategy",
-        "The checkpoint loads, the order of the samples stays, and the losses agree to 1e-12 in fp64. What "
-        "cannot be exact is said.",
+        "The checkpoint loads, the order of the samples is the same, and the losses agree to 1e-12 in "
+        "fp64. A message says what cannot be exact.",
     ),
     (
         "A resume with another batch size or accumulation",
         "No sample of the epoch is lost, and none is read twice.",
     ),
-    ("A resume with another dataset", 'It is refused, unless `allow="data"` says so by name.'),
+    ("A resume with another dataset", 'It is refused, unless `allow="data"` is passed.'),
     (
         "A resume with another model, other optimizers or other callbacks",
-        "One report has all differences, and nothing is matched by its position.",
+        "One error lists all differences, and nothing is matched by position.",
     ),
     (
-        "A port in use; garbage in RANK or WORLD_SIZE",
-        "A local launch takes another port. The variable is named with its value.",
+        "A port in use; an invalid value of RANK or WORLD_SIZE",
+        "A local launch uses another port. The variable is named with its value.",
     ),
     (
-        "Two runs that are given one folder",
-        "The second is refused; host and process of the first are named.",
+        "Two runs in one folder",
+        "The second is refused; host and process id of the first are named.",
     ),
     (
         "A step that runs out of memory",
-        "The error says what to try, with numbers of this run, and nothing is half-applied.",
+        "The error says what to try, with numbers of this run, and no update is applied in part.",
     ),
     ("SIGKILL of the launcher", "No rank outlives it."),
     (
-        "Twenty fits in one process, interrupted ones among them",
+        "Twenty fits in one process, some of them interrupted",
         "No thread, file descriptor or signal handler is left behind.",
     ),
     (
         "A rank that crashes under `max_restarts`",
-        "The ranks start again and go on from the last checkpoint. The final weights are exact.",
+        "The ranks start again and resume from the last checkpoint. The final weights are exact.",
     ),
 ]
 

@@ -15,31 +15,29 @@ TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs" / "reliability.md"
 ROWS = runpy.run_path(str(Path(__file__).with_name("rows.py")))["ROWS"]
 
-# Rows of which a part has no test yet.
 _INTRODUCTION = """# Reliability: faults, and the tests that inject them
 
-Every promise about failures has a test that makes the failure happen, on a CPU, with two real ranks where
-ranks matter. A test has a deadline for all it starts, and fails when a process outlives it. *Exact* means
-bit-identical weights, optimizer state, metrics and order of samples to a run that nothing happened to.
+Every promise about failures has a test that injects the failure, on a CPU, with two real ranks where ranks
+matter. A test has a deadline for everything it starts, and fails if a process survives it. *Exact* means
+bit-identical weights, optimizer state, metrics and order of samples, compared with a run without the fault.
 
 How the faults are injected:
 
-- **A kill at every file operation.** A save's calls that change files (make a folder, open, write, sync,
-  rename, unlink) are counted; then there is one run for each k that is sent SIGKILL at call k: before it,
-  in its midst, behind it. Each is resumed and compared with the whole run. The default run takes every call
-  of a background save on one device, and one of each kind elsewhere; `pytest --soak` takes all of them, on
+- **A kill at every file operation.** The calls of a save that change files (create a folder, open, write,
+  sync, rename, unlink) are counted; then, for each k, one run gets SIGKILL at call k: before, during or
+  after it. Each is resumed and compared with an undisturbed run. The default tests take every call of a
+  background save on one device, and one call of each kind elsewhere; `pytest --soak` takes all of them, on
   one device and on two.
-- **A kill at every step**, and a signal at a named point: to a rank, to the launcher, to everything at
+- **A kill at every step**, and a signal at a named point: to a rank, to the launcher or to all processes at
   once, once or twice.
-- **The system's limits.** A file system of 1 MB, a limit on the size of files, a folder that another user
-  owns.
-- **Damage.** Bytes flipped, files cut, emptied, exchanged or removed; manifests and pickles as somebody
-  with bad intentions would write them.
+- **System limits.** A file system of 1 MB, a limit on file size, a folder owned by another user.
+- **Damage.** Bytes flipped; files truncated, emptied, exchanged or removed; manifests and pickles as an
+  attacker would write them.
 
-What this does not show: a machine that loses power forgets what its disk only said it had written, and
-SIGKILL cannot make it do so; that each file is synced before the rename, and the folder behind it, is seen
-in the order of the calls. Two machines are two processes here. An accelerator's own failures are not
-injected.
+What this does not show: after a power failure, a disk can lose data that it reported as written, which
+SIGKILL cannot simulate; the tests check the order of the calls instead (each file is synced before the
+rename, its folder after it). Two machines are simulated by two processes. Failures of an accelerator are
+not injected.
 """
 
 
@@ -50,7 +48,7 @@ def page() -> str:
     for row in ROWS:
         shown = [f"`{test}`" for test in found[row.number]]
         lines.append(f"| {row.number} | {row.fault} | {row.outcome} | {'<br>'.join(shown)} |")
-    made = "The table is written by `python tests/faults/table.py`, from the marks on the tests.\n"
+    made = "`python tests/faults/table.py` writes this table from the marks on the tests.\n"
     return "\n".join([_INTRODUCTION, made, *lines]) + "\n"
 
 

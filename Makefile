@@ -1,0 +1,27 @@
+# `make` prints these targets.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup test test-all lint docs bench
+
+help:  ## Print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## Create .venv with everything for development, and install the pre-commit hooks
+	test -x .venv/bin/python || python3 -m venv .venv
+	.venv/bin/pip install -c constraints.txt -e '.[test,recipes]'
+	.venv/bin/pre-commit install
+
+test:  ## Run the tests, as the README does
+	.venv/bin/python -m pytest -n 2 --dist loadfile
+
+test-all:  ## Run the tests with the long versions (hours)
+	.venv/bin/python -m pytest -n 2 --dist loadfile --soak
+
+lint:  ## Run ruff, ruff format --check, lint-imports, and mypy against a wheel
+	.ci/lint
+
+docs:  ## Run the code of the docs, and check links, file names and generated pages
+	.venv/bin/python -m pytest tests/test_docs.py tests/trainer/test_hooks.py tests/faults/test_table.py
+
+bench:  ## Measure the loop's overhead briefly (docs/benchmarks.md has the commands of the published figures)
+	.venv/bin/python benchmarks/overhead.py --steps 500 --rounds 3
