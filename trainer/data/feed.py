@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..faults.signals import Signals
-from .generator_memory import restore, snapshot
+from ..rng import cpu_state, set_cpu_state
 
 Step = tuple[list[Any], list[int], int | None, int]
 
@@ -101,12 +101,12 @@ class Feed(ABC):
         faultpoint("data.read")
         if isolate is None:
             return next(iterator)
-        before = snapshot()
+        before = cpu_state()
         isolate()
         try:
             return next(iterator)
         finally:
-            restore(before)
+            set_cpu_state(before)
 
     def _moved(self, batch: Any) -> Any:
         """A batch, on the device."""

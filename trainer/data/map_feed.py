@@ -22,6 +22,7 @@ from ..rng import (
     derive,
     generators_of,
     order_seed,
+    seed_for_sample,
     seed_generator,
     set_cpu_state,
 )
@@ -29,7 +30,6 @@ from ..utils.nested import count_samples
 from .batch_plan import Layout, Piece
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .fingerprint import content_of
-from .generator_memory import seed_for_sample
 from .read_errors import Collate, DataErrors, Delivered, name_sample
 from .seeded_loader import (
     Place,

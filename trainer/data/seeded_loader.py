@@ -30,10 +30,9 @@ from torch.utils.data import (
 )
 
 from ..faults.signals import WATCHED, Signals
-from ..rng import NONE, Generators, derive, deriver
+from ..rng import NONE, Generators, cpu_state, derive, deriver, moved, seed_for_sample, set_cpu_state
 from ..utils.nested import listed
 from .dataset_proxy import StandIn
-from .generator_memory import moved, restore, seed_for_sample, snapshot
 from .read_errors import Samples
 from .seeded_stream import PlacedStream, watch_worker
 from .worker_iterator import open_iterator
@@ -99,7 +98,7 @@ class SeededDataset(StandIn, Dataset[Any]):
         seed_for_sample(derive(place.seed, place.epoch, place.start + len(indices) - 1))
         if self._plain:
             return self._read_samples(indices, place, NONE)
-        before = snapshot()
+        before = cpu_state()
         while True:
             drawn = tuple(map(bool, self._drawn))
             by_batch = self._takes_batches and not any(drawn) and not self._skips
@@ -113,11 +112,11 @@ class SeededDataset(StandIn, Dataset[Any]):
             except Exception as error:
                 failed = error
             of_batch = by_batch and found is not None and not isinstance(found, (list, tuple))
-            new = [m and not s for m, s in zip(moved(before, snapshot()), seeded, strict=True)]
+            new = [m and not s for m, s in zip(moved(before, cpu_state()), seeded, strict=True)]
             if any(new) and not of_batch:
                 for kind, is_new in enumerate(new):
                     self._drawn[kind] = is_new or drawn[kind]
-                restore(before)
+                set_cpu_state(before)
             elif failed is not None:
                 raise failed
             else:

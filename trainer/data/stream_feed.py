@@ -11,11 +11,10 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ...errors import PacelineError
-from ..rng import derive, order_seed
+from ..rng import derive, order_seed, seed_for_sample
 from ..utils.nested import checksum, count_samples
 from .batch_plan import BatchSizes, split
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
-from .generator_memory import seed_for_sample
 from .read_errors import name_sample
 from .seeded_loader import Source, private_copy
 from .seeded_stream import PlacedStream
