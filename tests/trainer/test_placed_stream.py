@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 from torch.utils.data._utils import worker as torch_worker
 
 from paceline.errors import PacelineError
-from paceline.trainer.data.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import Feed, FeedSettings
 from paceline.trainer.data.seeded_stream import PlacedStream, watch_worker
 from paceline.trainer.rng import NONE, cpu_state, moved
 

@@ -30,6 +30,7 @@ from ..utils.nested import count_samples
 from .batch_plan import Layout, Piece
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
 from .fingerprint import content_of
+from .loader_reader import Reader, open_reader
 from .read_errors import Collate, DataErrors, Delivered, name_sample
 from .seeded_loader import (
     Place,
@@ -41,7 +42,7 @@ from .seeded_loader import (
     private_copy,
 )
 from .tensor_dataset import Rows, RowsDataset, handed_on, is_read_by_rows
-from .worker_iterator import dismiss_workers, end_workers
+from .worker_processes import processes_of
 
 
 class MapFeed(Feed):
@@ -87,11 +88,12 @@ class MapFeed(Feed):
         self._row_of: Tensor | None = None
         self._pieces: list[Piece] = []
         self._source = Source()
-        self._iterator: Any = None
+        self._reader: Reader | None = None
         self._pass: object = None
         self._pins = loader.pin_memory and pins()
         self._by_rows = is_read_by_rows(loader)
         self._loader = self._copy(loader)
+        self._workers = processes_of(self._loader)
         self._drawn_here = self._own_iter or (may_draw(loader) and loader.num_workers == 0)
         total = self._length()
         self.steps_per_epoch = None if total is None else self._layout.steps(self._cut(total))
@@ -101,7 +103,7 @@ class MapFeed(Feed):
             settings.say("DistributedSampler: its order over all ranks is used, each sample once")
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = private_copy(loader, self.settings.signals)
+        duplicate = private_copy(loader)
         inside = vars(duplicate)
         inside["batch_sampler" if self._collates else "sampler"] = self._source
         if self._by_rows:
@@ -186,15 +188,14 @@ class MapFeed(Feed):
         if sizes is not None:
             ends = list(accumulate(sizes, initial=0))
             start = bisect_left(ends, position)
-        end_workers(self._iterator, for_good=False)  # of a pass that was broken off
+        self._close(for_good=False)  # a pass that was broken off
         self._open(epoch, start, total)
         this_pass = self._pass = object()
         try:
             yield from self._read_steps(epoch, start, total, sizes)
         finally:
             if self._pass is this_pass:
-                end_workers(self._iterator, for_good=False)
-                self._iterator = None
+                self._close(for_good=False)
 
     def _read_steps(
         self, epoch: int, start: int, total: int, sizes: Sequence[int] | None
@@ -207,8 +208,6 @@ class MapFeed(Feed):
             (advance, pieces), upcoming = upcoming, next(plan, None)
             self.ended, self._pieces = upcoming is None, pieces
             read = [self._read_piece(p, n, (epoch, begun, total)) for n, p in enumerate(pieces)]
-            if self.ended:  # they end while the last step computes
-                dismiss_workers(self._iterator, for_good=False)
             batches = [self._moved(batch) for batch, _ in read]
             moved = advance if sizes is None else sum(sizes[begun : begun + advance])
             begun += advance
@@ -234,7 +233,7 @@ class MapFeed(Feed):
         self._source.length = self._layout.micro_batches(total, start) - passed
         assert self._loader.generator is not None
         self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
-        self._iterator = iter(self._loader)
+        self._reader = open_reader(self._loader, self.settings.signals, self._workers)
 
     def _find_rows(self) -> Rows | None:
         """What an epoch is read from in this process, a batch in one piece; None: from the loader."""
@@ -260,8 +259,9 @@ class MapFeed(Feed):
             return self._rows.read(rows, self._pins), 0
         tries = 0
         while True:
+            assert self._reader is not None
             try:
-                batch = self._read(self._iterator, self._isolation(step[0], piece.start))
+                batch = self._read(self._reader, self._isolation(step[0], piece.start))
                 break
             except StopIteration:
                 raise PacelineError(
@@ -269,12 +269,11 @@ class MapFeed(Feed):
                     fix="a loader's __iter__ must give one batch for each batch of its batch sampler",
                 ) from None
             except Exception as error:
-                worker_died = name_sample(error, self._iterator, self._place_of)
+                worker_died = name_sample(error, self._reader.ended, self._place_of)
                 if not self._errors.repeats(error, tries, worker_died):
                     raise
             tries += 1
-            vars(self._loader)["_iterator"] = None
-            end_workers(self._iterator)
+            self._close()
             self._open(*step, passed=number)
         return self._errors.unpack(batch) if isinstance(batch, Delivered) else (batch, 0)
 
@@ -340,8 +339,13 @@ class MapFeed(Feed):
         self._errors.load_state_dict(state)
 
     def close(self) -> None:
-        vars(self._loader)["_iterator"] = None
-        end_workers(self._iterator)
+        self._close()
+
+    def _close(self, for_good: bool = True) -> None:
+        reader = self._reader
+        if reader is not None:
+            reader.close(for_good)
+            self._reader = None if for_good else reader
 
 
 def _placed(indices: list[Any], place: Place) -> PlacedIndices:

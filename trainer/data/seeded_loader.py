@@ -10,10 +10,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import signal
-import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,13 +26,13 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from ..faults.signals import WATCHED, Signals
+from ..faults.signals import WATCHED
 from ..rng import NONE, Generators, cpu_state, derive, deriver, moved, seed_for_sample, set_cpu_state
 from ..utils.nested import listed
 from .dataset_proxy import StandIn
+from .loader_reader import drop_iterator
 from .read_errors import Samples
 from .seeded_stream import PlacedStream, watch_worker
-from .worker_iterator import open_iterator
 from .worker_tensors import send_small_tensors_by_value
 
 
@@ -209,34 +206,20 @@ class Source:
         return self.length
 
 
-def private_copy(loader: DataLoader[Any], signals: Signals) -> DataLoader[Any]:
+def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
     """A shallow copy with workers and a generator of its own; the user's loader stays as it is.
 
     ``vars(copy)`` is where more is replaced: DataLoader forbids assigning most of it after construction,
     to keep users from half-changing one.
-
-    Args:
-        signals: Ends a wait for its workers.
     """
     duplicate = copy.copy(loader)
     inside = vars(duplicate)
     inside["generator"] = torch.Generator()
-    inside["_iterator"] = None
+    drop_iterator(duplicate)
     inside["in_order"] = True  # else the order is that of the fastest worker, another on each rank
     if loader.num_workers:
         inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
-        inside["_get_iterator"] = partial(open_iterator, weakref.ref(duplicate), signals)
-        if loader.multiprocessing_context is None and _forks_beside_threads():
-            from .worker_fork import CarefulFork
-
-            duplicate.multiprocessing_context = CarefulFork()
     return duplicate
-
-
-def _forks_beside_threads() -> bool:
-    """Whether workers are forked while the threads of a process group may be inside Python."""
-    forks = sys.platform == "linux" and multiprocessing.get_start_method(allow_none=True) in (None, "fork")
-    return forks and sys.version_info < (3, 12) and torch.distributed.is_initialized()
 
 
 def reads_plainly(dataset: Any) -> bool:

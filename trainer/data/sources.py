@@ -11,7 +11,8 @@ from ..datamodule import DataModule
 from ..loops.evaluation_loop import PHASES, STEPS
 from ..module import is_overridden
 from .device_transfer import make_transfer
-from .feed import Feed, FeedSettings, is_several, make_feed
+from .factory import is_several, make_feed
+from .feed import Feed, FeedSettings
 
 if TYPE_CHECKING:
     from ..trainer import Trainer

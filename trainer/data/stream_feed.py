@@ -15,10 +15,11 @@ from ..rng import derive, order_seed, seed_for_sample
 from ..utils.nested import checksum, count_samples
 from .batch_plan import BatchSizes, split
 from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
+from .loader_reader import Reader, open_reader
 from .read_errors import name_sample
 from .seeded_loader import Source, private_copy
 from .seeded_stream import PlacedStream
-from .worker_iterator import end_workers
+from .worker_processes import WorkerProcesses, processes_of
 
 
 class StreamFeed(Feed):
@@ -42,8 +43,10 @@ class StreamFeed(Feed):
         self._in_step = self.micro_batches * settings.world  # batches, over all ranks
         self._sizes: list[int] = []  # of those batches, where the loader can be asked for them
         self._placed: PlacedStream | None = None
+        self._workers: WorkerProcesses | None = None
         if self._loader:
             self._source = self._copy(source)
+            self._workers = processes_of(self._source)
         else:
             refuse_global_batch(settings, "the batches come ready made")
         limit = settings.limit
@@ -73,7 +76,7 @@ class StreamFeed(Feed):
         self._said: set[str] = set()
         self._beginning: Any = None
         self._state: dict[str, Any] = {}
-        self._iterator: Any = None
+        self._reader: Reader | None = None
 
     def _forecast(self, batches: int | None) -> int | None:
         if batches is None:
@@ -90,7 +93,7 @@ class StreamFeed(Feed):
         return pieces // size if self._drop_last else -(-pieces // size)
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = private_copy(loader, self.settings.signals)
+        duplicate = private_copy(loader)
         wanted, size, world = self.settings.global_batch, loader.batch_size, self.settings.world
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
@@ -192,16 +195,14 @@ class StreamFeed(Feed):
         return self._reads()
 
     def _reads(self) -> Iterator[Any]:
-        self._iterator = iterator = iter(self._source)
+        self._reader = reader = open_reader(self._source, self.settings.signals, self._workers)
         try:
-            yield from iterator
+            yield from reader
         except Exception as error:
-            name_sample(error, iterator, lambda worker: "in the midst of its part of the stream")
+            name_sample(error, reader.ended, lambda worker: "in the midst of its part of the stream")
             raise
         finally:
-            end_workers(iterator, for_good=False)
-            if self._iterator is iterator:
-                self._iterator = None
+            reader.close(for_good=False)
 
     def _look(self, iterator: Iterator[Any], epoch: int) -> None:
         """See whether all ranks read the same, or each a part of its own.
@@ -356,6 +357,6 @@ class StreamFeed(Feed):
         return {"dataset": type(getattr(self.data, "dataset", self.data)).__name__}
 
     def close(self) -> None:
-        if self._loader:
-            vars(self._source)["_iterator"] = None
-            end_workers(self._iterator)
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

@@ -8,11 +8,6 @@ Copying takes a third of that.
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from io import BytesIO
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -21,12 +16,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
-from ..faults.signals import ASK_EVERY
-
-_BYTES = 512 * 1024  # half of what a file descriptor costs both; at twice the size as much
+_BYTES = 16 * 1024  # a batch of a few of them fits an ordinary pipe
 _ALONE = 2  # the tensor, and the object through which we ask
-_PIPE = 512 * 1024  # a worker need not wait for each 64 KiB to be read; a user has 64 MiB for all pipes
-_LOOK = 10  # times in vain until workers are looked at
 
 
 def send_small_tensors_by_value() -> None:
@@ -35,53 +26,6 @@ def send_small_tensors_by_value() -> None:
         ForkingPickler.register(Tensor, _reduce)
     if default_collate_fn_map[Tensor] is collate_tensor_fn:
         default_collate_fn_map[Tensor] = _stack
-
-
-def prepare_pipe(iterator: Any, give_up: Callable[[], None]) -> None:
-    """Make the pipe of a DataLoader's iterator with workers fit for batches.
-
-    It is widened, where the system lets us. And a worker that ends in the midst of a batch is an error: the
-    rest is never written, and torch would wait for it without end.
-
-    Args:
-        give_up: Called while the rest of a batch is waited for; ends the waiting by raising.
-    """
-    results = getattr(iterator, "_worker_result_queue", None)
-    if results is None or sys.platform == "win32":
-        return
-    connection = getattr(results._reader, "conn", results._reader)
-    connection._recv = _receiver(connection.fileno(), iterator._workers, give_up)
-    if sys.platform == "linux":
-        import fcntl
-
-        with suppress(OSError):
-            fcntl.fcntl(connection.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
-
-
-def _receiver(pipe: int, workers: Sequence[Any], give_up: Callable[[], None]) -> Callable[..., BytesIO]:
-    """Stands where a connection's own ``_recv`` was, and keeps nothing of the connection alive."""
-    import select
-
-    arrives = select.poll()
-    arrives.register(pipe, select.POLLIN)
-
-    def receive(size: int, read: Callable[[int, int], bytes] = os.read) -> BytesIO:
-        found = BytesIO()
-        while (missing := size - found.tell()) > 0:
-            waited = 0
-            while not arrives.poll(1000 * ASK_EVERY):
-                give_up()
-                waited += 1
-                ended = [worker.exitcode for worker in workers] if waited % _LOOK == 0 else [None]
-                if any(ended) or None not in ended:
-                    raise EOFError("a worker ended while it sent a batch")
-            part = read(pipe, missing)
-            if not part:
-                raise EOFError("the workers are gone")
-            found.write(part)
-        return found
-
-    return receive
 
 
 def _stack(batch: Any, *, collate_fn_map: Any = None) -> Tensor:
