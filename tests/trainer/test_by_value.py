@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import UserDict, namedtuple
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -9,6 +11,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import FeedSettings
+from paceline.trainer.data.worker_tensors import SmallByValue
 
 KINDS = {
     "numbers": lambda i: torch.tensor(float(i)),
@@ -45,7 +48,7 @@ def read(loader):
 
 
 def leaves(batch):
-    if isinstance(batch, dict):
+    if isinstance(batch, (dict, UserDict)):
         batch = list(batch.values())
     return (
         [leaf for part in batch for leaf in leaves(part)] if isinstance(batch, (list, tuple)) else [batch]
@@ -103,3 +106,52 @@ def test_what_is_shared_on_purpose_stays_so():
 
 def chosen(samples):
     return torch.ones(3).share_memory_(), torch.empty_strided((2, 1, 2, 2), (4, 1, 2, 1))
+
+
+class Encoding(UserDict):
+    """As the collate functions of tokenizers give."""
+
+
+class Own:
+    """A batch of a type of the user's own."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+Point = namedtuple("Point", "x y")
+SHARED = torch.arange(6.0)
+COLLATED = {
+    "an encoding": (lambda: Encoding(x=torch.ones(3), y=torch.ones(2)), [False, False]),
+    "a named tuple": (lambda: Point(torch.ones(3), [torch.ones(2)]), [False, False]),
+    "a view of the same memory": (lambda: [SHARED, SHARED.view(2, 3)], [True, True]),
+    "beside an object of the user": (lambda: [torch.ones(3), Own(torch.ones(2))], [True]),
+    "a part of a larger memory": (lambda: [torch.ones(100)[:4], torch.ones(2)], [True, False]),
+    "more than a pipe takes": (lambda: [torch.ones(3000) for _ in range(4)], [False, False, True, True]),
+}
+
+
+@pytest.mark.parametrize("name", COLLATED)
+def test_what_is_sent_by_value_and_what_as_torch_does(name):
+    make, shared = COLLATED[name]
+    loader = DataLoader(Samples(float), 5, num_workers=1, collate_fn=lambda samples: make())
+    for batch in read(loader):
+        assert type(batch) is type(make())
+        found = [leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
+        assert [tensor.is_shared() for tensor in found] == shared
+        for tensor, expected in zip(found, leaves(make()), strict=False):
+            assert torch.equal(tensor, expected)
+
+
+def test_a_tensor_that_is_there_twice_is_one_tensor():
+    def twice(samples):
+        tensor = torch.ones(3)
+        return tensor, {"again": tensor}
+
+    for one, other in read(DataLoader(Samples(float), 5, num_workers=1, collate_fn=twice)):
+        assert one is other["again"]
+
+
+def test_in_this_process_nothing_is_replaced():
+    batch = [torch.ones(3)]
+    assert SmallByValue(lambda samples: batch)([]) is batch

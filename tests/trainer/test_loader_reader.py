@@ -314,6 +314,7 @@ PRIVATE = {
     "loader_reader.py": {"_iterator"},
     # The types that the default collate function takes: a program may have added its own.
     "tensor_dataset.py": {"_utils"},
+    "worker_tensors.py": {"_utils"},
 }
 """What is used of torch's and multiprocessing's own, by file of trainer/data."""
 

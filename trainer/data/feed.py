@@ -1,22 +1,32 @@
-"""Turns what the user gave as training or evaluation data into steps of micro-batches.
-
-A feed yields, step by step, ``(batches, sizes, total, advance)``: this rank's micro-batches, the samples in
-each, the samples in those of all ranks (None where this rank cannot know), and how far the position moves.
-"""
+"""Turns what the user gave as training or evaluation data into steps of micro-batches."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..faults.signals import Signals
 from ..rng import cpu_state, set_cpu_state
 
-Step = tuple[list[Any], list[int], int | None, int]
+
+class StepBatches(NamedTuple):
+    """What a feed gives for one step.
+
+    Args:
+        batches: This rank's micro-batches.
+        sizes: The samples in each of them.
+        total: The samples in the step over all ranks; None where this rank cannot know.
+        advance: How far the position in the epoch moves.
+    """
+
+    batches: list[Any]
+    sizes: list[int]
+    total: int | None
+    advance: int
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class Feed(ABC):
         self.settings = settings
 
     @abstractmethod
-    def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
         """The steps of an epoch from ``position`` on."""
 
     @abstractmethod
@@ -93,22 +103,23 @@ class Feed(ABC):
     def close(self) -> None:
         """Stop worker processes that outlive an epoch."""
 
-    def _read(self, iterator: Iterator[Any], isolate: Callable[[], None] | None) -> Any:
-        """The next batch; its draws (``isolate`` seeds them) leave no trace here."""
-        faultpoint("data.read")
-        if isolate is None:
-            return next(iterator)
-        before = cpu_state()
-        isolate()
-        try:
-            return next(iterator)
-        finally:
-            set_cpu_state(before)
-
     def _moved(self, batch: Any) -> Any:
         """A batch, on the device."""
         transfer = self.settings.transfer
         return batch if transfer is None else transfer(batch)
+
+
+def read_isolated(batches: Iterator[Any], isolate: Callable[[], None] | None) -> Any:
+    """The next batch; its draws (``isolate`` seeds them) leave no trace in this process."""
+    faultpoint("data.read")
+    if isolate is None:
+        return next(batches)
+    before = cpu_state()
+    isolate()
+    try:
+        return next(batches)
+    finally:
+        set_cpu_state(before)
 
 
 def limited(batches: int, limit: int | float | None) -> int:

@@ -33,7 +33,7 @@ from .dataset_proxy import StandIn
 from .loader_reader import drop_iterator
 from .read_errors import Samples
 from .seeded_stream import PlacedStream, watch_worker
-from .worker_tensors import send_small_tensors_by_value
+from .worker_tensors import stack_in_own_memory
 
 
 class Place(NamedTuple):
@@ -175,7 +175,7 @@ class WorkerInit:
         self._users = users
 
     def __call__(self, worker_id: int) -> None:
-        send_small_tensors_by_value()
+        stack_in_own_memory()
         for number in WATCHED:  # they often go to whole process groups, and mean the rank
             signal.signal(number, signal.SIG_IGN)
         info = get_worker_info()
