@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from paceline.trainer.data.feed import FeedSettings, make_feed
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import FeedSettings
 
 
 class Numbers(Dataset):

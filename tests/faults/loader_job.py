@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from paceline import Trainer, TrainModule, seed_everything
 from paceline.callbacks import Checkpoint
-from paceline.trainer.data import worker_iterator as workers
 
 COUNT, SIZE, BAD = 24, 4, 13
 SECONDS = 60
 
-workers._LOOK = 0.3  # torch's own 5 make long tests
+# Seconds until workers are looked at: torch's own 5 make long tests.
+_MultiProcessingDataLoaderIter._try_get_data.__defaults__ = (0.3,)
 
 
 class Faulty(Dataset):

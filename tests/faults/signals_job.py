@@ -377,7 +377,8 @@ class Busy(Net):
 
 
 def children(process: int) -> list[str]:
-    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    return [child for task in tasks for child in task.read_text().split()]
 
 
 def train(folder: Path, stuck: list[str] | None = None, workers: int = 0, save: bool = False) -> None:

@@ -133,7 +133,7 @@ def test_it_is_an_error_of_the_read_and_not_of_the_users_step(tmp_path):
 
 @pytest.mark.fault(21)
 def test_a_worker_that_dies_with_a_batch_still_to_fetch_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(by_value, "_BYTES", 0)  # in shared memory, which is fetched from the worker
+    monkeypatch.setattr(by_value, "_TENSOR", 0)  # in shared memory, which is fetched from the worker
     error, _, trainer = dies_during_a_step(tmp_path, 2, long_step=1)
     assert trainer.global_step in (1, 3)  # what it had read may be lost with it
     assert "worker 1 was killed by SIGKILL" in told(error)

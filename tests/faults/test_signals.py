@@ -36,7 +36,7 @@ def places():
     """The names of all places, from the source: none can be forgotten."""
     found = set()
     for part in ("trainer", "strategies", "callbacks"):
-        for path in (SOURCE / part).glob("*.py"):
+        for path in (SOURCE / part).rglob("*.py"):
             found |= set(re.findall(r'faultpoint\(f?"([^"]+)"\)', path.read_text()))
     return sorted({place.replace("{self.stage}", stage) for place in found for stage in STAGES})
 

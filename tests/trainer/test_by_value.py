@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
-import threading
-import time
+from collections import UserDict, namedtuple
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
-from paceline.trainer.data.feed import FeedSettings, make_feed
-from paceline.trainer.faults.signals import SignalStop
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import FeedSettings
+from paceline.trainer.data.worker_tensors import SmallByValue
 
 KINDS = {
     "numbers": lambda i: torch.tensor(float(i)),
@@ -25,7 +21,7 @@ KINDS = {
     "complex": lambda i: torch.full((2, 2), complex(i, -i)),
     "flags": lambda i: torch.tensor([i % 2 == 0, True]),
     "empty": lambda i: torch.empty(0, 3),
-    "wide": lambda i: torch.full((200, 200), float(i)),  # beyond what is sent by value
+    "wide": lambda i: torch.full((40, 40), float(i)),  # a whole batch is beyond what is sent by value
     "one channel": lambda i: torch.full((2, 1, 3, 3), float(i)).to(memory_format=torch.channels_last),
     "a mapping": lambda i: {"x": torch.full((3,), i), "y": (float(i), str(i), torch.tensor(i))},
 }
@@ -52,7 +48,7 @@ def read(loader):
 
 
 def leaves(batch):
-    if isinstance(batch, dict):
+    if isinstance(batch, (dict, UserDict)):
         batch = list(batch.values())
     return (
         [leaf for part in batch for leaf in leaves(part)] if isinstance(batch, (list, tuple)) else [batch]
@@ -74,7 +70,7 @@ def test_a_batch_is_the_one_that_is_read_without_workers(kind):
 
 def test_small_tensors_are_sent_and_large_ones_shared():
     for images, drawn in read(DataLoader(Samples(KINDS["wide"]), 4, num_workers=1)):
-        assert images.is_shared() == (len(images) == 4)  # 640 000 bytes, and 320 000 at the end
+        assert images.is_shared() == (len(images) == 4)  # 25 600 bytes, and 12 800 at the end
         assert not drawn.is_shared()
     assert default_collate_fn_map[torch.Tensor] is collate_tensor_fn  # here it stays as it was
 
@@ -102,17 +98,6 @@ def test_views_share_their_memory_and_keep_their_strides():
         assert sparse.to_dense().tolist() == [[0, 2], [0, 0]]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a pipe has its size elsewhere")
-def test_a_worker_need_not_wait_for_its_batch_to_be_read():
-    feed = make_feed(DataLoader(Samples(float), 4, num_workers=1), FeedSettings())
-    steps = feed.steps(0)
-    next(steps)
-    pipe = feed._iterator._worker_result_queue._reader.fileno()
-    fcntl = pytest.importorskip("fcntl")
-    assert fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) == 512 * 1024
-    steps.close()
-
-
 def test_what_is_shared_on_purpose_stays_so():
     for shared, turned in read(DataLoader(Samples(float), 5, num_workers=1, collate_fn=chosen)):
         assert shared.is_shared()
@@ -123,47 +108,50 @@ def chosen(samples):
     return torch.ones(3).share_memory_(), torch.empty_strided((2, 1, 2, 2), (4, 1, 2, 1))
 
 
-def test_a_worker_that_is_killed_in_the_midst_of_a_batch_is_an_error():
-    """The rest of it is never written: whoever waits for that waits for ever."""
-    loader = DataLoader(Samples(lambda i: torch.ones(90_000)), 1, num_workers=2, prefetch_factor=4)
-    feed = make_feed(loader, FeedSettings())
-    steps = feed.steps(0)
-    next(steps)
-    time.sleep(0.5)  # the pipe is full: one of them has begun with a batch, and waits
-    for worker in feed._iterator._workers:
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.join(10)
-    usual = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for the rest of a batch"))
-    signal.alarm(30)
-    try:
-        with pytest.raises(RuntimeError, match=r"was killed by SIGKILL|exited unexpectedly"):
-            list(steps)
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, usual)
+class Encoding(UserDict):
+    """As the collate functions of tokenizers give."""
 
 
-def test_the_rest_of_a_batch_is_not_waited_for_behind_a_signal():
-    """Of a worker that is held in the midst of sending it."""
-    signals = SignalStop(lambda reason, number: None, give_up_reads=True)
-    loader = DataLoader(Samples(lambda i: torch.ones(90_000)), 1, num_workers=2, prefetch_factor=4)
-    feed = make_feed(loader, FeedSettings(signals=signals))
-    steps = signals.interruptible(feed.steps(0))
-    next(steps)
-    time.sleep(0.5)  # the pipe is full
-    for worker in feed._iterator._workers:
-        os.kill(worker.pid, signal.SIGSTOP)
-    sender = threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
-    sender.start()
-    kept = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for the rest of a batch"))
-    signal.alarm(30)
-    try:
-        assert len(list(steps)) < 9
-        assert signals.received == signal.SIGTERM
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, kept)
-        sender.join()
-        feed.close()
-        signals.close()
-    assert multiprocessing.active_children() == []
+class Own:
+    """A batch of a type of the user's own."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+Point = namedtuple("Point", "x y")
+SHARED = torch.arange(6.0)
+COLLATED = {
+    "an encoding": (lambda: Encoding(x=torch.ones(3), y=torch.ones(2)), [False, False]),
+    "a named tuple": (lambda: Point(torch.ones(3), [torch.ones(2)]), [False, False]),
+    "a view of the same memory": (lambda: [SHARED, SHARED.view(2, 3)], [True, True]),
+    "beside an object of the user": (lambda: [torch.ones(3), Own(torch.ones(2))], [True]),
+    "a part of a larger memory": (lambda: [torch.ones(100)[:4], torch.ones(2)], [True, False]),
+    "more than a pipe takes": (lambda: [torch.ones(3000) for _ in range(4)], [False, False, True, True]),
+}
+
+
+@pytest.mark.parametrize("name", COLLATED)
+def test_what_is_sent_by_value_and_what_as_torch_does(name):
+    make, shared = COLLATED[name]
+    loader = DataLoader(Samples(float), 5, num_workers=1, collate_fn=lambda samples: make())
+    for batch in read(loader):
+        assert type(batch) is type(make())
+        found = [leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
+        assert [tensor.is_shared() for tensor in found] == shared
+        for tensor, expected in zip(found, leaves(make()), strict=False):
+            assert torch.equal(tensor, expected)
+
+
+def test_a_tensor_that_is_there_twice_is_one_tensor():
+    def twice(samples):
+        tensor = torch.ones(3)
+        return tensor, {"again": tensor}
+
+    for one, other in read(DataLoader(Samples(float), 5, num_workers=1, collate_fn=twice)):
+        assert one is other["again"]
+
+
+def test_in_this_process_nothing_is_replaced():
+    batch = [torch.ones(3)]
+    assert SmallByValue(lambda samples: batch)([]) is batch

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from paceline.trainer.data import worker_fork as careful_fork
 from paceline.trainer.data.seeded_loader import private_copy
-from paceline.trainer.faults.signals import Signals
+from paceline.trainer.data.worker_processes import processes_of
 
 
 @pytest.fixture
@@ -64,8 +64,14 @@ def test_one_that_never_starts_is_told(forks, monkeypatch):
 def test_on_ranks_workers_are_forked_so(monkeypatch):
     plain = DataLoader(torch.arange(10), num_workers=2)
     spawning = DataLoader(torch.arange(10), num_workers=2, multiprocessing_context="spawn")
-    assert private_copy(plain, Signals()).multiprocessing_context is None
+
+    def context_of(loader):
+        duplicate = private_copy(loader)
+        processes_of(duplicate)
+        return duplicate.multiprocessing_context
+
+    assert not isinstance(context_of(plain), careful_fork.CarefulFork)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    assert isinstance(private_copy(plain, Signals()).multiprocessing_context, careful_fork.CarefulFork)
-    assert private_copy(spawning, Signals()).multiprocessing_context.get_start_method() == "spawn"
+    assert isinstance(context_of(plain), careful_fork.CarefulFork)
+    assert context_of(spawning).get_start_method() == "spawn"
     assert plain.multiprocessing_context is None  # the user's loader stays as it is

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 from torch.utils.data._utils import worker as torch_worker
 
 from paceline.errors import PacelineError
-from paceline.trainer.data.feed import Feed, FeedSettings, make_feed
-from paceline.trainer.data.generator_memory import moved, snapshot
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import Feed, FeedSettings
 from paceline.trainer.data.seeded_stream import PlacedStream, watch_worker
-from paceline.trainer.rng import NONE
+from paceline.trainer.rng import NONE, cpu_state, moved
 
 SIZE = 23
 
@@ -262,11 +262,11 @@ def test_one_that_asks_too_late_is_told(monkeypatch):
 
 
 def test_reading_leaves_the_main_generators_alone():
-    before = snapshot()
+    before = cpu_state()
     feed, _ = feed_of(DataLoader(Plain(), batch_size=4))
     with closing(feed.steps(0)) as steps:
         list(islice(steps, 2))
-    assert moved(before, snapshot()) == NONE
+    assert moved(before, cpu_state()) == NONE
 
 
 # Map-style data: what the readers above have in common with it

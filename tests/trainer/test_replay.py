@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader
 
 from paceline import PacelineError, Trainer, TrainModule, seed_everything
 from paceline.callbacks import EarlyStopping
-from paceline.trainer.data.generator_memory import seed_for_sample
-from paceline.trainer.rng import derive
+from paceline.trainer.rng import derive, seed_for_sample
 
 JOB = Path(__file__).with_name("replay_job.py")
 job = SimpleNamespace(**runpy.run_path(str(JOB)))

@@ -19,7 +19,8 @@ from torch.utils.data import (
     random_split,
 )
 
-from paceline.trainer.data.feed import FeedSettings, make_feed
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import FeedSettings
 from paceline.trainer.rng import order_seed, seed_everything
 
 SEED, SIZE = 5, 23

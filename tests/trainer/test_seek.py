@@ -10,7 +10,8 @@ from pathlib import Path
 
 from torch.utils.data import DataLoader
 
-from paceline.trainer.data.feed import FeedSettings, make_feed
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import FeedSettings
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "seek.py"
 SAMPLES = 10_000_000

@@ -16,7 +16,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from paceline.errors import PacelineError
-from paceline.trainer.data.feed import Feed, FeedSettings, make_feed
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import Feed, FeedSettings
 from paceline.trainer.data.stream_feed import StreamFeed
 from paceline.trainer.rng import cpu_state
 

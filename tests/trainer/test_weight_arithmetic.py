@@ -22,7 +22,8 @@ from paceline.callbacks.hooks import HookTable
 from paceline.strategies import Single
 from paceline.strategies.base import parameters_of
 from paceline.trainer.data.batch_plan import Layout
-from paceline.trainer.data.feed import FeedSettings, make_feed
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import FeedSettings
 from paceline.trainer.loops.context import RunContext, parts_of
 from paceline.trainer.loops.fit_context import FitContext
 from paceline.trainer.loops.manual_optimizer import ManualOptimization, ManualOptimizer

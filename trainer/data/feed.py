@@ -1,25 +1,32 @@
-"""Turns what the user gave as training or evaluation data into steps of micro-batches.
-
-A feed yields, step by step, ``(batches, sizes, total, advance)``: this rank's micro-batches, the samples in
-each, the samples in those of all ranks (None where this rank cannot know), and how far the position moves.
-"""
+"""Turns what the user gave as training or evaluation data into steps of micro-batches."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from typing import Any, NamedTuple
 
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..faults.signals import Signals
-from .generator_memory import restore, snapshot
+from ..rng import cpu_state, set_cpu_state
 
-Step = tuple[list[Any], list[int], int | None, int]
+
+class StepBatches(NamedTuple):
+    """What a feed gives for one step.
+
+    Args:
+        batches: This rank's micro-batches.
+        sizes: The samples in each of them.
+        total: The samples in the step over all ranks; None where this rank cannot know.
+        advance: How far the position in the epoch moves.
+    """
+
+    batches: list[Any]
+    sizes: list[int]
+    total: int | None
+    advance: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class Feed(ABC):
         self.settings = settings
 
     @abstractmethod
-    def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
         """The steps of an epoch from ``position`` on."""
 
     @abstractmethod
@@ -96,22 +103,23 @@ class Feed(ABC):
     def close(self) -> None:
         """Stop worker processes that outlive an epoch."""
 
-    def _read(self, iterator: Iterator[Any], isolate: Callable[[], None] | None) -> Any:
-        """The next batch; its draws (``isolate`` seeds them) leave no trace here."""
-        faultpoint("data.read")
-        if isolate is None:
-            return next(iterator)
-        before = snapshot()
-        isolate()
-        try:
-            return next(iterator)
-        finally:
-            restore(before)
-
     def _moved(self, batch: Any) -> Any:
         """A batch, on the device."""
         transfer = self.settings.transfer
         return batch if transfer is None else transfer(batch)
+
+
+def read_isolated(batches: Iterator[Any], isolate: Callable[[], None] | None) -> Any:
+    """The next batch; its draws (``isolate`` seeds them) leave no trace in this process."""
+    faultpoint("data.read")
+    if isolate is None:
+        return next(batches)
+    before = cpu_state()
+    isolate()
+    try:
+        return next(batches)
+    finally:
+        set_cpu_state(before)
 
 
 def limited(batches: int, limit: int | float | None) -> int:
@@ -121,41 +129,6 @@ def limited(batches: int, limit: int | float | None) -> int:
     if isinstance(limit, float):
         return max(1, int(batches * limit + 1e-9)) if limit > 0 else 0
     return min(batches, limit)
-
-
-def is_several(data: Any) -> bool:
-    """Whether ``data`` is a list or dict of dataloaders, not one sequence of ready batches."""
-    if isinstance(data, Mapping):
-        return True
-    return isinstance(data, (list, tuple)) and (
-        any(isinstance(item, DataLoader) for item in data) or (bool(data) and all(map(_is_loader, data)))
-    )
-
-
-def _is_loader(item: Any) -> bool:
-    no_batch = not isinstance(item, (Tensor, Mapping, Sequence))
-    return isinstance(item, DataLoader) or (no_batch and hasattr(item, "__iter__"))
-
-
-def make_feed(data: Any, settings: FeedSettings) -> Feed:
-    """The feed for a DataLoader of either kind, or for anything that can be iterated over batches.
-
-    Raises:
-        PacelineError: for what cannot be iterated, and for a Dataset: its items are samples.
-    """
-    from .map_feed import MapFeed
-    from .stream_feed import StreamFeed
-
-    if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
-        return MapFeed(data, settings)
-    if hasattr(data, "__iter__") and not isinstance(data, Dataset):
-        return StreamFeed(data, settings)
-    raise PacelineError(
-        "the training or evaluation data cannot be iterated over batches",
-        got=type(data).__name__,
-        allowed="a DataLoader, or any object with __iter__ over batches",
-        fix="DataLoader(dataset, batch_size=...)",
-    )
 
 
 def refuse_global_batch(settings: FeedSettings, why: str) -> None:

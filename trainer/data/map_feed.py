@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import zlib
 from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from ...errors import PacelineError
-from ...faultpoints import faultpoint
 from ...strategies.devices import pins
-from ..rng import (
-    cpu_state,
-    derive,
-    generators_of,
-    order_seed,
-    seed_generator,
-    set_cpu_state,
-)
+from ..rng import cpu_state, generators_of, order_seed, seed_for_sample, seed_generator, set_cpu_state
 from ..utils.nested import count_samples
 from .batch_plan import Layout, Piece
-from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
+from .batch_reader import BatchReader, LoaderCopy, LoaderReader, RowReader, has_own_iter
+from .epoch_order import EpochOrder, collected
+from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
 from .fingerprint import content_of
-from .generator_memory import seed_for_sample
-from .read_errors import Collate, DataErrors, Delivered, name_sample
-from .seeded_loader import (
-    Place,
-    PlacedIndex,
-    PlacedIndices,
-    SeededDataset,
-    Source,
-    may_draw,
-    private_copy,
-)
-from .tensor_dataset import Rows, RowsDataset, handed_on, is_read_by_rows
-from .worker_iterator import dismiss_workers, end_workers
+from .read_errors import DataErrors
+from .tensor_dataset import Rows, is_read_by_rows
 
 
 class MapFeed(Feed):
@@ -56,11 +35,11 @@ class MapFeed(Feed):
         self.data = loader
         self._collates = loader.batch_sampler is not None
         self._errors = DataErrors(settings.on_error, settings.say)
-        self._own_iter = type(loader).__iter__ is not DataLoader.__iter__
-        if self._errors.skips and (self._own_iter or not self._collates):
+        own_iter = has_own_iter(loader)
+        if self._errors.skips and (own_iter or not self._collates):
             raise PacelineError(
                 'on_data_error="skip" takes a DataLoader that collates samples, with an __iter__ of torch',
-                got=type(loader).__name__ if self._own_iter else "batch_size=None",
+                got=type(loader).__name__ if own_iter else "batch_size=None",
                 fix='on_data_error="retry"',
             )
         plain = type(loader.batch_sampler) is BatchSampler
@@ -82,36 +61,18 @@ class MapFeed(Feed):
                 world,
                 batches.drop_last,
             )
-        self._order: Sequence[Any] = ()
-        self._rows: Rows | None = None  # of an epoch that is read without the loader
-        self._row_of: Tensor | None = None
+        self._order: EpochOrder | None = None
         self._pieces: list[Piece] = []
-        self._source = Source()
-        self._iterator: Any = None
-        self._pass: object = None
+        self._reader: BatchReader | None = None
         self._pins = loader.pin_memory and pins()
         self._by_rows = is_read_by_rows(loader)
-        self._loader = self._copy(loader)
-        self._drawn_here = self._own_iter or (may_draw(loader) and loader.num_workers == 0)
+        self._copied = LoaderCopy.of(loader, self._by_rows, self._errors.skips)
         total = self._length()
         self.steps_per_epoch = None if total is None else self._layout.steps(self._cut(total))
         self.step_size = None if self._units else self._layout.step_size
         self.micro_batches = self._layout.micro_batches(self._layout.step_size)
         if isinstance(self._sampler, DistributedSampler):
             settings.say("DistributedSampler: its order over all ranks is used, each sample once")
-
-    def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = private_copy(loader, self.settings.signals)
-        inside = vars(duplicate)
-        inside["batch_sampler" if self._collates else "sampler"] = self._source
-        if self._by_rows:
-            inside["dataset"], inside["collate_fn"] = RowsDataset(loader.dataset), handed_on
-        elif may_draw(loader):
-            skips = self._errors.skips and self._collates
-            inside["dataset"] = SeededDataset(loader.dataset, loader.num_workers, skips)
-            if skips:
-                inside["collate_fn"] = Collate(loader.collate_fn)
-        return duplicate
 
     def _length(self) -> int | None:
         if isinstance(self._sampler, DistributedSampler):
@@ -153,7 +114,7 @@ class MapFeed(Feed):
                 else iter(self._sampler)
             )
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-            return _collected(self._sampler if items is None else items, self._units)
+            return collected(self._sampler if items is None else items, self._units)
         finally:
             set_cpu_state(before)
 
@@ -177,43 +138,44 @@ class MapFeed(Feed):
                 "Draw from torch, random or numpy, or a generator it keeps; do not shard by rank",
             )
 
-    def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
-        self._order = order = self.order(epoch)
-        self._compare(order, epoch)
-        sizes = self._unit_sizes(order)
-        total = self._cut(len(order))
-        start = position
-        if sizes is not None:
-            ends = list(accumulate(sizes, initial=0))
-            start = bisect_left(ends, position)
-        end_workers(self._iterator, for_good=False)  # of a pass that was broken off
-        self._open(epoch, start, total)
-        this_pass = self._pass = object()
+    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+        items = self.settings.signals.call_interruptible(self.order, epoch)
+        self._compare(items, epoch)
+        total, seed = self._cut(len(items)), self.settings.seed
+        order = EpochOrder(items, total, self._layout, seed, epoch, self._units, self._collates)
+        start = order.start_of(position)
+        if self._reader is not None:  # of a pass that was broken off
+            self._reader.close(for_good=False)
+        self._order, self._reader = order, self._open(order, start)
+        reader = self._reader
         try:
-            yield from self._read_steps(epoch, start, total, sizes)
+            yield from self._read_steps(order, start, reader)
         finally:
-            if self._pass is this_pass:
-                end_workers(self._iterator, for_good=False)
-                self._iterator = None
+            if self._reader is reader:
+                reader.close(for_good=False)
 
-    def _read_steps(
-        self, epoch: int, start: int, total: int, sizes: Sequence[int] | None
-    ) -> Iterator[Step]:
-        plan = self._layout.epoch(total, start)
-        begun = start
+    def _open(self, order: EpochOrder, start: int) -> BatchReader:
+        loader = self.data
+        if self._by_rows and not self._units and not loader.num_workers:
+            rows = Rows.of(loader.dataset)
+            row_of = None if rows is None else rows.rows_of(order.items)
+            if rows is not None and row_of is not None:
+                return RowReader(rows, row_of, self._pins)
+        return LoaderReader(self._copied, order, start, self._errors, self.settings)
+
+    def _read_steps(self, order: EpochOrder, start: int, reader: BatchReader) -> Iterator[StepBatches]:
+        plan, sizes, first = self._layout.epoch(order.total, start), order.sizes, start
         upcoming = next(plan, None)
         self.ended = upcoming is None
         while upcoming is not None:
             (advance, pieces), upcoming = upcoming, next(plan, None)
             self.ended, self._pieces = upcoming is None, pieces
-            read = [self._read_piece(p, n, (epoch, begun, total)) for n, p in enumerate(pieces)]
-            if self.ended:  # they end while the last step computes
-                dismiss_workers(self._iterator, for_good=False)
+            read = [reader.read(piece, number, first) for number, piece in enumerate(pieces)]
             batches = [self._moved(batch) for batch, _ in read]
-            moved = advance if sizes is None else sum(sizes[begun : begun + advance])
-            begun += advance
+            moved = advance if sizes is None else sum(sizes[first : first + advance])
+            first += advance
             if sizes is None and not self._errors.skips:
-                yield batches, [p.size for p in pieces], advance, advance
+                yield StepBatches(batches, [p.size for p in pieces], advance, advance)
                 continue
             mine = [
                 self._size(p, b, sizes) - (missing if p.size else 0)
@@ -221,113 +183,15 @@ class MapFeed(Feed):
             ]
             alone = sum(mine) if self.settings.world == 1 else None
             known = self._collates and not self._errors.skips
-            yield batches, mine, moved if known else alone, moved
-
-    def _open(self, epoch: int, start: int, total: int, passed: int = 0) -> None:
-        """Begin to read at a step, behind so many of its micro-batches."""
-        if isinstance(self._loader.dataset, RowsDataset):
-            self._loader.dataset.forget()
-        self._rows = self._find_rows()
-        if self._rows is not None:
-            return
-        self._source.make = lambda: islice(self._indices(epoch, start, total), passed, None)
-        self._source.length = self._layout.micro_batches(total, start) - passed
-        assert self._loader.generator is not None
-        self._loader.generator.manual_seed(order_seed(self.settings.seed, epoch))
-        self._iterator = iter(self._loader)
-
-    def _find_rows(self) -> Rows | None:
-        """What an epoch is read from in this process, a batch in one piece; None: from the loader."""
-        loader = self.data
-        if not self._by_rows or self._units or loader.num_workers:
-            return None
-        rows = Rows.of(loader.dataset)
-        self._row_of = None if rows is None else rows.rows_of(self._order)
-        return None if self._row_of is None else rows
-
-    def _read_piece(self, piece: Piece, number: int, step: tuple[int, int, int]) -> tuple[Any, int]:
-        """A micro-batch, and how many of its samples could not be read.
-
-        Args:
-            number: Which one of the step it is.
-            step: Epoch, start and the epoch's end, for another reader to begin at.
-        """
-        if self._rows is not None:
-            faultpoint("data.read")
-            assert self._row_of is not None
-            at = piece.start if piece.size else step[1]
-            rows = self._row_of[at : at + max(piece.size, 1)]
-            return self._rows.read(rows, self._pins), 0
-        tries = 0
-        while True:
-            try:
-                batch = self._read(self._iterator, self._isolation(step[0], piece.start))
-                break
-            except StopIteration:
-                raise PacelineError(
-                    f"{type(self.data).__name__} ended before its sampler did",
-                    fix="a loader's __iter__ must give one batch for each batch of its batch sampler",
-                ) from None
-            except Exception as error:
-                worker_died = name_sample(error, self._iterator, self._place_of)
-                if not self._errors.repeats(error, tries, worker_died):
-                    raise
-            tries += 1
-            vars(self._loader)["_iterator"] = None
-            end_workers(self._iterator)
-            self._open(*step, passed=number)
-        return self._errors.unpack(batch) if isinstance(batch, Delivered) else (batch, 0)
-
-    def _place_of(self, worker: int) -> str:
-        """What a worker was reading."""
-        dataset = self._loader.dataset
-        if self._units or not isinstance(dataset, SeededDataset):
-            return "in the midst of its work"
-        return f"while reading dataset index {self._order[dataset.position_of(worker)]}, or one near it"
-
-    def _isolation(self, epoch: int, start: int) -> Callable[[], None] | None:
-        """What to seed before a read; None where a read cannot draw in this process."""
-        if not self._drawn_here:
-            return None
-        # The dataset seeds its own samples; a subclass's __iter__ draws outside of it.
-        seed = derive(self.settings.seed, epoch, start)
-        return lambda: seed_for_sample(seed) if self._own_iter else None
+            yield StepBatches(batches, mine, moved if known else alone, moved)
 
     def _size(self, piece: Piece, batch: Any, sizes: Sequence[int] | None) -> int:
         if not piece.size or sizes is None:
             return piece.size
         return sizes[piece.start] if self._collates else count_samples(batch)
 
-    def _unit_sizes(self, order: Sequence[Any]) -> Sequence[int] | None:
-        if not self._units:
-            return None
-        return [len(unit) for unit in order] if self._collates else [1] * len(order)
-
-    def _indices(self, epoch: int, start: int, total: int) -> Iterator[Any]:
-        """What the loader is to read, micro-batch by micro-batch, each with its place."""
-        order, seed = self._order, self.settings.seed
-        place_start = list(accumulate(self._unit_sizes(order) or (), initial=0))
-        first = start
-        for advance, pieces in self._layout.epoch(total, start):
-            for piece in pieces:
-                at = piece.start if piece.size else first
-                if not self._units:
-                    part = order[at : at + max(piece.size, 1)]
-                    yield _placed(list(part), Place(seed, epoch, at))
-                    continue
-                place = Place(seed, epoch, place_start[at])
-                unit = order[at]
-                if self._collates:
-                    yield _placed(list(unit), place)
-                else:
-                    inner = isinstance(self._loader.dataset, SeededDataset)
-                    yield PlacedIndex(unit, place) if inner else unit
-            first += advance
-
     def samples_of(self, micro_batch: int) -> list[Any]:
-        piece = self._pieces[micro_batch]
-        items = list(self._order[piece.start : piece.start + piece.size])
-        return [i for unit in items for i in unit] if self._units and self._collates else items
+        return [] if self._order is None else self._order.samples_of(self._pieces[micro_batch])
 
     def fingerprint(self) -> dict[str, Any]:
         dataset = self.data.dataset
@@ -340,32 +204,6 @@ class MapFeed(Feed):
         self._errors.load_state_dict(state)
 
     def close(self) -> None:
-        vars(self._loader)["_iterator"] = None
-        end_workers(self._iterator)
-
-
-def _placed(indices: list[Any], place: Place) -> PlacedIndices:
-    placed = PlacedIndices(indices)
-    placed.place = place
-    return placed
-
-
-def _collected(sampler: Any, units: bool) -> Sequence[Any]:
-    """All a sampler gives; whole numbers as an array of 8 bytes each, for data sets of any size."""
-    if isinstance(sampler, DistributedSampler):
-        return _over_all_ranks(sampler)
-    items = iter(sampler)
-    first = next(items, None)
-    if first is None:
-        return ()
-    if units or type(first) is not int:
-        return list(chain([first], items))
-    return array("q", chain([first], items))
-
-
-def _over_all_ranks(sampler: DistributedSampler[Any]) -> Sequence[int]:
-    """A DistributedSampler's order before it was cut among ranks, its padding dropped."""
-    whole = copy.copy(sampler)
-    whole.num_replicas, whole.rank = 1, 0
-    whole.total_size = whole.num_samples = len(sampler.dataset)  # type: ignore[arg-type]
-    return array("q", iter(whole))
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

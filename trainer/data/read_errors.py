@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import PacelineError
@@ -111,21 +111,20 @@ class DataErrors:
         self.left_out, self.repeated = state.get("left_out", 0), state.get("repeated", 0)
 
 
-def name_sample(error: Exception, iterator: Any, place_of: Callable[[int], str]) -> bool:
+def name_sample(error: Exception, ended: Sequence[tuple[int, int]], place_of: Callable[[int], str]) -> bool:
     """Add to an error of reading which worker it came from, and what that was reading.
 
     Args:
-        iterator: The DataLoader's.
+        ended: Number and exit code of the loader's workers that had ended when it was raised.
         place_of: The sample that a worker, by its number, was at.
 
     Returns:
         Whether a worker has died.
     """
-    dead = [(n, w) for n, w in enumerate(getattr(iterator, "_workers", ())) if not w.is_alive()]
     # What a dead worker has in the queue already is fetched from its process, which is not there.
-    if dead and (_DEAD.search(str(error)) or isinstance(error, (OSError, EOFError))):
-        for number, worker in dead:
-            error.add_note(f"worker {number} {_how(worker.exitcode)}, {place_of(number)}")
+    if ended and (_DEAD.search(str(error)) or isinstance(error, (OSError, EOFError))):
+        for number, code in ended:
+            error.add_note(f"worker {number} {_how(code)}, {place_of(number)}")
         return True
     found = _READING.findall(str(error))
     if found:
@@ -134,7 +133,7 @@ def name_sample(error: Exception, iterator: Any, place_of: Callable[[int], str])
     return False
 
 
-def _how(code: int | None) -> str:
-    if code is not None and code < 0:
+def _how(code: int) -> str:
+    if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

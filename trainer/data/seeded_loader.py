@@ -10,10 +10,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import signal
-import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,15 +26,14 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from ..faults.signals import WATCHED, Signals
-from ..rng import NONE, Generators, derive, deriver
+from ..faults.signals import WATCHED
+from ..rng import NONE, Generators, cpu_state, derive, deriver, moved, seed_for_sample, set_cpu_state
 from ..utils.nested import listed
 from .dataset_proxy import StandIn
-from .generator_memory import moved, restore, seed_for_sample, snapshot
+from .loader_reader import drop_iterator
 from .read_errors import Samples
 from .seeded_stream import PlacedStream, watch_worker
-from .worker_iterator import open_iterator
-from .worker_tensors import send_small_tensors_by_value
+from .worker_tensors import stack_in_own_memory
 
 
 class Place(NamedTuple):
@@ -99,7 +95,7 @@ class SeededDataset(StandIn, Dataset[Any]):
         seed_for_sample(derive(place.seed, place.epoch, place.start + len(indices) - 1))
         if self._plain:
             return self._read_samples(indices, place, NONE)
-        before = snapshot()
+        before = cpu_state()
         while True:
             drawn = tuple(map(bool, self._drawn))
             by_batch = self._takes_batches and not any(drawn) and not self._skips
@@ -113,11 +109,11 @@ class SeededDataset(StandIn, Dataset[Any]):
             except Exception as error:
                 failed = error
             of_batch = by_batch and found is not None and not isinstance(found, (list, tuple))
-            new = [m and not s for m, s in zip(moved(before, snapshot()), seeded, strict=True)]
+            new = [m and not s for m, s in zip(moved(before, cpu_state()), seeded, strict=True)]
             if any(new) and not of_batch:
                 for kind, is_new in enumerate(new):
                     self._drawn[kind] = is_new or drawn[kind]
-                restore(before)
+                set_cpu_state(before)
             elif failed is not None:
                 raise failed
             else:
@@ -179,7 +175,7 @@ class WorkerInit:
         self._users = users
 
     def __call__(self, worker_id: int) -> None:
-        send_small_tensors_by_value()
+        stack_in_own_memory()
         for number in WATCHED:  # they often go to whole process groups, and mean the rank
             signal.signal(number, signal.SIG_IGN)
         info = get_worker_info()
@@ -210,34 +206,20 @@ class Source:
         return self.length
 
 
-def private_copy(loader: DataLoader[Any], signals: Signals) -> DataLoader[Any]:
+def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
     """A shallow copy with workers and a generator of its own; the user's loader stays as it is.
 
     ``vars(copy)`` is where more is replaced: DataLoader forbids assigning most of it after construction,
     to keep users from half-changing one.
-
-    Args:
-        signals: Ends a wait for its workers.
     """
     duplicate = copy.copy(loader)
     inside = vars(duplicate)
     inside["generator"] = torch.Generator()
-    inside["_iterator"] = None
+    drop_iterator(duplicate)
     inside["in_order"] = True  # else the order is that of the fastest worker, another on each rank
     if loader.num_workers:
         inside["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
-        inside["_get_iterator"] = partial(open_iterator, weakref.ref(duplicate), signals)
-        if loader.multiprocessing_context is None and _forks_beside_threads():
-            from .worker_fork import CarefulFork
-
-            duplicate.multiprocessing_context = CarefulFork()
     return duplicate
-
-
-def _forks_beside_threads() -> bool:
-    """Whether workers are forked while the threads of a process group may be inside Python."""
-    forks = sys.platform == "linux" and multiprocessing.get_start_method(allow_none=True) in (None, "fork")
-    return forks and sys.version_info < (3, 12) and torch.distributed.is_initialized()
 
 
 def reads_plainly(dataset: Any) -> bool:

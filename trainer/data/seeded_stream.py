@@ -11,9 +11,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 from ...errors import PacelineError
-from ..rng import derive
+from ..rng import derive, seed_for_sample
 from .dataset_proxy import StandIn
-from .generator_memory import seed_for_sample
 
 
 class PlacedStream(StandIn, IterableDataset[Any]):

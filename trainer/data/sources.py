@@ -8,7 +8,8 @@ from typing import Any
 
 from ...errors import PacelineError
 from ..datamodule import DataModule
-from .feed import Feed, FeedSettings, is_several, make_feed
+from .factory import is_several, make_feed
+from .feed import Feed, FeedSettings
 
 
 def as_datamodule(given: Any, datamodule: Any) -> tuple[Any, Any]:

@@ -11,15 +11,16 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ...errors import PacelineError
-from ..rng import derive, order_seed
+from ..rng import derive, order_seed, seed_for_sample
 from ..utils.nested import checksum, count_samples
 from .batch_plan import BatchSizes, split
-from .feed import Feed, FeedSettings, Step, limited, refuse_global_batch
-from .generator_memory import seed_for_sample
+from .feed import Feed, FeedSettings, StepBatches, limited, read_isolated, refuse_global_batch
+from .loader_reader import Reader, open_reader
 from .read_errors import name_sample
 from .seeded_loader import Source, private_copy
 from .seeded_stream import PlacedStream
-from .worker_iterator import end_workers
+from .worker_processes import WorkerProcesses, processes_of
+from .worker_tensors import send_small_by_value
 
 
 class StreamFeed(Feed):
@@ -43,8 +44,10 @@ class StreamFeed(Feed):
         self._in_step = self.micro_batches * settings.world  # batches, over all ranks
         self._sizes: list[int] = []  # of those batches, where the loader can be asked for them
         self._placed: PlacedStream | None = None
+        self._workers: WorkerProcesses | None = None
         if self._loader:
             self._source = self._copy(source)
+            self._workers = processes_of(self._source)
         else:
             refuse_global_batch(settings, "the batches come ready made")
         limit = settings.limit
@@ -74,7 +77,7 @@ class StreamFeed(Feed):
         self._said: set[str] = set()
         self._beginning: Any = None
         self._state: dict[str, Any] = {}
-        self._iterator: Any = None
+        self._reader: Reader | None = None
 
     def _forecast(self, batches: int | None) -> int | None:
         if batches is None:
@@ -91,7 +94,7 @@ class StreamFeed(Feed):
         return pieces // size if self._drop_last else -(-pieces // size)
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        duplicate = private_copy(loader, self.settings.signals)
+        duplicate = private_copy(loader)
         wanted, size, world = self.settings.global_batch, loader.batch_size, self.settings.world
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
@@ -109,9 +112,10 @@ class StreamFeed(Feed):
             sizes = BatchSizes((size or 1,))
             stream = PlacedStream(loader.dataset, self.settings.seed, sizes, loader.num_workers)
             vars(duplicate)["dataset"] = self._placed = stream
+        send_small_by_value(duplicate)
         return duplicate
 
-    def steps(self, epoch: int, position: int = 0) -> Iterator[Step]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
         if self.settings.fixed_order:
             epoch = 0
         for owner in (self.data, getattr(self.data, "dataset", None)):
@@ -125,7 +129,7 @@ class StreamFeed(Feed):
             return self._ready_steps(position)
         return self._read_steps(epoch, position)
 
-    def _read_steps(self, epoch: int, position: int) -> Iterator[Step]:
+    def _read_steps(self, epoch: int, position: int) -> Iterator[StepBatches]:
         restored, self._restored = self._restored, None
         spent = bool(position and restored and restored.get("spent"))
         if restored is not None:
@@ -155,10 +159,10 @@ class StreamFeed(Feed):
             self._state = self._state_now() if self.ended else state
             yield current
 
-    def _is_step(self, gathered: Step) -> bool:
-        return bool(gathered[0]) and not (self._drop_last and self._short)
+    def _is_step(self, gathered: StepBatches) -> bool:
+        return bool(gathered.batches) and not (self._drop_last and self._short)
 
-    def _ready_steps(self, position: int) -> Iterator[Step]:
+    def _ready_steps(self, position: int) -> Iterator[StepBatches]:
         """Batches that are in memory and on the device: handed out with nothing done to them."""
         passed = 0
         last = (self._batches or 0) - 1
@@ -168,7 +172,7 @@ class StreamFeed(Feed):
                 passed += size
                 continue
             self.ended = number == last
-            yield [batch], [size], size, size
+            yield StepBatches([batch], [size], size, size)
 
     def _rewind(self) -> None:
         """Evaluation reads the same each time, though a pass before may have been broken off."""
@@ -193,16 +197,14 @@ class StreamFeed(Feed):
         return self._reads()
 
     def _reads(self) -> Iterator[Any]:
-        self._iterator = iterator = iter(self._source)
+        self._reader = reader = open_reader(self._source, self.settings.signals, self._workers)
         try:
-            yield from iterator
+            yield from reader
         except Exception as error:
-            name_sample(error, iterator, lambda worker: "in the midst of its part of the stream")
+            name_sample(error, reader.ended, lambda worker: "in the midst of its part of the stream")
             raise
         finally:
-            end_workers(iterator, for_good=False)
-            if self._iterator is iterator:
-                self._iterator = None
+            reader.close(for_good=False)
 
     def _look(self, iterator: Iterator[Any], epoch: int) -> None:
         """See whether all ranks read the same, or each a part of its own.
@@ -253,13 +255,13 @@ class StreamFeed(Feed):
         if self._spent or self._handed_out == self._batches:
             return None
         try:
-            batch = self._read(iterator, self._isolate(epoch))
+            batch = read_isolated(iterator, self._isolate(epoch))
         except StopIteration:
             self._spent = True
             return None
         return batch, count_samples(batch)
 
-    def _gather(self, iterator: Iterator[Any], epoch: int) -> Step:
+    def _gather(self, iterator: Iterator[Any], epoch: int) -> StepBatches:
         """This rank's micro-batches of a step, their sizes, and the samples of all ranks in it."""
         if self._own_part:
             return self._gather_own(iterator, epoch)
@@ -279,9 +281,9 @@ class StreamFeed(Feed):
         if len(batches) < -(-count // world):  # a rank left without one computes with the first
             batches.append(self._moved(first))
             sizes.append(0)
-        return batches, sizes, total, total
+        return StepBatches(batches, sizes, total, total)
 
-    def _gather_own(self, iterator: Iterator[Any], epoch: int) -> Step:
+    def _gather_own(self, iterator: Iterator[Any], epoch: int) -> StepBatches:
         """The same of data each rank reads its own part of: the ranks tell each other what they have."""
         batches: list[Any] = []
         sizes: list[int] = []
@@ -293,7 +295,7 @@ class StreamFeed(Feed):
         missing = max(count for count, _ in everyone) - len(sizes)
         self._short = any(count < self.micro_batches for count, _ in everyone)
         total = sum(samples for _, samples in everyone)
-        return batches + [self._last] * missing, sizes + [0] * missing, total, total
+        return StepBatches(batches + [self._last] * missing, sizes + [0] * missing, total, total)
 
     def _isolate(self, epoch: int) -> Callable[[], None] | None:
         if self._ready:
@@ -306,7 +308,7 @@ class StreamFeed(Feed):
         done = 0
         while done < position:
             if self._own_part:
-                moved = self._gather(iterator, epoch)[3]
+                moved = self._gather(iterator, epoch).advance
             else:
                 found = self._next(iterator, epoch)
                 moved = 0 if found is None else found[1]
@@ -357,6 +359,6 @@ class StreamFeed(Feed):
         return {"dataset": type(getattr(self.data, "dataset", self.data)).__name__}
 
     def close(self) -> None:
-        if self._loader:
-            vars(self._source)["_iterator"] = None
-            end_workers(self._iterator)
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

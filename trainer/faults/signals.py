@@ -1,12 +1,13 @@
 """Signals stop a run where its state is whole: at the end of a step, which all ranks agree on.
 
-The handler sets a flag. It is looked at behind every step and every batch of a validation, behind a save,
-and before step 1. On one device a read of data is given up: the batch it would have given is read again by
-the run that goes on. On several ranks the others are on their way into the step already, and need it.
+The handler sets a flag. It is looked at after every step and every batch of a validation, after a save,
+and before step 1. On one device a read of data is given up: the batch it would have given is read again
+when the run is resumed. On several ranks the others are on their way into the step already, and need it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -26,8 +27,6 @@ _ONE_SIGNAL = 0.2
 _ONE_SIGNAL_TWICE = 1.0  # a batch system and the launcher both send it: that is one
 _CLOSED = b"\0"
 _END: Any = object()
-ASK_EVERY = 0.1
-"""Seconds that a read waits for workers until it asks whether to give up."""
 
 
 class StopWaiting(BaseException):
@@ -35,14 +34,20 @@ class StopWaiting(BaseException):
 
 
 class Signals:
-    """What a read of data asks about signals, and is told where nobody listens for any."""
+    """What a read of data asks about signals; this one listens for none."""
 
-    def uninterrupted(self, call: Callable[..., T], *args: Any) -> T:
-        """Call what takes locks, for which an end would wait. Only ``give_up`` raises inside."""
+    def call_interruptible(self, call: Callable[..., T], *args: Any) -> T:
+        """Call code of the user that may wait: a signal may raise ``StopWaiting`` inside of it.
+
+        Never for what takes locks, which an exception out of a signal's handler may leave taken.
+        """
         return call(*args)
 
     def give_up(self) -> None:
         """Raise ``StopWaiting`` where a signal wants the read under way given up."""
+
+    def quiet_children(self) -> None:
+        """See that no handler of SIGCHLD raises from now on."""
 
 
 class SignalStop(Signals):
@@ -59,14 +64,17 @@ class SignalStop(Signals):
     def __init__(self, stop: Callable[[str, int], None], give_up_reads: bool) -> None:
         self._stop = stop
         self._give_up_reads = give_up_reads
-        self._reading = self._held = False
+        self._reading = self._raises = False
         self._before: dict[int, Any] = {}
+        self._loud: Any = None  # the handler of SIGCHLD that was there, and what calls it now
+        self._quiet: Any = None
         self.received: int | None = None
         self._main = threading.get_ident()
         if threading.current_thread() is not threading.main_thread():
             return
         for number in WATCHED:
             self._before[number] = signal.signal(number, self._handle)
+        self.quiet_children()
         # The main thread runs no handler inside a collective; this thread hears of signals there too.
         self._ears, self._mouth = os.pipe()
         os.set_blocking(self._mouth, False)
@@ -81,7 +89,7 @@ class SignalStop(Signals):
         earlier = self._before.get(number)
         if callable(earlier) and earlier is not signal.default_int_handler:
             earlier(number, frame)
-        if not self._held:
+        if self._raises:
             self.give_up()
 
     def _listen(self) -> None:
@@ -122,14 +130,15 @@ class SignalStop(Signals):
         finally:
             self._reading = False
 
-    def uninterrupted(self, call: Callable[..., T], *args: Any) -> T:
+    def call_interruptible(self, call: Callable[..., T], *args: Any) -> T:
         if threading.get_ident() != self._main:
             return call(*args)
-        held, self._held = self._held, True
+        before, self._raises = self._raises, True
         try:
+            self.give_up()  # for a signal that came before
             return call(*args)
         finally:
-            self._held = held
+            self._raises = before
 
     def give_up(self) -> None:
         """In the main thread only; elsewhere it does nothing."""
@@ -137,10 +146,32 @@ class SignalStop(Signals):
             self._reading = False
             raise StopWaiting
 
+    def quiet_children(self) -> None:
+        """torch's DataLoader installs one that raises, wherever the main thread is, when a worker dies.
+
+        It does so where it is iterated over in the main thread: in a loop of the user before this run, or
+        in an ``__iter__`` of the user within it. A read that needs that worker fails all the same.
+        """
+        child = getattr(signal, "SIGCHLD", None)
+        present = None if child is None else signal.getsignal(child)
+        if child is None or not callable(present) or present is self._quiet:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            return
+
+        def quiet(number: int, frame: FrameType | None) -> None:
+            with contextlib.suppress(Exception):
+                present(number, frame)
+
+        self._loud, self._quiet = present, quiet
+        signal.signal(child, quiet)
+
     def close(self) -> None:
         """Put the earlier handlers back."""
         if not self._before:
             return
+        if self._quiet is not None and signal.getsignal(signal.SIGCHLD) is self._quiet:
+            signal.signal(signal.SIGCHLD, self._loud)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

@@ -1,0 +1,356 @@
+"""Loaders with workers are read by a thread: signals, errors and broken-off passes."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import multiprocessing
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import paceline
+from paceline.trainer.data import loader_reader
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import FeedSettings
+from paceline.trainer.faults.signals import SignalStop
+
+SIZE = 24
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        return index, torch.rand(()).item()
+
+
+class Stuck(Numbers):
+    """A read of sample 12 takes an hour."""
+
+    def __getitem__(self, index):
+        if index == 12:
+            time.sleep(3600)
+        return index
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(SIZE))
+
+
+def feed_of(data=None, signals=None, **options):
+    options = {"batch_size": 4, "num_workers": 2} | options
+    settings = FeedSettings(say=lambda line: None, **({"signals": signals} if signals else {}))
+    return make_feed(DataLoader(Numbers() if data is None else data, **options), settings)
+
+
+def readers():
+    return [thread for thread in threading.enumerate() if thread.name == "data reader"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    assert readers() == []
+    yield
+    gc.collect()
+    deadline = time.monotonic() + 8  # torch looks for a killed worker every 5 s
+    while readers() or multiprocessing.active_children():
+        assert time.monotonic() < deadline, (readers(), multiprocessing.active_children())
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def signals():
+    found = SignalStop(lambda reason, number: None, give_up_reads=True)
+    yield found
+    found.close()
+
+
+# -- signals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_a_handler_does_not_raise_while_a_queue_is_locked(monkeypatch, signals, batch):
+    get, told = queue.Queue._get, []
+
+    def interrupted(self):
+        if self.maxsize == 1:
+            told.append(signals.received)
+            if len(told) == batch + 1:
+                signal.raise_signal(signal.SIGTERM)  # its handler runs here, in the main thread
+        return get(self)
+
+    monkeypatch.setattr(queue.Queue, "_get", interrupted)
+    feed = feed_of(signals=signals)
+    found = list(signals.interruptible(feed.steps(0)))
+    assert len(found) == batch + 1  # the batch it had taken is not lost
+    assert signals.received == signal.SIGTERM
+    feed.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
+def test_a_signal_ends_the_wait_for_a_stuck_worker(signals, options):
+    feed = feed_of(Stuck(), signals, **options)
+    sender = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    sender.start()
+    assert len(list(signals.interruptible(feed.steps(0)))) == 3
+    began = time.monotonic()
+    feed.close()
+    assert time.monotonic() - began < 4
+    assert multiprocessing.active_children() == []
+    sender.join()
+
+
+def test_a_signal_interrupts_a_read_in_this_process(signals):
+    feed = feed_of(Stuck(), signals, num_workers=0)
+    sender = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    sender.start()
+    assert len(list(signals.interruptible(feed.steps(0)))) == 3
+    sender.join()
+
+
+class Killed(Numbers):
+    def __getitem__(self, index):
+        if index == 9:
+            time.sleep(0.3)  # let what was read before be sent
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+def test_a_handler_that_torch_installed_before_raises_nowhere_else():
+    """A loop of the user in the main thread has torch raise from then on wherever a worker dies."""
+    usual = signal.getsignal(signal.SIGCHLD)
+    list(DataLoader(Numbers(), num_workers=1))
+    loud = signal.getsignal(signal.SIGCHLD)
+    signals = SignalStop(lambda reason, number: None, give_up_reads=True)
+    feed = feed_of(Killed(), signals, prefetch_factor=1)
+    steps = feed.steps(0)
+    try:
+        next(steps)
+        time.sleep(1.5)  # the worker dies meanwhile
+        with pytest.raises(RuntimeError) as raised:
+            list(steps)
+        notes = str(raised.value.__notes__)
+        assert "worker 0 was killed by SIGKILL, while reading dataset index 9" in notes
+    finally:
+        feed.close()
+        signals.close()
+        assert signal.getsignal(signal.SIGCHLD) is loud
+        signal.signal(signal.SIGCHLD, usual)
+
+
+# -- passes that are broken off --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [Numbers(), Stream()])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_pass_that_is_broken_off_anywhere_ends(data, persistent):
+    feed, chance = feed_of(data, persistent_workers=persistent), random.Random(3)
+    for _ in range(8):
+        steps = feed.steps(0)
+        for _ in range(chance.randint(0, 6)):
+            next(steps, None)
+            time.sleep(chance.choice([0, 0, 0.01]))
+        steps.close()
+        if not persistent:
+            assert readers() == []
+            assert multiprocessing.active_children() == []
+    batches = [batches[0] for batches, *_ in feed.steps(0)]
+    numbers = torch.cat(batches if isinstance(data, Stream) else [batch[0] for batch in batches]).tolist()
+    assert sorted(numbers) == list(range(SIZE))
+    feed.close()
+    assert readers() == []
+
+
+class Slow(Numbers):
+    def __getitem__(self, index):
+        time.sleep(0.4)
+        return index, os.getpid()
+
+
+def test_persistent_workers_live_through_a_slow_pass_that_is_broken_off():
+    feed = feed_of(Slow(), persistent_workers=True, prefetch_factor=1)
+    found = []
+    for _ in range(2):
+        steps = feed.steps(0)
+        found.append([set(next(steps)[0][0][1].tolist()) for _ in range(2)])
+        steps.close()
+    assert found[0] == found[1]
+    feed.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_error_that_is_kept_keeps_no_worker(persistent):
+    class Broken(Numbers):
+        def __getitem__(self, index):
+            if index == 9:
+                raise LookupError("no such file")
+            return index
+
+    feed = feed_of(Broken(), persistent_workers=persistent)
+    with pytest.raises(LookupError, match="no such file") as raised:
+        list(feed.steps(0))
+    feed.close()
+    assert readers() == []
+    assert multiprocessing.active_children() == []
+    assert "worker 0, while reading dataset index 9" in raised.value.__notes__
+
+
+def test_a_worker_that_is_killed_while_it_sends_is_an_error(monkeypatch):
+    """The rest of the batch is never written, and torch would wait for it for ever."""
+    monkeypatch.setattr(loader_reader, "_LOST_AFTER", 1.0)
+    loader = DataLoader(Numbers(), 1, num_workers=2, prefetch_factor=4, collate_fn=much)
+    feed = make_feed(loader, FeedSettings())
+    steps = feed.steps(0)
+    next(steps)
+    time.sleep(0.5)  # the pipe is full: one of them has begun with a batch, and waits
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid") as raised:
+        list(steps)
+    assert "was killed by SIGKILL" in str(raised.value.__notes__)
+    feed.close()
+    unblock(readers())
+
+
+def much(samples):
+    return np.ones(500_000)
+
+
+def unblock(threads):
+    """The one that waits for the rest stays, as a daemon; the tests after this one count threads."""
+    for thread in threads:
+        thread.name = "left behind"
+
+
+def test_workers_of_an_unclosed_pass_do_not_hold_up_the_exit():
+    script = """
+import time
+from torch.utils.data import DataLoader
+from paceline.trainer.data.factory import make_feed
+from paceline.trainer.data.feed import FeedSettings
+
+class Stuck(list):
+    def __getitem__(self, index):
+        if index == 5:
+            time.sleep(3600)
+        return index
+
+if __name__ == "__main__":
+    feed = make_feed(DataLoader(Stuck(range(9)), 1, num_workers=2), FeedSettings())
+    steps = feed.steps(0)
+    print(next(steps))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+# -- as if it was read here ------------------------------------------------------------------------
+
+
+class Gradients(Numbers):
+    def __getitem__(self, index):
+        return torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_workers_inherit_whether_gradients_are_kept(gradients):
+    feed = feed_of(Gradients())
+    with torch.set_grad_enabled(gradients):
+        found = {bool(kept) for batches, *_ in feed.steps(0) for kept in batches[0]}
+    assert found == {gradients}
+
+
+class Own(DataLoader):
+    def __iter__(self):
+        self.dataset.threads.add(threading.current_thread())
+        return super().__iter__()
+
+
+class Keeping(DataLoader):
+    """Counts what it gave: reading ahead would make it count more."""
+
+    def state_dict(self):
+        return {}
+
+
+@pytest.mark.parametrize(("kind", "workers"), [(Own, 2), (Own, 0), (Keeping, 2), (DataLoader, 0)])
+def test_what_runs_code_of_the_user_or_counts_is_read_in_this_thread(kind, workers):
+    data = Numbers()
+    data.threads = set()
+    feed = make_feed(kind(data, 4, num_workers=workers), FeedSettings())
+    steps = feed.steps(0)
+    next(steps)
+    assert readers() == []
+    steps.close()
+    assert data.threads <= {threading.main_thread()}
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_start_by_the_loader_s_own_method(method):
+    data = torch.utils.data.TensorDataset(torch.arange(8))
+    feed = feed_of(data, multiprocessing_context=method, num_workers=1)
+    assert [batches[0][0].tolist() for batches, *_ in feed.steps(0)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+# -- no private names ------------------------------------------------------------------------------
+
+PRIVATE = {
+    # Where a DataLoader keeps the workers that outlive an epoch, and by which alone they end.
+    "loader_reader.py": {"_iterator"},
+    # The types that the default collate function takes: a program may have added its own.
+    "tensor_dataset.py": {"_utils"},
+    "worker_tensors.py": {"_utils"},
+}
+"""What is used of torch's and multiprocessing's own, by file of trainer/data."""
+
+
+def private_names(path):
+    """Names with a leading underscore that are neither this object's nor of this file."""
+    tree = ast.parse(path.read_text())
+    own = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    own |= {
+        n.attr
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Attribute) and ast.unparse(n.value) in ("self", "cls")
+    }
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Attribute) and node.attr not in own:
+            names = [node.attr]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            names = [str(node.slice.value)]
+        yield from (name for name in names if name.startswith("_") and not name.startswith("__"))
+
+
+FILES = [
+    "loader_reader",
+    "worker_processes",
+    "map_feed",
+    "stream_feed",
+    "seeded_loader",
+    "feed",
+    "read_errors",
+]
+
+
+@pytest.mark.parametrize("name", [f"{name}.py" for name in [*FILES, "tensor_dataset"]])
+def test_nothing_private_of_torch_or_multiprocessing_is_used(name):
+    path = Path(paceline.__file__).parent / "trainer/data" / name
+    assert set(private_names(path)) == PRIVATE.get(name, set())

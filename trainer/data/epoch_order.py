@@ -1,0 +1,104 @@
+"""The order of one epoch, and what a loader is to read of it."""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import Any
+
+from torch.utils.data import DistributedSampler
+
+from .batch_plan import Layout, Piece
+from .seeded_loader import Place, PlacedIndex, PlacedIndices
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """An epoch's order, the same on every rank.
+
+    Args:
+        items: Sample indices; or units, which are not cut: the batches of a batch sampler, the items of a
+            loader that does not collate.
+        total: How many of them are read.
+        collates: Whether the loader makes batches of samples.
+    """
+
+    items: Sequence[Any]
+    total: int
+    layout: Layout
+    seed: int
+    epoch: int
+    units: bool
+    collates: bool
+
+    @cached_property
+    def sizes(self) -> Sequence[int] | None:
+        """The samples in each unit; None for samples."""
+        if not self.units:
+            return None
+        return [len(unit) for unit in self.items] if self.collates else [1] * len(self.items)
+
+    def start_of(self, position: int) -> int:
+        """The item at which ``position``, a count of samples, lies."""
+        if self.sizes is None:
+            return position
+        return bisect_left(list(accumulate(self.sizes, initial=0)), position)
+
+    def samples_of(self, piece: Piece) -> list[Any]:
+        """The dataset indices in a micro-batch."""
+        items = list(self.items[piece.start : piece.start + piece.size])
+        return [index for unit in items for index in unit] if self.units and self.collates else items
+
+    def indices(self, start: int, seeded: bool) -> Iterator[Any]:
+        """What the loader is to read from an item on, micro-batch by micro-batch, each with its place.
+
+        Args:
+            seeded: Whether a ``SeededDataset`` takes single items.
+        """
+        starts = list(accumulate(self.sizes or (), initial=0))
+        first = start
+        for advance, pieces in self.layout.epoch(self.total, start):
+            for piece in pieces:
+                at = piece.start if piece.size else first
+                if not self.units:
+                    part = self.items[at : at + max(piece.size, 1)]
+                    yield _placed(list(part), Place(self.seed, self.epoch, at))
+                    continue
+                place, unit = Place(self.seed, self.epoch, starts[at]), self.items[at]
+                if self.collates:
+                    yield _placed(list(unit), place)
+                else:
+                    yield PlacedIndex(unit, place) if seeded else unit
+            first += advance
+
+
+def _placed(indices: list[Any], place: Place) -> PlacedIndices:
+    placed = PlacedIndices(indices)
+    placed.place = place
+    return placed
+
+
+def collected(sampler: Any, units: bool) -> Sequence[Any]:
+    """All a sampler gives; whole numbers as an array of 8 bytes each, for data sets of any size."""
+    if isinstance(sampler, DistributedSampler):
+        return _over_all_ranks(sampler)
+    items = iter(sampler)
+    first = next(items, None)
+    if first is None:
+        return ()
+    if units or type(first) is not int:
+        return list(chain([first], items))
+    return array("q", chain([first], items))
+
+
+def _over_all_ranks(sampler: DistributedSampler[Any]) -> Sequence[int]:
+    """A DistributedSampler's order before it was cut among ranks, its padding dropped."""
+    whole = copy.copy(sampler)
+    whole.num_replicas, whole.rank = 1, 0
+    whole.total_size = whole.num_samples = len(sampler.dataset)  # type: ignore[arg-type]
+    return array("q", iter(whole))
