@@ -46,7 +46,9 @@ class ReplicaCheck(Callback):
         if trainer.world_size == 1:
             return
         # Settled here: later a forward may have left what is sharded gathered.
-        self._names = {name for name, p in trainer.module.named_parameters() if not _is_sharded(p)}
+        self._names = {
+            name for name, p in trainer.module.named_parameters() if not trainer.strategy.is_sharded(p)
+        }
         if not self._names:
             trainer.log_line(
                 "ReplicaCheck compares nothing: every parameter is sharded, a part on each rank"
@@ -70,10 +72,6 @@ class ReplicaCheck(Callback):
                 "optimizer on one rank; weights made from random draws or from buffers, which each rank "
                 "has of its own; gradients not averaged, as of a graph promised to be static that is not",
             )
-
-
-def _is_sharded(parameter: Tensor) -> bool:
-    return hasattr(parameter, "to_local") or hasattr(parameter, "ds_id")
 
 
 def _checksum(parameter: Tensor) -> int:

@@ -17,6 +17,7 @@ from . import tensor_state as state
 from .launch.environment import Environment
 from .precision import Precision
 from .repeated_blocks import Recomputation
+from .sharding import is_sharded, whole
 
 T = TypeVar("T")
 
@@ -189,10 +190,14 @@ class Strategy(ABC):
         """What surrounds a pass without gradients: ranks read the same running statistics, say."""
         yield
 
+    def is_sharded(self, tensor: Tensor) -> bool:
+        """Whether this rank holds a part only of a parameter, gradient or buffer."""
+        return is_sharded(tensor)
+
     def full_gradients(self, module: nn.Module) -> dict[str, Tensor]:
         """The gradients ``on_before_optimizer_step`` sees, unsharded, by parameter name. On all ranks."""
         found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-        return {n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in found.items()}
+        return {name: whole(gradient) for name, gradient in found.items()}
 
     # -- state in and out ----------------------------------------------------------------------
 
@@ -278,7 +283,7 @@ def refuse_sharded(module: nn.Module) -> None:
         PacelineError: with the ways to a whole one.
     """
     for name, parameter in module.named_parameters():
-        if hasattr(parameter, "to_local") or hasattr(parameter, "ds_id"):
+        if is_sharded(parameter):
             raise PacelineError(
                 f"{type(module).__name__} is in shards, as an earlier run under another strategy left it",
                 got=f"a sharded {name}",

@@ -17,6 +17,7 @@ from . import tensor_state as state
 from .launch.environment import Environment
 from .launch.process_group import host_group, join, writers_group
 from .precision import Precision
+from .sharding import whole
 from .single import Single
 from .sync_batchnorm import SyncedBatchNorms
 
@@ -104,8 +105,7 @@ class Distributed(Single):
         return wait
 
     def gather(self, value: Any) -> list[Any]:
-        if hasattr(value, "full_tensor"):  # of a sharded tensor each rank has the whole, as everywhere else
-            value = value.full_tensor()
+        value = whole(value)  # of a sharded tensor each rank gets the whole, as everywhere else
         self._check("gather", value if isinstance(value, Tensor) else _OBJECT)
         world = self.environment.world
         if not isinstance(value, Tensor):

@@ -17,6 +17,7 @@ from .base import parameters_of, refuse_scalars, refuse_sharded
 from .distributed import Distributed
 from .materialise import materialise
 from .repeated_blocks import find_units, untied
+from .sharding import is_sharded, local_part, whole
 from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
 from .torch_internals import end_iteration, forget_gradients
@@ -106,7 +107,7 @@ class FSDP(Distributed):
             # One part after the other: a model built on meta never stands on one device as a whole.
             materialise(module, part if part is not root else None)
             self.precision.convert_module(part)
-            self._broadcast_tensors([t for t in (*part.parameters(), *part.buffers()) if _is_plain(t)])
+            self._broadcast_tensors([t for t in (*part.parameters(), *part.buffers()) if not is_sharded(t)])
             fully_shard(part, **options)
         for name, buffer in [*module.named_buffers()]:
             owner = module.get_submodule(name.rpartition(".")[0])
@@ -160,7 +161,7 @@ class FSDP(Distributed):
 
     def own_gradients(self, optimizer: Optimizer) -> list[Tensor]:
         with torch.no_grad():  # else each is recorded for backward, at 4 us
-            return [_local(grad) for grad in super().own_gradients(optimizer)]
+            return [local_part(grad) for grad in super().own_gradients(optimizer)]
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
         total, self._norm = self._norm, None
@@ -171,7 +172,7 @@ class FSDP(Distributed):
         if value is not None:
             for parameter in parameters_of(optimizer):
                 if parameter.grad is not None:
-                    _local(parameter.grad).clamp_(-value, value)
+                    local_part(parameter.grad).clamp_(-value, value)
 
     @contextmanager
     def evaluation(self, module: nn.Module) -> Iterator[None]:
@@ -194,7 +195,7 @@ class FSDP(Distributed):
         mine: dict[str, Any] = self.module_tensors(module)
 
         def placed(name: str, value: Any) -> Any:
-            if not isinstance(value, Tensor) or not _is_plain(value) or _is_plain(mine[name]):
+            if not isinstance(value, Tensor) or is_sharded(value) or not is_sharded(mine[name]):
                 return value
             shards = mine[name]
             return distribute_tensor(value, shards.device_mesh, shards.placements, src_data_rank=None)
@@ -203,7 +204,7 @@ class FSDP(Distributed):
 
     def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
         return {
-            name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
+            name: whole(tensor).cpu() if is_sharded(tensor) else tensor
             for name, tensor in self.module_tensors(module).items()
         }
 
@@ -247,14 +248,4 @@ class HSDP(FSDP):
 def _total_norm(optimizer: Optimizer) -> Tensor:
     """The norm of all ranks' gradients, the same tensor on each rank."""
     norm = nn.utils.get_total_norm([p.grad for p in parameters_of(optimizer) if p.grad is not None])
-    whole: Tensor = norm if _is_plain(norm) else norm.full_tensor()  # type: ignore[attr-defined]
-    return whole
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return not hasattr(tensor, "to_local")
-
-
-def _local(tensor: Tensor) -> Tensor:
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
+    return whole(norm)

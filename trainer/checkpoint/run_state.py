@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ...callbacks import Callback
 from ...strategies import Strategy
 from ...strategies.collectives import run_on_all
+from ...strategies.sharding import is_sharded
 from ..metrics.logger import MetricLogger
 from ..optimization import Optimization
 from ..state import Clock, TrainState
@@ -282,9 +283,9 @@ def _world(strategy: Strategy) -> dict[str, Any]:
 def _own_buffers(module: nn.Module, tensors: dict[str, Tensor]) -> list[str]:
     """Names of buffers in the state dict that each rank has for itself, and may have changed for itself."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    return [n for n, t in tensors.items() if n not in parameters and not hasattr(t, "to_local")]
+    return [n for n, t in tensors.items() if n not in parameters and not is_sharded(t)]
 
 
 def _owner(gradient: Tensor, rank: int) -> str:
     """Whose a gradient is: a sharded one is reduced already, another waits for ``optimizer.step()``."""
-    return "all" if hasattr(gradient, "full_tensor") else str(rank)
+    return "all" if is_sharded(gradient) else str(rank)

@@ -25,6 +25,7 @@ from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ...strategies.base import Strategy
 from ...strategies.collectives import Attempt
+from ...strategies.sharding import local_part
 from ..utils.text import shown_size
 from . import format as files
 from .host_copy import HostCopy
@@ -237,7 +238,7 @@ def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _memory_of(tensor: Tensor) -> int:
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    local = local_part(tensor)
     return local.untyped_storage().data_ptr() if local.numel() else id(tensor)
 
 

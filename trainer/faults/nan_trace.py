@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...errors import PacelineError, is_users_frame
 from ...strategies import Strategy
+from ...strategies.sharding import is_sharded
 from ..rng import untouched
 from ..utils.nested import tensors_of
 
@@ -156,7 +157,7 @@ class _Watch:
     def look_at_gradients(self) -> None:
         """After a backward: those of the parameters that this rank has whole."""
         for name, parameter in self.module.named_parameters():
-            if parameter.grad is not None and not hasattr(parameter.grad, "to_local"):
+            if parameter.grad is not None and not is_sharded(parameter.grad):
                 self._look(f"the gradient of {name}{_AVERAGED}", parameter.grad, rows=False)
 
     def _look(self, where: str, tensor: Tensor, rows: bool = True) -> None:

@@ -7,6 +7,8 @@ import zlib
 import torch
 from torch import Tensor, nn
 
+from ...strategies.sharding import is_sharded
+
 _NUMBERS = 8
 
 
@@ -20,6 +22,6 @@ def sample_of_weights(module: nn.Module) -> int:
     """A checksum of the first numbers of each parameter: tells whether a script builds the same again."""
     value = 0
     for parameter in module.parameters():
-        if not parameter.is_meta and not hasattr(parameter, "to_local"):
+        if not parameter.is_meta and not is_sharded(parameter):
             value = checksum_of(parameter.detach().reshape(-1)[:_NUMBERS], value)
     return value
