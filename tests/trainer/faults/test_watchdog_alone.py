@@ -1,0 +1,80 @@
+"""The watchdog, built without a Trainer: phases, deadlines, and that progress keeps it quiet."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from paceline.strategies import Environment, Single, make_precision
+from paceline.trainer.faults import watchdog as module
+from paceline.trainer.faults.watchdog import PHASES, Watchdog, deadlines
+from paceline.trainer.state import TrainState
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Watchdogs that note their verdict where they would end the process, and are closed afterwards."""
+    open_ones, lines, ends = [], [], []
+    monkeypatch.setattr(module, "end_at_once", ends.append)
+
+    def make(seconds, state=None):
+        strategy = Single()
+        strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
+        folder = SimpleNamespace(path=tmp_path, log_line=lambda text, console=True: lines.append(text))
+        open_ones.append(Watchdog(strategy, state or TrainState(), folder, seconds))
+        return open_ones[-1], lines, ends
+
+    yield make
+    for one in open_ones:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "world", "expected"),
+    [
+        (None, 1, {}),
+        (None, 2, dict.fromkeys(PHASES, 1800.0)),
+        (False, 2, {}),
+        ("10s", 1, dict.fromkeys(PHASES, 10.0)),
+        (
+            {"step": "5s", "save": False},
+            1,
+            {"start": 1800.0, "first_step": 1800.0, "step": 5.0, "validation": 1800.0},
+        ),
+    ],
+)
+def test_deadlines_by_phase(timeouts, world, expected):
+    assert deadlines(timeouts, world) == expected
+
+
+def test_without_deadlines_there_is_no_thread(made):
+    watchdog, _, _ = made({})
+    with watchdog.during("save"):
+        assert watchdog.phase == "save"
+    assert watchdog.phase == "start"
+
+
+def test_no_progress_is_reported_with_the_phase_and_ends_the_process(made):
+    _, lines, ends = made({"start": 0.2})
+    deadline = time.monotonic() + 30
+    while not ends and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ends[0] == 1
+    assert "rank 0 is stuck: no progress" in lines[0]
+    assert "(start)" in lines[0]
+
+
+def test_counters_and_beats_are_progress(made):
+    state = TrainState()
+    watchdog, lines, ends = made({"start": 1.0, "step": 1.0, "first_step": 1.0}, state)
+    with watchdog.during("step"):
+        for number in range(10):
+            time.sleep(0.2)
+            if number % 2:
+                state.global_step += 1
+            else:
+                watchdog.beat()
+    assert (lines, ends) == ([], [])
