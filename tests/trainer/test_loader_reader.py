@@ -152,6 +152,21 @@ def test_a_handler_that_torch_installed_before_raises_nowhere_else():
         signal.signal(signal.SIGCHLD, usual)
 
 
+def test_workers_that_are_killed_on_purpose_raise_nowhere(monkeypatch):
+    usual = signal.getsignal(signal.SIGCHLD)
+    list(DataLoader(Numbers(), num_workers=1))  # torch's handler
+    monkeypatch.setattr(loader_reader, "_GRACE", 0.05)
+    feed = feed_of(Stuck())
+    steps = feed.steps(0)
+    next(steps)
+    try:
+        steps.close()
+        feed.close()
+        assert multiprocessing.active_children() == []
+    finally:
+        signal.signal(signal.SIGCHLD, usual)
+
+
 # -- passes that are broken off --------------------------------------------------------------------
 
 

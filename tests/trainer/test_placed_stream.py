@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 from torch.utils.data._utils import worker as torch_worker
 
 from paceline.errors import PacelineError
+from paceline.trainer.data import seeded_stream
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import Feed, FeedSettings
 from paceline.trainer.data.seeded_stream import PlacedStream, watch_worker
@@ -259,6 +260,13 @@ def test_one_that_asks_too_late_is_told(monkeypatch):
     watch_worker(SimpleNamespace(id=1, num_workers=2))
     with pytest.raises(PacelineError, match="Late asks which worker reads it behind its first sample"):
         list(PlacedStream(Late(), 0, [4]))
+
+
+def test_a_torch_that_cannot_be_watched_is_an_error_and_no_lost_sample(monkeypatch):
+    monkeypatch.setattr(torch_worker, "_worker_info", None)
+    monkeypatch.setattr(seeded_stream, "get_worker_info", lambda: None)
+    with pytest.raises(PacelineError, match="does not show whether a dataset calls get_worker_info"):
+        watch_worker(SimpleNamespace(id=1, num_workers=2))
 
 
 def test_reading_leaves_the_main_generators_alone():

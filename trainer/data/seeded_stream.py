@@ -120,7 +120,19 @@ class WatchedInfo:
 
 
 def watch_worker(info: Any) -> WatchedInfo:
-    """Let ``get_worker_info`` give a ``WatchedInfo`` from now on, in this worker."""
+    """Let ``get_worker_info`` give a ``WatchedInfo`` from now on, in this worker.
+
+    Nothing public tells whether a dataset asks. To assume that it does would give each worker all of one
+    that does not; to assume that it does not would drop samples of one that does.
+
+    Raises:
+        PacelineError: where a version of torch keeps it elsewhere, so that samples could be lost.
+    """
     watched = WatchedInfo(info)
     torch_worker._worker_info = watched  # type: ignore[assignment]
+    if get_worker_info() is not watched:
+        raise PacelineError(
+            f"torch {torch.__version__} does not show whether a dataset calls get_worker_info()",
+            fix="num_workers=1 for an IterableDataset, or the version of torch in constraints.txt",
+        )
     return watched

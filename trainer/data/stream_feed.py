@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from typing import Any
 
@@ -14,11 +14,12 @@ from ...errors import PacelineError
 from ..rng import derive, order_seed, seed_for_sample
 from ..utils.nested import checksum, count_samples
 from .batch_plan import BatchSizes, split
-from .feed import Feed, FeedSettings, StepBatches, limited, read_isolated, refuse_global_batch
+from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
 from .loader_reader import Reader, open_reader
 from .read_errors import name_sample
 from .seeded_loader import Source, private_copy
 from .seeded_stream import PlacedStream
+from .stream_steps import Cursor, Isolation, OwnSteps, SharedSteps, StreamSteps
 from .worker_processes import WorkerProcesses, processes_of
 from .worker_tensors import send_small_by_value
 
@@ -70,10 +71,6 @@ class StreamFeed(Feed):
             self._most_samples, self._batches = self._batches * source.batch_size, None
         self.steps_per_epoch = self._forecast(batches)
         self._restored: dict[str, Any] | None = None
-        self._handed_out = self._samples = 0
-        self._waiting: tuple[Any, int] | None = None  # read, and not handed out yet
-        self._last: Any = None  # a rank whose own part is at its end computes with this one
-        self._own_part = self._short = self._spent = False
         self._said: set[str] = set()
         self._beginning: Any = None
         self._state: dict[str, Any] = {}
@@ -123,7 +120,6 @@ class StreamFeed(Feed):
             if callable(set_epoch):
                 set_epoch(epoch)
         self.ended = False
-        self._handed_out = self._samples = 0
         alone = self._in_step == self.settings.world == 1
         if self._ready and alone and self.settings.transfer is None:
             return self._ready_steps(position)
@@ -132,35 +128,31 @@ class StreamFeed(Feed):
     def _read_steps(self, epoch: int, position: int) -> Iterator[StepBatches]:
         restored, self._restored = self._restored, None
         spent = bool(position and restored and restored.get("spent"))
+        handed_out = samples = 0
         if restored is not None:
             self._state = restored
             if not spent:
                 self._keeper().load_state_dict(restored["source"])
             if position:
-                self._handed_out, self._samples = restored["batches"], restored["samples"]
+                handed_out, samples = restored["batches"], restored["samples"]
         elif self.settings.fixed_order and self._keeper() is not None:
             self._rewind()
-        iterator = self._begin(epoch)
-        if self.settings.world > 1:
-            self._look(iterator, epoch)
-        if spent and restored is not None:
-            # This rank's part was at its end: its first batch only serves to compute with.
-            assert self._waiting is not None
-            self._last, self._waiting, self._spent = self._moved(self._waiting[0]), None, True
-            self._keeper().load_state_dict(restored["source"])  # where the next epoch begins
-        if position and restored is None:
-            self._pass_over(position, iterator, epoch)
-        upcoming = self._gather(iterator, epoch)
-        while self._is_step(upcoming):
-            # Read one step ahead, to know the epoch's last one; the source's state is that of before.
-            current, state = upcoming, self._state_now()
-            upcoming = self._gather(iterator, epoch)
-            self.ended = not self._is_step(upcoming)
-            self._state = self._state_now() if self.ended else state
-            yield current
-
-    def _is_step(self, gathered: StepBatches) -> bool:
-        return bool(gathered.batches) and not (self._drop_last and self._short)
+        with contextlib.closing(self._begin(epoch, samples)) as batches:
+            cursor = Cursor(batches, self._batches, self._isolation(epoch), handed_out, samples)
+            steps = self._steps_over(cursor)
+            if spent and restored is not None:
+                steps.finish()
+                self._keeper().load_state_dict(restored["source"])  # where the next epoch begins
+            if position and restored is None:
+                self._pass_over(position, cursor, steps)
+            upcoming = steps.gather()
+            while upcoming.batches and not (self._drop_last and steps.short):
+                # Read one step ahead, to know the epoch's last one; the source's state is that of before.
+                current, state = upcoming, self._state_now(cursor, steps)
+                upcoming = steps.gather()
+                self.ended = not upcoming.batches or (self._drop_last and steps.short)
+                self._state = self._state_now(cursor, steps) if self.ended else state
+                yield current
 
     def _ready_steps(self, position: int) -> Iterator[StepBatches]:
         """Batches that are in memory and on the device: handed out with nothing done to them."""
@@ -181,22 +173,25 @@ class StreamFeed(Feed):
         else:
             self._keeper().load_state_dict(copy.deepcopy(self._beginning))
 
-    def _begin(self, epoch: int) -> Iterator[Any]:
-        """The source's own iteration; it begins at the first read, under that read's seed."""
-        self._waiting, self._last, self._spent = None, None, False
+    def _begin(self, epoch: int, samples: int) -> Generator[Any, None, None]:
+        """The source's own iteration; it begins at the first read, under that read's seed.
+
+        Args:
+            samples: Where in the epoch that is.
+        """
         if self._loader:
             self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))
         if self._sizes:
-            left = None if self._most_samples is None else self._most_samples - self._samples
+            left = None if self._most_samples is None else self._most_samples - samples
             sizes = BatchSizes(tuple(self._sizes), left)
             self._source.batch_sampler.make = lambda: ([None] * size for size in sizes)
             if self._placed is not None:
                 self._placed.sizes = sizes
         if self._placed is not None:
-            self._placed.begin(epoch, self._samples)
+            self._placed.begin(epoch, samples)
         return self._reads()
 
-    def _reads(self) -> Iterator[Any]:
+    def _reads(self) -> Generator[Any, None, None]:
         self._reader = reader = open_reader(self._source, self.settings.signals, self._workers)
         try:
             yield from reader
@@ -206,17 +201,19 @@ class StreamFeed(Feed):
         finally:
             reader.close(for_good=False)
 
-    def _look(self, iterator: Iterator[Any], epoch: int) -> None:
+    def _steps_over(self, cursor: Cursor) -> StreamSteps:
         """See whether all ranks read the same, or each a part of its own.
 
         Raises:
             PacelineError: when there is no part for a rank, or parts cannot make up the global batch.
         """
-        first = self._waiting = self._read_on(iterator, epoch)
+        shared = SharedSteps(cursor, self.settings, self._moved, self._in_step)
+        if self.settings.world == 1:
+            return shared
+        first = cursor.peek()
         found = self.settings.gather(None if first is None else checksum(first[0]))
-        self._own_part = any(other != found[0] for other in found)
-        if not self._own_part:
-            return
+        if all(other == found[0] for other in found):
+            return shared
         if None in found:
             raise PacelineError(
                 "each rank reads a part of the data of its own, and there is none for some",
@@ -236,88 +233,30 @@ class StreamFeed(Feed):
             "each rank reads a part of the data of its own: their first batches differ (if they should "
             "not, seed what the data draws)"
         )
+        return OwnSteps(cursor, self.settings, self._moved, self.micro_batches)
 
     def _say_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
             self.settings.say(line)
 
-    def _next(self, iterator: Iterator[Any], epoch: int) -> tuple[Any, int] | None:
-        """The next batch and its samples, handed out; None at the end."""
-        found = self._waiting or self._read_on(iterator, epoch)
-        self._waiting = None
-        if found is not None:
-            self._handed_out += 1
-            self._samples += found[1]
-        return found
+    def _isolation(self, epoch: int) -> Isolation:
+        def of(number: int) -> Callable[[], None] | None:
+            if self._ready:
+                return None
+            seed = derive(self.settings.seed, epoch, number)
+            return lambda: seed_for_sample(seed)
 
-    def _read_on(self, iterator: Iterator[Any], epoch: int) -> tuple[Any, int] | None:
-        if self._spent or self._handed_out == self._batches:
-            return None
-        try:
-            batch = read_isolated(iterator, self._isolate(epoch))
-        except StopIteration:
-            self._spent = True
-            return None
-        return batch, count_samples(batch)
+        return of
 
-    def _gather(self, iterator: Iterator[Any], epoch: int) -> StepBatches:
-        """This rank's micro-batches of a step, their sizes, and the samples of all ranks in it."""
-        if self._own_part:
-            return self._gather_own(iterator, epoch)
-        rank, world = self.settings.rank, self.settings.world
-        batches: list[Any] = []
-        sizes: list[int] = []
-        total = count = 0
-        first = None
-        while count < self._in_step and (found := self._next(iterator, epoch)):
-            batch, size = found
-            first = batch if not count else first
-            if count % world == rank:
-                batches.append(self._moved(batch))
-                sizes.append(size)
-            total, count = total + size, count + 1
-        self._short = count < self._in_step
-        if len(batches) < -(-count // world):  # a rank left without one computes with the first
-            batches.append(self._moved(first))
-            sizes.append(0)
-        return StepBatches(batches, sizes, total, total)
-
-    def _gather_own(self, iterator: Iterator[Any], epoch: int) -> StepBatches:
-        """The same of data each rank reads its own part of: the ranks tell each other what they have."""
-        batches: list[Any] = []
-        sizes: list[int] = []
-        while len(batches) < self.micro_batches and (found := self._next(iterator, epoch)):
-            batches.append(self._moved(found[0]))
-            sizes.append(found[1])
-        self._last = batches[-1] if batches else self._last
-        everyone = self.settings.gather((len(sizes), sum(sizes)))
-        missing = max(count for count, _ in everyone) - len(sizes)
-        self._short = any(count < self.micro_batches for count, _ in everyone)
-        total = sum(samples for _, samples in everyone)
-        return StepBatches(batches + [self._last] * missing, sizes + [0] * missing, total, total)
-
-    def _isolate(self, epoch: int) -> Callable[[], None] | None:
-        if self._ready:
-            return None
-        seed = derive(self.settings.seed, epoch, self._handed_out)
-        return lambda: seed_for_sample(seed)
-
-    def _pass_over(self, position: int, iterator: Iterator[Any], epoch: int) -> None:
+    def _pass_over(self, position: int, cursor: Cursor, steps: StreamSteps) -> None:
         """Read forward, batch by batch: the steps before may have taken another number of them."""
         done = 0
-        while done < position:
-            if self._own_part:
-                moved = self._gather(iterator, epoch).advance
-            else:
-                found = self._next(iterator, epoch)
-                moved = 0 if found is None else found[1]
-            if not moved:
-                break
+        while done < position and (moved := steps.skip()):
             done += moved
         if not self._ready:
             self.settings.say(
-                f"the data keeps no position of its own: read {self._handed_out} batches forward"
+                f"the data keeps no position of its own: read {cursor.handed_out} batches forward"
             )
 
     def _keeper(self) -> Any:
@@ -332,17 +271,17 @@ class StreamFeed(Feed):
     def state_dict(self) -> dict[str, Any]:
         return self._state
 
-    def _state_now(self) -> dict[str, Any]:
+    def _state_now(self, cursor: Cursor, steps: StreamSteps) -> dict[str, Any]:
         self._tell_read_by_each()
         keeper = self._keeper()
         if keeper is None:
             return {}
         state = {
             "source": keeper.state_dict(),
-            "batches": self._handed_out,
-            "samples": self._samples,
+            "batches": cursor.handed_out,
+            "samples": cursor.samples,
         }
-        return state | ({"own_part": True, "spent": self._spent} if self._own_part else {})
+        return state | ({"own_part": True, "spent": cursor.spent} if steps.own_part else {})
 
     def _tell_read_by_each(self) -> None:
         if self._placed is not None and self._placed.read_by_each:

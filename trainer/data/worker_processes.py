@@ -7,15 +7,20 @@ import copy
 import multiprocessing
 import multiprocessing.util  # registers its handler at exit: ours runs before it
 import os
+import signal
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+
+_SECONDS = 1.0  # for a killed process to be gone
 
 
 class WorkerProcesses:
@@ -76,9 +81,30 @@ class WorkerProcesses:
         """End all that are alive at once, as SIGTERM would not."""
         if os.getpid() != self._owner:  # a fork of this process: they are not its children
             return
-        for process in [*self._earlier, *self._processes]:
-            if process.is_alive():
+        alive = [process for process in [*self._earlier, *self._processes] if process.is_alive()]
+        with _unnoticed():
+            for process in alive:
                 process.kill()
+            for process in alive:
+                process.join(_SECONDS)
+
+
+@contextmanager
+def _unnoticed() -> Iterator[None]:
+    """No handler of SIGCHLD meanwhile: torch's raises for a worker that was killed."""
+    child = getattr(signal, "SIGCHLD", None)
+    if child is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    usual = signal.getsignal(child)
+    if not callable(usual):
+        yield
+        return
+    signal.signal(child, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(child, usual)
 
 
 def _default_context() -> BaseContext:

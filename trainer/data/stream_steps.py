@@ -1,0 +1,146 @@
+"""Deals the batches of a stream out to steps: to ranks that read all of it, or each a part of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..utils.nested import count_samples
+from .feed import FeedSettings, StepBatches, read_isolated
+
+Isolation = Callable[[int], Callable[[], None] | None]
+
+
+class Cursor:
+    """One pass over a source of batches.
+
+    Args:
+        limit: At most so many batches; None: all.
+        isolation: For a batch's number, what to seed before it is read; None where nothing is drawn here.
+        handed_out, samples: What an earlier part of the pass has taken.
+
+    Attributes:
+        spent: Whether the source is at its end.
+    """
+
+    def __init__(
+        self, batches: Iterator[Any], limit: int | None, isolation: Isolation, handed_out: int, samples: int
+    ) -> None:
+        self._batches, self._limit, self._isolation = batches, limit, isolation
+        self.handed_out, self.samples, self.spent = handed_out, samples, False
+        self._waiting: tuple[Any, int] | None = None
+
+    def peek(self) -> tuple[Any, int] | None:
+        """The next batch and its samples, which ``take`` gives again; None at the end."""
+        if self._waiting is None and not self.spent and self.handed_out != self._limit:
+            try:
+                batch = read_isolated(self._batches, self._isolation(self.handed_out))
+                self._waiting = batch, count_samples(batch)
+            except StopIteration:
+                self.spent = True
+        return self._waiting
+
+    def take(self) -> tuple[Any, int] | None:
+        """The next batch and its samples, handed out; None at the end."""
+        found, self._waiting = self.peek(), None
+        if found is not None:
+            self.handed_out += 1
+            self.samples += found[1]
+        return found
+
+    def finish(self) -> None:
+        """No more is read."""
+        self._waiting, self.spent = None, True
+
+
+class StreamSteps(ABC):
+    """Makes the steps of a pass.
+
+    Args:
+        moved: Brings a batch to the device.
+        full: The batches of a full step: over all ranks, or of this one where it reads a part of its own.
+
+    Attributes:
+        own_part: Whether each rank reads a part of its own.
+        short: Whether the step given last has fewer batches than a full one.
+    """
+
+    own_part: bool
+    short = False
+
+    def __init__(
+        self, cursor: Cursor, settings: FeedSettings, moved: Callable[[Any], Any], full: int
+    ) -> None:
+        self._cursor, self._settings, self._moved, self._full = cursor, settings, moved, full
+
+    @abstractmethod
+    def gather(self) -> StepBatches:
+        """This rank's micro-batches of the next step; none at the end."""
+
+    def finish(self) -> None:
+        """This rank's part was at its end when the run was saved."""
+        self._cursor.finish()
+
+    @abstractmethod
+    def skip(self) -> int:
+        """Read forward; by how many samples the position moved, 0 at the end."""
+
+
+class SharedSteps(StreamSteps):
+    """Every rank reads all batches, and takes its own of each step."""
+
+    own_part = False
+
+    def gather(self) -> StepBatches:
+        rank, world = self._settings.rank, self._settings.world
+        batches: list[Any] = []
+        sizes: list[int] = []
+        total = count = 0
+        first = None
+        while count < self._full and (found := self._cursor.take()):
+            batch, size = found
+            first = batch if not count else first
+            if count % world == rank:
+                batches.append(self._moved(batch))
+                sizes.append(size)
+            total, count = total + size, count + 1
+        self.short = count < self._full
+        if len(batches) < -(-count // world):  # a rank left without one computes with the first
+            batches.append(self._moved(first))
+            sizes.append(0)
+        return StepBatches(batches, sizes, total, total)
+
+    def skip(self) -> int:
+        found = self._cursor.take()
+        return 0 if found is None else found[1]
+
+
+class OwnSteps(StreamSteps):
+    """Each rank reads a part of its own, and in each step the ranks say what they have left."""
+
+    own_part = True
+    _last: Any = None  # a rank whose part is at its end computes with this batch
+
+    def finish(self) -> None:
+        """Its first batch only serves to compute with."""
+        found = self._cursor.peek()
+        assert found is not None
+        self._last = self._moved(found[0])
+        self._cursor.finish()
+
+    def gather(self) -> StepBatches:
+        batches: list[Any] = []
+        sizes: list[int] = []
+        while len(batches) < self._full and (found := self._cursor.take()):
+            batches.append(self._moved(found[0]))
+            sizes.append(found[1])
+        self._last = batches[-1] if batches else self._last
+        everyone = self._settings.gather((len(sizes), sum(sizes)))
+        missing = max(count for count, _ in everyone) - len(sizes)
+        self.short = any(count < self._full for count, _ in everyone)
+        total = sum(samples for _, samples in everyone)
+        return StepBatches(batches + [self._last] * missing, sizes + [0] * missing, total, total)
+
+    def skip(self) -> int:
+        return self.gather().advance
