@@ -130,7 +130,7 @@ def watch_worker(info: Any) -> WatchedInfo:
     """
     watched = WatchedInfo(info)
     torch_worker._worker_info = watched  # type: ignore[assignment]
-    seen: Any = get_worker_info()
+    seen: object = get_worker_info()
     if seen is not watched:
         raise PacelineError(
             f"torch {torch.__version__} does not show whether a dataset calls get_worker_info()",
