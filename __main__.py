@@ -78,7 +78,7 @@ def replay(
     step: Annotated[int, typer.Option(help="Which step, from 1.")],
     accelerator: Annotated[str, typer.Option(help="Where to compute: cpu, gpu, ...")] = "auto",
     debug: Annotated[
-        bool, typer.Option("--pdb", help="Enter the debugger at the step, and behind an error.")
+        bool, typer.Option("--pdb", help="Enter the debugger at the step, and after an error.")
     ] = False,
 ) -> None:
     """Run a step of a run again, alone, with its samples and random draws, and without its update.

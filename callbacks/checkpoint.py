@@ -71,17 +71,17 @@ class Checkpoint(Callback):
                 raise PacelineError(f"Checkpoint: {option} is True or False", got=value)
         if name is not None and not (isinstance(name, str) and 0 < len(name) <= 100 and "/" not in name):
             raise PacelineError(
-                "Checkpoint: name is a short word, which a pointer's file is called by", got=name
+                "Checkpoint: name is a short name without '/', used for the file of its pointer", got=name
             )
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
             raise PacelineError(
                 "Checkpoint: keep counts checkpoints",
                 got=keep,
-                allowed="a whole number from 1 on, or None for all",
+                allowed="an integer of at least 1, or None for all",
             )
         if on_save_error not in ("raise", "warn"):
             raise PacelineError(
-                "Checkpoint: on_save_error says what a failed save does",
+                "Checkpoint: invalid on_save_error",
                 got=on_save_error,
                 allowed="'raise' or 'warn'",
             )

@@ -47,7 +47,7 @@ class EarlyStopping(Callback):
             raise PacelineError(
                 "EarlyStopping: patience counts validations",
                 got=patience,
-                allowed="a whole number from 1 on",
+                allowed="an integer of at least 1",
             )
         if not min_delta >= 0:
             raise PacelineError(

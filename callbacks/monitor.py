@@ -56,7 +56,7 @@ class Monitor:
         self.name = monitor_name(name)
         self.mode = mode or self._mode_of(self.name, owner)
         if self.mode not in ("min", "max"):
-            raise PacelineError(f"{owner}: mode says which way is better", got=mode, allowed="'min', 'max'")
+            raise PacelineError(f"{owner}: invalid mode", got=mode, allowed="'min', 'max'")
 
     @staticmethod
     def _mode_of(name: str, owner: str) -> str:
@@ -66,7 +66,7 @@ class Monitor:
         if any(word in words for word in _MAX):
             return "max"
         raise PacelineError(
-            f"{owner}: whether a high or a low {name!r} is good cannot be told from its name",
+            f"{owner}: whether a high or a low {name!r} is better is not clear from its name",
             fix="give mode='min' or mode='max'",
         )
 

@@ -114,7 +114,7 @@ class Stragglers(Callback):
         if slow and (self._told != slowest or self._reports - self._told_at >= _AGAIN):
             self._told, self._told_at = slowest, self._reports
             trainer.log_line(
-                f"rank {slowest} holds the others up: a step takes it {_shown(step[slowest])} of its own, "
+                f"rank {slowest} is a straggler: its own work takes {_shown(step[slowest])} per step, "
                 f"{_shown(data[slowest])} of that waiting for data; the median of the others is "
                 f"{_shown(others)}, {_shown(others_data)} of that waiting for data"
             )

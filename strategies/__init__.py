@@ -90,5 +90,5 @@ def make_strategy(strategy: str | Strategy, world: int = 1) -> Strategy:
         got=strategy,
         allowed=", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
         meant="ddp" if old else nearest(strategy, STRATEGIES),
-        fix='strategy="ddp" starts a process for each device by itself' if old else None,
+        fix='strategy="ddp" starts a process for each device' if old else None,
     )

@@ -285,7 +285,7 @@ def refuse_sharded(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if is_sharded(parameter):
             raise PacelineError(
-                f"{type(module).__name__} is in shards, as an earlier run under another strategy left it",
+                f"{type(module).__name__} is still sharded by the strategy of an earlier run",
                 got=f"a sharded {name}",
                 fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a whole one; or go on "
                 "with the same strategy",

@@ -61,7 +61,7 @@ class DDP(Distributed):
         super().__init__(activation_checkpointing=activation_checkpointing)
         if static_graph and find_unused_parameters:
             raise PacelineError(
-                "DDP: a static graph finds its unused parameters by itself",
+                "DDP: static_graph already detects unused parameters",
                 got="static_graph=True, find_unused_parameters=True",
                 fix="give one of the two",
             )
@@ -144,7 +144,7 @@ class DDP(Distributed):
             self._use_reducer([*dict.fromkeys([*came, *self._trained()])])
             return
         self.say(
-            f"{_counted(unused)} no gradient in step 1, so gradients are averaged behind the backward, "
+            f"{_counted(unused)} no gradient in step 1, so gradients are all-reduced after backward, "
             f"which is slower: {_listed(unused)}; freeze them with requires_grad_(False)"
         )
 

@@ -147,9 +147,9 @@ class Distributed(Single):
         others = [f"rank {r}: {c} at {place}" for r, (c, place) in enumerate(found) if c != usual]
         expected = next(f"{c} at {place}" for c, place in found if c == usual)
         raise PacelineError(
-            "the ranks are about to call different collectives, which would hang or mix values up",
+            "collective mismatch across ranks",
             got="; ".join(others[:4]),
-            allowed=f"what the other ranks call: {expected}",
+            allowed=f"the other ranks call {expected}",
             fix="call it on every rank, in the same order, with the same shape and dtype",
         )
 

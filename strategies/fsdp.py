@@ -121,7 +121,7 @@ class FSDP(Distributed):
         if own:
             raise PacelineError(
                 f"strategy {self.name!r} under manual optimization shards the module's children, and "
-                "parameters of its own are in none",
+                "parameters of the module itself are in none",
                 got=", ".join(own[:6]),
                 fix="put them into a submodule",
             )

@@ -17,14 +17,14 @@ from .checkpoint.json_codec import is_plain
 T = TypeVar("T", bound="TrainModule")
 
 _LOG_PEERS = {
-    "on_step": "values are logged every log_every steps by themselves; leave it out",
-    "on_epoch": "the mean of the epoch is logged as <name>_epoch by itself; leave it out",
-    "sync_dist": "values are always reduced over all ranks; leave it out",
+    "on_step": "remove it: values are always logged every log_every steps",
+    "on_epoch": "remove it: the mean of the epoch is always logged, in training as <name>_epoch",
+    "sync_dist": "remove it: values are always reduced over all ranks",
     "batch_size": "the weight of a value is the samples in the batch; weight=... gives another",
-    "logger": "every logged value goes to the loggers; leave it out",
+    "logger": "remove it: every logged value goes to the loggers",
     "reduce_fx": "reduce='mean', 'sum', 'min' or 'max'",
-    "rank_zero_only": "values are the same on every rank; leave it out",
-    "add_dataloader_idx": "with several dataloaders the name holds the dataloader's; leave it out",
+    "rank_zero_only": "remove it: values are the same on every rank",
+    "add_dataloader_idx": "remove it: with several dataloaders their names are part of the metric's name",
 }
 
 
@@ -102,7 +102,7 @@ class TrainModule(Hooks, nn.Module):
         """
         if self._trainer is None:
             raise PacelineError(
-                f"{type(self).__name__}.trainer is there only while a Trainer runs the module",
+                f"{type(self).__name__}.trainer exists only while a Trainer runs the module",
                 fix="use it in a step or a hook, not in __init__",
             )
         return self._trainer

@@ -139,7 +139,7 @@ def _read_schedule(given: Any, optimizers: list[Optimizer]) -> Schedule:
         raise PacelineError(
             "configure_optimizers: frequency counts epochs or steps",
             got=schedule.frequency,
-            allowed="a whole number from 1 on",
+            allowed="an integer of at least 1",
         )
     drives = getattr(schedule.scheduler, "optimizer", None)
     if isinstance(schedule.scheduler, LRScheduler) and not any(drives is o for o in optimizers):

@@ -98,13 +98,13 @@ def _check_nodes(num_nodes: int) -> None:
     least, _, most = told.partition(":")
     if least != str(num_nodes) or (most or least) != least:
         raise PacelineError(
-            "the cluster says another number of machines than the one asked for",
+            "num_nodes does not match PET_NNODES",
             got=f"num_nodes={num_nodes}, PET_NNODES={told}",
             fix=f"Trainer(num_nodes={told}), or start the script with torchrun",
         )
     if num_nodes > 1 and not {"PET_RDZV_ENDPOINT", "PET_MASTER_ADDR"} & set(os.environ):
         raise PacelineError(
-            f"{num_nodes} machines were asked for, and nothing says where they meet",
+            f"{num_nodes} machines were asked for, and no rendezvous is configured",
             got=f"num_nodes={num_nodes}",
             fix="on each of them: paceline launch --nnodes 2 --nproc 8 --rdzv-backend c10d "
             "--rdzv-endpoint HOST:29500 train.py, or srun",

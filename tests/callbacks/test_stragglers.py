@@ -40,7 +40,7 @@ def seen(tmp_path_factory):
 
 
 def lines_of(found: dict) -> list[str]:
-    return [line for line in found["log"] if "holds the others up" in line]
+    return [line for line in found["log"] if "is a straggler" in line]
 
 
 # -- on two ranks ------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def lines_of(found: dict) -> list[str]:
 def test_the_slow_rank_is_named_once(seen, name, rank):
     found = seen(name, rank)
     (line,) = lines_of(found)
-    assert "rank 1 holds the others up" in line
+    assert "rank 1 is a straggler" in line
     assert len(found["published"]) == 3
     for values in found["published"]:
         assert values["perf/slowest_rank"] == 1
@@ -148,7 +148,7 @@ EVEN = [(0.0, 0.010), (0.0, 0.011)]
 def test_what_is_said():
     (line,) = Ranks([(0.001, 0.01), (0.001, 0.02), (0.05, 0.062), (0.002, 0.03)]).run()
     assert line == (
-        "rank 2 holds the others up: a step takes it 62.0 ms of its own, 50.0 ms of that waiting for data; "
+        "rank 2 is a straggler: its own work takes 62.0 ms per step, 50.0 ms of that waiting for data; "
         "the median of the others is 20.0 ms, 1.0 ms of that waiting for data"
     )
 

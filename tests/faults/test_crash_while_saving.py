@@ -330,7 +330,7 @@ def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
     settings = {"devices": devices, "checkpoint": checkpoint, **WIDE, **limit}
     code, _, err = ended("train", tmp_path, disk=str(disk), **settings)
     assert code == 1, err[-3000:]
-    assert "a checkpoint could not be written; nothing of it is left" in err
+    assert "saving the checkpoint failed; partial files were removed" in err
     told = re.search(r"No space left on device; ([0-9.]+ k?B) needed, ([0-9.]+ k?B) free", err)
     assert limit or told, err[-3000:]
     assert limit or bytes_of(told[1]) > bytes_of(told[2]), told[0]
@@ -356,7 +356,7 @@ def test_a_full_disk_is_warned_of_once_for_each_save_and_training_goes_on(
     settings = {"devices": devices, "checkpoint": checkpoint, **WIDE, **limit}
     code, out, err = ended("train", tmp_path, disk=str(disk), whole=not limit, **settings)
     assert code == 0, err[-3000:]
-    warned = re.findall(r"warning: a checkpoint could not be written.*?(step-\d+)", out)
+    warned = re.findall(r"warning: saving the checkpoint failed.*?(step-\d+)", out)
     kept = checkpoints(disk)
     assert warned == [f"step-{step:08d}" for step in range(len(kept) + 1, 9)]
     assert staged(disk) == []
@@ -375,7 +375,7 @@ def test_a_disk_without_one_free_byte_is_warned_of_too(small_disk, tmp_path):
     code, out, err = ended("train", tmp_path, disk=str(disk), **settings)
     assert code == 0, err[-3000:]
     assert ends_of(tmp_path, 1)[0]["steps"] == 120
-    assert len(set(re.findall(r"warning: a checkpoint could not be written.*?(step-\d+)", out))) > 100
+    assert len(set(re.findall(r"warning: saving the checkpoint failed.*?(step-\d+)", out))) > 100
     assert checkpoints(disk)  # what was there before stays
 
 
@@ -438,7 +438,7 @@ def test_a_second_run_in_a_folder_is_refused_and_a_killed_one_leaves_it_free(tmp
             time.sleep(0.05)
         code, _, err = ended("train", second, resume="latest", **settings)
         assert code == 1
-        assert "another run is under way in this folder" in err
+        assert "another run is active in this folder" in err
         assert f"process {first.pid} on {socket.gethostname()}" in err
         reached = step()
         while step() < reached + 4:

@@ -202,7 +202,7 @@ def test_read_again_it_is_as_if_nothing_had_happened(tmp_path, name, by_batch, c
     assert found.pop("counts") == {"left_out": 0, "repeated": times}
     assert whole.pop("counts") == {}
     assert found == whole
-    assert f"done again ({times} of at most 3 times)" in capsys.readouterr().out
+    assert f"retry {times}/3" in capsys.readouterr().out
 
 
 @pytest.mark.fault(21)
@@ -327,7 +327,7 @@ def test_too_many_are_an_error(tmp_path, workers):
         tmp_path, job.loader(data, workers, shuffle=False), PacelineError, on_data_error="skip:2"
     )
     assert trainer.global_step == 5
-    assert "3 samples could not be read, and 2 may be left out" in str(error)
+    assert "3 samples could not be read, and at most 2 may be skipped" in str(error)
     assert "dataset index 20: ValueError: number 20 is broken" in str(error)
 
 
@@ -349,7 +349,7 @@ def test_those_left_out_are_counted_over_a_resume(tmp_path):
     trainer.fit(module, data)
     assert trainer._fit.feed.state_dict()["left_out"] == 1
     module, trainer = job.start(tmp_path, on_data_error="skip:1", saves=True)
-    with pytest.raises(PacelineError, match="2 samples could not be read, and 1 may be left out"):
+    with pytest.raises(PacelineError, match="2 samples could not be read, and at most 1 may be skipped"):
         trainer.fit(module, data, resume="latest")
     assert trainer.global_step == 9
 

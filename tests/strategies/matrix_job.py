@@ -26,7 +26,7 @@ from paceline.strategies import HSDP, DeepSpeed
 
 DEVICES = int(sys.argv[1])
 FOLDER = Path(sys.argv[2])
-GLOBAL, SAMPLES = 12, 101  # nine steps an epoch, the last one ragged
+GLOBAL, SAMPLES = 12, 101  # nine steps per epoch, the last one ragged
 # Under the thresholds as they come a model of this size is whole on each rank, and one sub-group.
 IN_PARTS = {"zero_optimization": {"stage3_param_persistence_threshold": 0, "sub_group_size": 60}}
 

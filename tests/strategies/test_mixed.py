@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 JOB = Path(__file__).with_name("mixed_job.py")
-REFUSED = "Line is in shards, as an earlier run under another strategy left it"
+REFUSED = "Line is still sharded by the strategy of an earlier run"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from paceline.durations import Duration
 from paceline.strategies import AutocastBF16, Precision, Single
 from paceline.trainer.config.arguments import PEERS, TrainerArguments
 
-_WHOLE = "a whole number from 1 on"
+_WHOLE = "an integer of at least 1"
 _NOT_WHOLE = [0, -1, 2.5, "three", True, math.nan, [3]]
 _NOT_POSITIVE = [0, -1.0, "big", math.inf, math.nan, True]
 _NOT_DURATION = [0, -5, 1.5, "2 weeks", "0.5st", "-1ep", True, timedelta(0), []]
@@ -40,7 +40,7 @@ REFUSED = [
     ("clip_grad_value", _NOT_POSITIVE, "a number above 0"),
     ("validate_every", _NOT_DURATION, '"0.25ep"'),
     ("log_every", _NOT_DURATION, '"30s"'),
-    ("sanity_val_batches", [-1, 1.5, "two", True, None], "a whole number from 0 on"),
+    ("sanity_val_batches", [-1, 1.5, "two", True, None], "an integer of at least 0"),
     ("limit_train_batches", _NOT_LIMIT, "a count (int), a part (float"),
     ("limit_val_batches", _NOT_LIMIT, "a count (int), a part (float"),
     ("limit_test_batches", _NOT_LIMIT, "a count (int), a part (float"),
@@ -57,12 +57,12 @@ REFUSED = [
         ["skp", "skip:0", "retry:x", True, None],
         "'raise', 'retry', 'retry:5', 'skip', 'skip:100'",
     ),
-    ("max_restarts", [-1, "x", True, 1.5], "a whole number from 0 on"),
+    ("max_restarts", [-1, "x", True, 1.5], "an integer of at least 0"),
     ("timeouts", [30, "5st", True, {"steps": "1min"}, {"step": 5}, {"save": "x"}], "phases: start, first"),
     ("debug", ["x"], "False"),
     ("sync_batchnorm", ["x"], "False"),
     ("profile", [True, "x"], "None"),
-    ("seed", [-1, 2**63, 1.5, "x", True, None], "a whole number from 0"),
+    ("seed", [-1, 2**63, 1.5, "x", True, None], "an integer from 0"),
     ("deterministic", _A_SWITCH, _SWITCHED),
     ("compile", ["x", None, 3, {}, {"mod": "default"}, {"blocks": 1}], "True, False, 'blocks', a mode"),
     ("run_dir", [3, True, []], "a folder"),
@@ -109,7 +109,7 @@ def test_the_signature_is_what_is_validated():
 
 def test_the_value_is_shown():
     text = refusal(max_epochs="three", nonfinite="rais")
-    assert "max_epochs: got 'three'; allowed: a whole number from 1 on, or None" in text
+    assert "max_epochs: got 'three'; allowed: an integer of at least 1, or None" in text
     assert (
         "nonfinite: got 'rais'; allowed: 'raise', 'skip', 'skip:100', 'ignore'; did you mean 'raise'?"
         in text
@@ -125,7 +125,7 @@ def test_a_value_of_many_lines_is_cut_to_one(name):
 
 def test_all_violations_together():
     text = refusal(max_epoch=3, max_steps=0, precision="bf-16", strategy="dpp", seed=-1, devices=0)
-    assert text.startswith("Trainer: 6 are not right")
+    assert text.startswith("Trainer: 6 invalid arguments")
     for name in ("max_epoch", "max_steps", "precision", "strategy", "seed", "devices"):
         assert len(re.findall(rf"^  {name}: ", text, re.MULTILINE)) == 1, text
 
@@ -140,7 +140,7 @@ def test_very_many_violations_still_fit():
     counts = ("max_epochs", "max_steps", "global_batch_size", "accumulate", "sanity_val_batches")
     limits = [f"limit_{kind}_batches" for kind in ("train", "val", "test", "predict")]
     text = refusal(**dict.fromkeys([*counts, *limits, "seed", "log_every", "validate_every"], -1))
-    assert text.startswith("Trainer: 12 are not right")
+    assert text.startswith("Trainer: 12 invalid arguments")
     assert len(text.splitlines()) == 9  # 12 with the traceback's head and the user's line
     assert text.endswith("and 5 more")
 
@@ -172,7 +172,7 @@ def test_a_name_like_none_of_ours_gets_no_guess():
 
 @pytest.mark.parametrize(("theirs", "ours"), PEERS.items())
 def test_peers_names(theirs, ours):
-    assert f"{theirs}: it is called {ours} here" in refusal(**{theirs: 1})
+    assert f"{theirs}: use {ours}" in refusal(**{theirs: 1})
 
 
 def test_peers_names_lead_to_names_that_exist():

@@ -73,7 +73,7 @@ def test_all_differences_are_one_report(tmp_path):
     with pytest.raises(PacelineError) as caught:
         fit(tmp_path, changed, data(shift=1.0), resume="latest", max_steps=9)
     text = str(caught.value)
-    assert "the run cannot go on from this checkpoint" in text
+    assert "cannot resume from this checkpoint" in text
     for told in ("missing in the checkpoint: extra.weight", "net.weight: shape [4, 3]", "more"):
         assert told in text, told
     assert len(text.splitlines()) <= 12
@@ -161,7 +161,7 @@ def test_another_set_of_callbacks_is_said_and_goes_on(tmp_path, capsys):
     fit(tmp_path, callbacks=[counts], resume="latest", max_steps=6)
     said = capsys.readouterr().out
     assert "the checkpoint's state of EarlyStopping is not used: this run has none" in said
-    assert "Counts begins anew: the checkpoint has no state of it" in said
+    assert "Counts starts from scratch: the checkpoint has no state for it" in said
     assert counts.count == 2
 
 

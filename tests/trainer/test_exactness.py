@@ -52,7 +52,7 @@ def notes(capsys, *layers: nn.Module, prepare=lambda module: None, **settings) -
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.AlphaDropout(0.1), nn.Dropout1d(0.1)])
 def test_dropout_over_several_micro_batches_is_said_once(layer, capsys):
     (note,) = notes(capsys, layer, accumulate=2)
-    assert "dropout draws anew for each rank and micro-batch" in note
+    assert "dropout draws separately for each rank and micro-batch" in note
 
 
 def test_batch_norm_over_several_micro_batches_is_said_once(capsys):

@@ -125,7 +125,7 @@ def test_many_ranks_files_become_one_of_each_kind(writer, tmp_path):
     found = {name: torch.zeros_like(value) for name, value in whole.items()}
     load(found, storage_reader=HuggingFaceStorageReader(str(source)), no_dist=True)
     equal(whole, found)
-    with pytest.raises(files.CheckpointError, match="never written over"):
+    with pytest.raises(files.CheckpointError, match="never overwritten"):
         consolidate(source, target)
 
 

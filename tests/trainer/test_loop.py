@@ -127,7 +127,7 @@ def test_max_time(capsys):
     assert time.perf_counter() - begun >= 0.1
     assert 1 <= trainer.global_step <= 10
     assert "max_time=0.1s reached" in trainer.stop_reason
-    assert "unknown in all (until 0.1s)" in capsys.readouterr().out
+    assert "unknown in total (until 0.1s)" in capsys.readouterr().out
 
 
 def test_without_a_limit_it_is_one_epoch_and_the_first_lines_say_so(capsys):
@@ -543,7 +543,7 @@ def test_any_iterable_of_batches_serves():
 
 def test_validation_data_that_is_used_up_is_told():
     batches = [tuple(batch) for batch in loader(12, 4)]
-    with pytest.raises(PacelineError, match=r"no batch(.|\n)*used up"):
+    with pytest.raises(PacelineError, match=r"no batch(.|\n)*exhausted"):
         quiet(max_epochs=2).fit(Line(), batches, (batch for batch in batches))
 
 
@@ -727,7 +727,7 @@ def test_the_first_lines_are_at_most_six_and_of_one_form(capsys, tmp_path):
     assert str(trainer.folder) in lines[0]
     assert all(part in lines[1] for part in ("1 device", "cpu", "single", "32"))
     assert lines[2] == "global batch 12 = 4 samples x 1 rank x 3 micro-batches"
-    assert lines[3].startswith("3 steps an epoch, 6 in all")
+    assert lines[3].startswith("3 steps per epoch, 6 in total")
     assert lines[4] == "starts fresh"
     assert lines[5].startswith("note: ")
 

@@ -207,9 +207,9 @@ def test_numbers_of_every_kind():
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (torch.ones(3), r"log\('x'\): only single numbers"),
-        ("0.5", r"log\('x'\): only single numbers"),
-        (None, r"log\('x'\): only single numbers"),
+        (torch.ones(3), r"log\('x'\): only scalars"),
+        ("0.5", r"log\('x'\): only scalars"),
+        (None, r"log\('x'\): only scalars"),
         ({"a": 1.0}, "log_dict"),
     ],
 )

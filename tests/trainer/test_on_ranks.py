@@ -171,7 +171,7 @@ def test_debug_finds_nothing_in_a_broadcast_that_one_rank_has_the_value_of(job):
 
 def test_debug_tells_broadcasts_from_two_sources_apart(job):
     for found in job(2).notes("debug_source"):
-        assert "the ranks are about to call different collectives" in (found["another_source"] or "")
+        assert "collective mismatch across ranks" in (found["another_source"] or "")
 
 
 @pytest.mark.parametrize("devices", [2, 3])

@@ -228,7 +228,7 @@ def test_rates_are_named_by_optimizer_and_group():
         (lambda m, o: (o, 3), "no scheduler"),
         (lambda m, o: (o, entry(o, freqency=2)), "did you mean: frequency"),
         (lambda m, o: (o, entry(o, interval="batch")), "'epoch', 'step'"),
-        (lambda m, o: (o, entry(o, frequency=0)), "whole number from 1 on"),
+        (lambda m, o: (o, entry(o, frequency=0)), "an integer of at least 1"),
         (lambda m, o: (o, {"interval": "step"}), "scheduler"),
         (lambda m, o: (o, halves(torch.optim.SGD(m.parameters(), lr=1.0))), "was not returned"),
     ],

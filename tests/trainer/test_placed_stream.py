@@ -258,7 +258,7 @@ def test_one_that_asks_too_late_is_told(monkeypatch):
     # Here, not in a worker: torch takes 10 s to end workers behind an error.
     monkeypatch.setattr(torch_worker, "_worker_info", None)
     watch_worker(SimpleNamespace(id=1, num_workers=2))
-    with pytest.raises(PacelineError, match="Late asks which worker reads it behind its first sample"):
+    with pytest.raises(PacelineError, match="Late calls get_worker_info"):
         list(PlacedStream(Late(), 0, [4]))
 
 

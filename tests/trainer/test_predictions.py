@@ -109,7 +109,7 @@ def test_nothing_is_written_over_and_that_is_told_before_anything_is_computed():
     def make(ids):
         raise AssertionError("computed")
 
-    with pytest.raises(PacelineError, match="never written over"):
+    with pytest.raises(PacelineError, match="never overwritten"):
         predict(make, out="predicted")
     assert [p.name for p in Path("predicted").iterdir()] == ["mine"]
 
@@ -201,6 +201,6 @@ def test_a_checkpoint_is_no_predictions():
 
 
 def test_no_batch_at_all_is_told_as_ever():
-    with pytest.raises(PacelineError, match="gave no batch"):
+    with pytest.raises(PacelineError, match="has no batch"):
         predict(data=loader(0), out="predicted")
     assert not Path("predicted").exists()

@@ -88,7 +88,7 @@ def test_parts_of_the_ranks_own_are_read_whole_and_weighed_by_their_samples(job,
     count = rows(run, "val/ids0", "val/ids3")[-1]
     assert count == [size, sum(float(i) ** 3 for i in range(size))]
     log = (run.folder / "log.txt").read_text()
-    assert log.count("each rank reads a part of the data of its own") == 2  # training and validation data
+    assert log.count("each rank reads its own part of the data") == 2  # training and validation data
     weights = [rank["weights"] for rank in told(job(devices), case, devices)]
     assert all(w == weights[0] for w in weights)
 

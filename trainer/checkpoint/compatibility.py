@@ -80,8 +80,8 @@ def refuse_differences(
     fix = None
     if "data" not in allow and (data := data_differences(run.feed, manifest)):
         found += data
-        fix = 'fit(..., allow="data") goes on with other data; the epoch under way begins anew'
-    refuse("the run cannot go on from this checkpoint", folder, found, fix)
+        fix = 'fit(..., allow="data") resumes with other data; the current epoch starts again'
+    refuse("cannot resume from this checkpoint", folder, found, fix)
     return mine
 
 
@@ -145,5 +145,5 @@ def callback_differences(callbacks: list[Callback], saved: dict[str, Any]) -> li
     mine = {c.state_key: c.state_dict() for c in callbacks}
     lost = [key for key, state in saved.items() if state and key not in mine]
     fresh = [key for key, state in mine.items() if state and not saved.get(key)]
-    found = [f"the checkpoint's state of {key} is not used: this run has none" for key in lost]
-    return found + [f"{key} begins anew: the checkpoint has no state of it" for key in fresh]
+    found = [f"the checkpoint's state of {key} is not used: this run has no such callback" for key in lost]
+    return found + [f"{key} starts from scratch: the checkpoint has no state for it" for key in fresh]

@@ -98,7 +98,7 @@ def consolidate(source: Path, target: Path) -> Path:
     """
     manifest = verify(source)
     if target.exists():
-        raise files.CheckpointError("a checkpoint is never written over", where=str(target))
+        raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))
     tensors = Single().load_tensors(str(source), stored_shapes(source, manifest))
     shard = Single().shard(str(target), tensors, lambda name, tensor: tensor)
     try:

@@ -77,7 +77,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(str(path))
     except SafetensorError as error:
-        raise PacelineError("this is no whole safetensors file", where=str(path), got=str(error)) from None
+        raise PacelineError(
+            "this is not a complete safetensors file", where=str(path), got=str(error)
+        ) from None
 
 
 def _read_pickle(path: Path) -> Any:

@@ -158,7 +158,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError("the manifest cannot be read", where=str(path), got=str(error)) from None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise CheckpointError("the manifest is damaged: it is no whole JSON", where=str(path)) from None
+        raise CheckpointError("the manifest is damaged: it is not valid JSON", where=str(path)) from None
     before, _, _ = text.rpartition(_TAIL[0])
     if text != _with_checksum(before):  # every format keeps this rule
         raise CheckpointError("the manifest is damaged: it does not match its checksum", where=str(path))

@@ -127,7 +127,7 @@ class CheckpointManager:
     def _start(self, path: Path, weights_only: bool, background: bool, replace: bool = False) -> Save:
         if self._logger.is_evaluating:
             raise PacelineError(
-                "a checkpoint cannot be written inside a validation: the run's state is not whole there",
+                "a checkpoint cannot be written inside a validation: the run's state is incomplete there",
                 fix="write it in on_step_boundary, or set a flag there and write it then",
             )
         if self._guard is not None:

@@ -156,7 +156,7 @@ class CheckpointWriter:
         def prepare() -> str | None:
             nonlocal text
             if target.exists() and not replace:
-                raise files.CheckpointError("a checkpoint is never written over", where=str(target))
+                raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))
             text = content.state()
             try:
                 files.begin(target)
@@ -283,7 +283,7 @@ def _together(
 def _not_written(target: Path, problem: str) -> files.CheckpointError:
     full = any(word in problem for word in ("space", "quota", "too large"))
     return files.CheckpointError(
-        "a checkpoint could not be written; nothing of it is left, older ones are untouched",
+        "saving the checkpoint failed; partial files were removed, earlier checkpoints are intact",
         where=str(target),
         got=problem,
         fix="make room, or keep fewer of them: Checkpoint(keep=...)" if full else None,

@@ -172,21 +172,21 @@ class TrainerArguments(BaseModel):
 
 
 _ALLOWED = {
-    "max_epochs": "a whole number from 1 on, or None",
-    "max_steps": "a whole number from 1 on, or None",
+    "max_epochs": "an integer of at least 1, or None",
+    "max_steps": "an integer of at least 1, or None",
     "max_time": 'a time such as "30min", "2h", "00:30:00" or a timedelta, or None',
-    "global_batch_size": "a whole number from 1 on, or None",
-    "accumulate": "a whole number from 1 on",
+    "global_batch_size": "an integer of at least 1, or None",
+    "accumulate": "an integer of at least 1",
     "clip_grad_norm": "a number above 0, or None",
     "clip_grad_value": "a number above 0, or None",
     "validate_every": 'a duration such as 500, "1ep", "0.25ep", "10min", or None for never',
     "log_every": 'a duration such as 50, "1ep", "30s", or None for every 50 steps',
-    "sanity_val_batches": "a whole number from 0 on",
+    "sanity_val_batches": "an integer of at least 0",
     "limit_train_batches": "a count (int), a part (float from 0.0 to 1.0), or None",
     "callbacks": "objects of paceline.callbacks.Callback",
     "loggers": "True, False, or objects of paceline.callbacks.Logger",
     "on_data_error": "'raise', 'retry', 'retry:5', 'skip', 'skip:100'",
-    "max_restarts": "a whole number from 0 on",
+    "max_restarts": "an integer of at least 0",
     "timeouts": 'a time such as "10min", times by phase such as {"step": "10min"} (phases: '
     + ", ".join(PHASES)
     + "), None, or False for none",
@@ -194,9 +194,9 @@ _ALLOWED = {
     + ", ".join(MODES)
     + "), or a dict of torch.compile's arguments",
     "nonfinite": "'raise', 'skip', 'skip:100', 'ignore'",
-    "seed": "a whole number from 0 to 2**63 - 1",
+    "seed": "an integer from 0 to 2**63 - 1",
     "strategy": ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
-    "num_nodes": "a whole number from 1 on",
+    "num_nodes": "an integer of at least 1",
     "name": "letters, digits and . _ + = - (no dot first), parts separated by /",
     "accelerator": "auto, cpu, gpu, or a device type that torch.accelerator knows",
     "devices": 'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"',
@@ -244,7 +244,7 @@ def report(who: str, problems: list[str]) -> PacelineError:
     """One error of at most 12 lines for any number of problems."""
     shown = [f"  {line}" for line in problems[:_SHOWN]]
     shown += [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-    head = "an argument is not right" if len(problems) == 1 else f"{len(problems)} are not right"
+    head = "1 invalid argument" if len(problems) == 1 else f"{len(problems)} invalid arguments"
     return PacelineError("\n".join([f"{who}: {head}", *shown]))
 
 
@@ -271,7 +271,7 @@ def _unknown(name: str) -> str:
     if ours is None:
         meant = nearest(name, TrainerArguments.model_fields)
         return "no such argument" + (f"; did you mean {meant}?" if meant else "")
-    return f"it is called {ours} here"
+    return f"unknown argument; use {ours}"
 
 
 def _violation(name: str, value: Any) -> str:

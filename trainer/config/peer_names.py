@@ -57,7 +57,7 @@ def refuse_unknown(method: str, unknown: dict[str, Any]) -> None:
         raise PacelineError(
             f"{method} has no argument {name!r}",
             meant=None if ours else nearest(name, known),
-            fix=f"it is called {ours} here" if ours else None,
+            fix=f"use {ours}" if ours else None,
         )
 
 
@@ -65,6 +65,6 @@ def attribute_hint(name: str, owner: type) -> str:
     """The end of a message about an attribute that does not exist: the name that was meant, if any."""
     ours = _ATTRIBUTE_PEERS.get(name)
     if ours:
-        return f"; it is called {ours} here"
+        return f"; use {ours}"
     near = None if name.startswith("_") else nearest(name, [n for n in dir(owner) if n[0] != "_"])
     return f"; did you mean {near}?" if near else ""

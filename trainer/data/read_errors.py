@@ -73,7 +73,7 @@ class DataErrors:
         notes = "; ".join(getattr(error, "__notes__", []))
         first = (str(error).splitlines() or [""])[0]
         self._say(
-            f"a read of data failed and is done again ({tries + 1} of at most {self.retries} times): "
+            f"data loading failed, retry {tries + 1}/{self.retries}: "
             f"{type(error).__name__}: {first}; {notes}"
         )
         return True
@@ -93,11 +93,11 @@ class DataErrors:
             raise PacelineError(
                 "no sample of a batch can be read"
                 if batch is None
-                else f"{self.left_out} samples could not be read, and {self._most} may be left out",
+                else f"{self.left_out} samples could not be read, and at most {self._most} may be skipped",
                 got=told,
-                fix='mend them, or allow more: on_data_error="skip:100"',
+                fix='repair them, or allow more: on_data_error="skip:100"',
             )
-        self._say(f"left out, {self.left_out} of at most {self._most}: {told}")
+        self._say(f"skipped samples, {self.left_out} of at most {self._most}: {told}")
         return batch, len(left_out)
 
     def state_dict(self) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class PlacedStream(StandIn, IterableDataset[Any]):
                 return
             if position > start:
                 raise PacelineError(
-                    f"{type(self.inner).__name__} asks which worker reads it behind its first sample only",
+                    f"{type(self.inner).__name__} calls get_worker_info() only after its first sample",
                     fix="call get_worker_info() at the beginning of __iter__",
                 )
             part.append(worker)

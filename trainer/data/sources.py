@@ -53,7 +53,7 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
         )
     if settings.accumulate > 1 and not automatic:
         raise PacelineError(
-            "accumulate is not possible with manual optimization: the module steps by itself",
+            "accumulate is not possible with manual optimization: the module steps the optimizer",
             got=f"accumulate={settings.accumulate}",
             fix="call optimizer.step() in training_step every so many batches",
         )
@@ -64,9 +64,9 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
         feed = make_feed(data, replace(settings, global_batch=saved_global_batch))
     if feed.micro_batches > 1 and not automatic:
         raise PacelineError(
-            "with manual optimization a step is one batch: the module steps by itself",
+            "with manual optimization a step is one batch: the module steps the optimizer",
             got=f"{feed.micro_batches} micro-batches in a step",
-            fix="give the loader the whole global batch as its batch_size",
+            fix="set the loader's batch_size to the global batch size",
         )
     return feed
 

@@ -196,7 +196,7 @@ class StreamFeed(Feed):
         try:
             yield from reader
         except Exception as error:
-            name_sample(error, reader.ended, lambda worker: "in the midst of its part of the stream")
+            name_sample(error, reader.ended, lambda worker: "while reading its part of the stream")
             raise
         finally:
             reader.close(for_good=False)
@@ -216,7 +216,7 @@ class StreamFeed(Feed):
             return shared
         if None in found:
             raise PacelineError(
-                "each rank reads a part of the data of its own, and there is none for some",
+                "each rank reads its own part of the data, and some ranks have none",
                 got=f"no batch on rank {found.index(None)}",
                 fix="make at least as many shards as ranks, or let all ranks read all of it: each takes "
                 "its own batches of it",
@@ -224,14 +224,14 @@ class StreamFeed(Feed):
         even = self.micro_batches * self.settings.world
         if self._sizes and self._sizes != [self._sizes[0]] * even:
             raise PacelineError(
-                "global_batch_size cannot be met: each rank reads a part of the data of its own, "
+                "global_batch_size cannot be met: each rank reads its own part of the data, "
                 "and the parts would not be even",
                 got=f"global_batch_size={sum(self._sizes)} on {self.settings.world} ranks",
                 fix="a multiple of the ranks times the loader's batch_size",
             )
         self._say_once(
-            "each rank reads a part of the data of its own: their first batches differ (if they should "
-            "not, seed what the data draws)"
+            "each rank reads its own part of the data: the first batches differ (if they should not, seed "
+            "the random draws of the data)"
         )
         return OwnSteps(cursor, self.settings, self._moved, self.micro_batches)
 
@@ -255,9 +255,7 @@ class StreamFeed(Feed):
         while done < position and (moved := steps.skip()):
             done += moved
         if not self._ready:
-            self.settings.say(
-                f"the data keeps no position of its own: read {cursor.handed_out} batches forward"
-            )
+            self.settings.say(f"dataset is not stateful; skipped {cursor.handed_out} batches to resume")
 
     def _keeper(self) -> Any:
         """Who keeps a position that can be saved: the loader, or its dataset read in this process."""
@@ -286,8 +284,8 @@ class StreamFeed(Feed):
     def _tell_read_by_each(self) -> None:
         if self._placed is not None and self._placed.read_by_each:
             self._say_once(
-                f"{type(self._placed.inner).__name__} does not ask get_worker_info() for its part: each of "
-                f"{self._source.num_workers} workers reads all of it, and keeps the samples of its batches"
+                f"{type(self._placed.inner).__name__} is not sharded by worker: each of "
+                f"{self._source.num_workers} workers reads the full stream and keeps its own batches"
             )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

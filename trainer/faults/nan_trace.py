@@ -85,7 +85,7 @@ def find_origin(step: FailedStep) -> Origin:
                 watch.found = (description, *watch.found[1:])
         found = strategy.gather(watch.found)
     except Exception as error:  # the others see their connection closed
-        return Origin(f"when the step was run again: {type(error).__name__}: {error}"[:200])
+        return Origin(f"repeating the step failed: {type(error).__name__}: {error}"[:200])
     shown = {rank: one for rank, one in enumerate(found) if one is not None}
     own = [one for one in shown.values() if _AVERAGED not in one[0]]
     for description, its_samples, rank in own:

@@ -243,8 +243,8 @@ class Guard:
 
 
 _FIX = (
-    "look at those samples, lower the learning rate or set clip_grad_norm; "
-    'nonfinite="skip" skips such steps, 10 at most'
+    "inspect those samples, lower the learning rate or set clip_grad_norm; "
+    'nonfinite="skip" skips such steps, at most 10'
 )
 
 

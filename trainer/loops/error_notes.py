@@ -51,10 +51,10 @@ def explain(error: BaseException, context: StageContext) -> None:
         _explain_step(error, step, frames)
     if step is not None or not isinstance(error, PacelineError):
         report = _crash_report(error, context)
-        note = _FULL if report is None else f"every frame, stacks and settings: {report}"
+        note = _FULL if report is None else f"full traceback, stacks and settings: {report}"
         if report is not None and step is not None:
             command = replay_command(report.parent, context.state.global_step + 1)
-            note += f"; see it again: {command}"
+            note += f"; to reproduce: {command}"
         error.add_note(note)
 
 

@@ -123,8 +123,8 @@ class EvaluationLoop:
                 hook(trainer, output, batch, batch_idx)
         if batch_idx < 0 and not stop.interrupted:
             raise PacelineError(
-                f"the data to {self.stage} with gave no batch",
+                f"the data to {self.stage} with has no batch",
                 got=str(feed.fingerprint()),
-                fix="see that it is not empty; a generator is used up after one pass: give a list or a "
+                fix="see that it is not empty; a generator is exhausted after one pass: give a list or a "
                 "DataLoader",
             )

@@ -76,7 +76,7 @@ def prepare(
     seed_everything(settings.seed)
     faultpoint("start.data")
     if restarts():
-        context.directory.log_line(f"started again, {restarts()} of at most {settings.max_restarts} times")
+        context.directory.log_line(f"restart {restarts()} of at most {settings.max_restarts} times")
     source = _Source(context, resume, allow)
     feed, validation = _open_data(context, data, source.global_batch)
     check_ranks(context, feed)

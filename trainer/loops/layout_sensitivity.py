@@ -47,7 +47,7 @@ def not_as_in_one_batch(module: nn.Module, ranks: int, micro_batches: int, synce
         return []
     found = []
     if any(map(draws, module.modules())):
-        found.append("dropout draws anew for each rank and micro-batch")
+        found.append("dropout draws separately for each rank and micro-batch")
     over_ranks = ranks > 1 and not synced
     if (over_ranks or micro_batches > 1) and any(map(mixes, module.modules())):
         cure = " (sync_batchnorm=True takes all ranks')" if over_ranks else ""

@@ -65,7 +65,7 @@ def check_stage(name: str, module: Any, current: str) -> None:
     if current:
         raise PacelineError(
             f"{name} was called inside {current}, and a trainer runs one thing at a time",
-            fix="call it afterwards, or with a Trainer of its own",
+            fix="call it afterwards, or with another Trainer",
         )
 
 

@@ -90,7 +90,7 @@ class PredictionWriter:
     def _begin(self) -> None:
         if self._folder.exists():
             raise PacelineError(
-                "predictions are never written over",
+                "predictions are never overwritten",
                 where=str(self._folder),
                 fix="give another out=, or delete this one",
             )

@@ -97,4 +97,4 @@ def _steps(context: StageContext, feed: Feed) -> str:
     if settings.max_time is not None:
         named.append(f"{settings.max_time}")
     because = "no limit was given: one epoch" if limits.unlimited else "until " + " or ".join(named)
-    return f"{an_epoch} steps an epoch, {total} in all ({because})"
+    return f"{an_epoch} steps per epoch, {total} in total ({because})"

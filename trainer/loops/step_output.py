@@ -79,7 +79,7 @@ def log_evaluation_output(output: Any, store: MetricStore) -> None:
 def _bad_loss(loss: Any, where: str) -> PacelineError:
     if not isinstance(loss, Tensor):
         return PacelineError(
-            "training_step returned a loss that is no tensor",
+            "training_step returned a loss that is not a tensor",
             where=where,
             got=f"{loss!r} ({type(loss).__name__})"[:120],
             allowed=_RETURN,
@@ -87,17 +87,17 @@ def _bad_loss(loss: Any, where: str) -> PacelineError:
         )
     if loss.numel() != 1:
         return PacelineError(
-            "training_step returned a loss of more than one number",
+            "training_step returned a loss that is not a scalar",
             where=where,
             got=describe(loss),
             allowed="a tensor of one element",
             fix="take its mean: loss.mean(), or reduction='mean' in the loss function",
         )
     return PacelineError(
-        "training_step returned a loss that no gradient can flow from",
+        "training_step returned a loss without a gradient",
         where=where,
         got="a detached tensor (requires_grad is False)",
-        fix="leave out .detach(), .item() and torch.no_grad() between the model and the loss",
+        fix="remove .detach(), .item() and torch.no_grad() between the model and the loss",
     )
 
 

@@ -84,7 +84,7 @@ class TrainLoop:
         stop.agree()  # a signal may have come after the last agreement
         if self.manual is not None and not self.manual.has_stepped:
             self.context.directory.log_line(
-                "no weight has changed: under manual optimization training_step calls optimizer.step()"
+                "no weight was updated: with manual optimization training_step must call optimizer.step()"
             )
         # A window cut by the end is logged too. One cut by a stop continues when the run is resumed.
         rest = store.peek_window()
@@ -389,10 +389,10 @@ class TrainLoop:
 
 
 def _no_batch(feed: Feed, epoch: int) -> PacelineError:
-    again = "a generator is used up after one epoch: pass a DataLoader or a list"
+    again = "a generator is exhausted after one epoch: pass a DataLoader or a list"
     empty = "see that the dataset is not empty, and drop_last does not drop all of it"
     return PacelineError(
-        "the training data gave no batch" + (" a second time" if epoch else ""),
+        "the training data has no batch" + (" a second time" if epoch else ""),
         got=str(feed.fingerprint()),
         fix=again if epoch else empty,
     )

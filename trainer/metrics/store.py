@@ -142,7 +142,7 @@ class MetricStore:
     def _keep_object(self, name: str, value: Any, prog_bar: bool) -> None:
         if isinstance(value, Mapping) and not hasattr(value, "compute"):
             raise PacelineError(
-                f"log({name!r}): a mapping is not one number",
+                f"log({name!r}): a mapping is not a scalar",
                 got=f"a mapping with keys {list(value)[:6]}",
                 fix="self.log_dict(mapping)",
             )
@@ -329,12 +329,12 @@ def _not_a_number(name: str, value: Any) -> PacelineError:
     if isinstance(value, Tensor) or hasattr(value, "shape"):
         got = f"a tensor of shape {tuple(value.shape)}"
         return PacelineError(
-            f"log({name!r}): only single numbers can be logged",
+            f"log({name!r}): only scalars can be logged",
             got=got,
             fix=f"self.log({name!r}, value.mean()), or one name per element",
         )
     return PacelineError(
-        f"log({name!r}): only single numbers can be logged",
+        f"log({name!r}): only scalars can be logged",
         got=f"{value!r} ({type(value).__name__})"[:200],
-        allowed="a number, a tensor of one element, a torchmetrics object",
+        allowed="a scalar, a tensor of one element, a torchmetrics object",
     )

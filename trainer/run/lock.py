@@ -89,14 +89,14 @@ def _not_writable(folder: Path, error: OSError) -> PacelineError:
         "the run folder cannot be written",
         where=str(folder),
         got=str(error),
-        fix="go on as the user whose run it is, or give resume= a checkpoint's path and another run_dir",
+        fix="run as the user who owns the run, or give resume= a checkpoint's path and another run_dir",
     )
 
 
 def _held(folder: Path, owner: str) -> PacelineError:
     return PacelineError(
-        "another run is under way in this folder",
+        "another run is active in this folder",
         where=str(folder),
         got=owner,
-        fix="wait for it or end it; without resume=... a run gets a folder of its own",
+        fix="wait for it or end it; without resume=... a run gets a new folder",
     )

@@ -143,5 +143,5 @@ def test_a_state_that_is_not_whole_is_not_saved(tmp_path):
 def test_an_existing_folder_is_never_written_over(tmp_path):
     manager, _ = make(tmp_path)
     (tmp_path / "mine").mkdir()
-    with pytest.raises(PacelineError, match="never written over"):
+    with pytest.raises(PacelineError, match="never overwritten"):
         manager.save_to(tmp_path / "mine")

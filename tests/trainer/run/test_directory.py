@@ -51,7 +51,7 @@ def test_the_next_run_of_the_name_gets_the_next_number(opened):
 
 def test_a_folder_is_held_until_it_is_released(opened):
     other = directory()
-    with pytest.raises(PacelineError, match="another run is under way"):
+    with pytest.raises(PacelineError, match="another run is active"):
         other.lock(opened.path)
     opened.release()
     other.lock(opened.path)
