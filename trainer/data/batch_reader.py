@@ -156,7 +156,7 @@ class LoaderReader(BatchReader):
         """What a worker was reading."""
         dataset = self._copied.loader.dataset
         if self._order.units or not isinstance(dataset, SeededDataset):
-            return "in the midst of its work"
+            return "somewhere in its work"
         return (
             f"while reading dataset index {self._order.items[dataset.position_of(worker)]}, or one near it"
         )

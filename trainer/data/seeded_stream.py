@@ -130,8 +130,8 @@ def watch_worker(info: Any) -> WatchedInfo:
     """
     watched = WatchedInfo(info)
     torch_worker._worker_info = watched  # type: ignore[assignment]
-    found: Any = get_worker_info()
-    if found is not watched:
+    shown: object = get_worker_info()
+    if shown is not watched:
         raise PacelineError(
             f"torch {torch.__version__} does not show whether a dataset calls get_worker_info()",
             fix="num_workers=1 for an IterableDataset, or the version of torch in constraints.txt",

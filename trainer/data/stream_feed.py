@@ -196,7 +196,7 @@ class StreamFeed(Feed):
         try:
             yield from reader
         except Exception as error:
-            name_sample(error, reader.ended, lambda worker: "in the midst of its part of the stream")
+            name_sample(error, reader.ended, lambda worker: "somewhere in its part of the stream")
             raise
         finally:
             reader.close(for_good=False)
