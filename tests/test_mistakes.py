@@ -465,7 +465,10 @@ def test_wrong_batch_in_validation_is_told_before_training():
         ({"max_epoch": 3}, "max_epoch: no such argument; did you mean max_epochs?"),
         ({"max_epochs": "three"}, "max_epochs: got 'three'; allowed: an integer of at least 1"),
         ({"accumulate_grad_batches": 2}, "accumulate_grad_batches: unknown argument; use accumulate"),
-        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps: unknown argument; use accumulate"),
+        (
+            {"gradient_accumulation_steps": 2},
+            "gradient_accumulation_steps: unknown argument; use accumulate",
+        ),
         ({"gradient_clip_val": 1.0}, "gradient_clip_val: unknown argument; use clip_grad_norm"),
         ({"num_train_epochs": 1}, "num_train_epochs: unknown argument; use max_epochs"),
         ({"mixed_precision": "bf16"}, "mixed_precision: unknown argument; use precision"),

@@ -72,7 +72,7 @@ def open_reader(source: Any, signals: Signals, workers: WorkerProcesses | None =
 
 
 class DirectReader(Reader):
-    """Reads in the thread that asks; a signal may raise ``StopWaiting`` in the midst of it."""
+    """Reads in the thread that asks; a signal may raise ``StopWaiting`` while it reads."""
 
     def __init__(self, source: Any, signals: Signals, workers: WorkerProcesses | None) -> None:
         self._source, self._signals, self._workers = source, signals, workers
