@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import ranks
 
 
 def pytest_addoption(parser):
@@ -26,6 +27,10 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.skip(reason="long; --soak runs it"))
+
+
+def pytest_sessionfinish():
+    ranks.close_server()
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,8 @@
 """Runs that signals come into: many fits in one process, or one in a process that is left alone with it.
 
-python signals_job.py FOLDER
+python signals_job.py CASE SETTINGS   (CASE: one of CASES; SETTINGS: JSON, its arguments)
 
-Reads orders, a line of JSON each, and answers each with one. ``{"do": CASE, "in": FOLDER, "with": {},
-"env": {}}`` forks a process that does one of the functions of CASES and ends as a script ends; the answer
-is its id. ``{"wait": ID, "for": SECONDS}`` is answered with how it ended: an exit code, a signal's number
-below 0, None where it had to be killed.
+A case does its work in the folder it is started in.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from crash_job import digest, files, warm_up
+from crash_job import digest, files
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -479,45 +476,6 @@ def attempt(folder: Path, strategy: str | None, faults: list[list[Any]]) -> None
 CASES = {function.__name__: function for function in (series, train, evaluate, fail, attempt)}
 
 
-def serve(answers: Any) -> Any:
-    """Answer orders; in a process that was forked, what it is to do."""
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "wait" in order:
-            print(json.dumps(end_of(order["wait"], order["for"])), file=answers, flush=True)
-            continue
-        process = os.fork()
-        if process == 0:
-            return order
-        print(process, file=answers, flush=True)
-    return None
-
-
-def end_of(process: int, seconds: float) -> int | None:
-    deadline = time.monotonic() + seconds
-    while True:
-        found, status = os.waitpid(process, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.killpg(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-            return None
-        time.sleep(0.005)
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a trainer says is no answer
-    warm_up(Path(sys.argv[1]) / "warm", 2)
-    order = serve(answers)
-    if order is not None:
-        os.setsid()
-        folder = Path(order["in"])
-        folder.mkdir(parents=True, exist_ok=True)
-        output = os.open(folder / f"output-{os.getpid()}", os.O_WRONLY | os.O_CREAT)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.environ.update(order.get("env", {}))
-        CASES[order["do"]](folder, **order.get("with", {}))
+    CASES[sys.argv[1]](Path.cwd(), **json.loads(sys.argv[2]))

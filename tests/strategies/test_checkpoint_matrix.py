@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from safetensors import safe_open
 
 from paceline.trainer.checkpoint import format as checkpoint_files
 from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("matrix_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS, SOAK_SECONDS = 240, 1500
 AT, LAST = 7, 10  # two steps before the end of an epoch, one behind it
 ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
@@ -107,10 +104,7 @@ def cases_on_two() -> list[dict]:
 
 
 def run_job(folder: Path, devices: int, todo: list[dict], seconds: int = SECONDS) -> None:
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), json.dumps(todo)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    run_ranks(JOB, devices, devices, folder, json.dumps(todo), folder=folder, seconds=seconds)
 
 
 @pytest.fixture(scope="session")

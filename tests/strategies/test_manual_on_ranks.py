@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 
 from paceline import Run
 from paceline.strategies import Single
@@ -18,7 +16,6 @@ from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("manual_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 240
 ON_TWO = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
 GAN_64 = {"kind": "gan", "precision": "64"}
@@ -81,15 +78,8 @@ def trained(tmp_path_factory):
     def on(devices: int) -> Path:
         if devices not in folders:
             folders[devices] = tmp_path_factory.mktemp(f"manual-{devices}")
-            command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folders[devices])]
-            done = subprocess.run(
-                [*command, json.dumps(JOBS[devices])],
-                capture_output=True,
-                text=True,
-                timeout=SECONDS,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )
-            assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+            folder, todo = folders[devices], json.dumps(JOBS[devices])
+            run_ranks(JOB, devices, devices, folder, todo, folder=folder, seconds=SECONDS)
         return folders[devices]
 
     return on

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 
 from paceline import Run
 from paceline.strategies import Single
@@ -18,7 +17,6 @@ from paceline.trainer.checkpoint.weights import stored_shapes
 
 VALIDATION = 37
 JOB = Path(__file__).with_name("parity_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
 LAYOUTS = [("ddp", 2), ("fsdp", 2), ("hsdp", 4), *((z, 2) for z in ZERO), ("LateAverage", 2)]
 PLAIN = ["ddp", "fsdp", "hsdp", "LateAverage"]
@@ -66,9 +64,7 @@ def cases(layout: str) -> dict[str, dict]:
 
 
 def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), json.dumps(todo)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    run_ranks(JOB, devices, devices, folder, json.dumps(todo), folder=folder, seconds=SECONDS)
 
 
 @pytest.fixture(scope="session")

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.jobs import load_job
+from helpers.ranks import Outcome, run_ranks
 
 from paceline.strategies import Single
 
 JOB = Path(__file__).with_name("options_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 180
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location(JOB.stem, JOB)
-    module = sys.modules[JOB.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
 # Within how much of one device a case ends; the others differ on purpose or are refused.
 ROUNDED = {"fsdp-bf16-parameters": 0.02, **{f"zero-{s}-bf16-true": 0.02 for s in range(4)}}
 APART = ["ddp-batchnorm-apart", "ddp-batchnorm-own", "fsdp-batchnorm-apart"]
@@ -43,28 +32,24 @@ LATE = [name for name in TRAINED if "-late" in name]
 def seen(tmp_path_factory):
     """What a rank saw of a case. Each kind of cases runs once, on two ranks, in a job of its own."""
     folders: dict[str, Path] = {}
+    outcomes: dict[str, Outcome] = {}
 
     def of(name: str, rank: int = 0) -> dict:
         kind = "deepspeed" if name in job.ON_DEEPSPEED else "torch"
         if kind not in folders:
             folders[kind] = tmp_path_factory.mktemp(kind)
             names = list(job.ON_DEEPSPEED if kind == "deepspeed" else job.ON_TORCH)
-            run_job(folders[kind], 2, names)
+            outcomes[kind] = run_job(folders[kind], 2, names)
         written = folders[kind] / f"{name}.{rank}.pt"
-        assert written.exists(), f"{name} did not end: {(folders[kind] / 'output').read_text()[-3000:]}"
+        assert written.exists(), f"{name} did not end: {outcomes[kind].output}"
         return torch.load(written, weights_only=False)
 
     return of
 
 
-def run_job(folder: Path, devices: int, names: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """Run cases; None where they ran out of time. What was printed is in ``folder/output``."""
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), *names]
-    with (folder / "output").open("w") as output:
-        try:
-            return subprocess.run(command, stdout=output, stderr=output, timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            return None
+def run_job(folder: Path, devices: int, names: list[str]) -> Outcome:
+    """Run cases, which may end with an error or not at all."""
+    return run_ranks(JOB, devices, devices, folder, *names, folder=folder, seconds=SECONDS, check=False)
 
 
 @pytest.fixture(scope="session")
@@ -169,11 +154,10 @@ def test_ddp_names_what_only_an_earlier_micro_batch_used(seen):
 
 def test_ddp_ends_the_job_with_the_name_when_one_rank_leaves_a_parameter_out(tmp_path):
     ended = run_job(tmp_path, 2, ["ddp-later-one-rank"])
-    output = (tmp_path / "output").read_text()
-    assert ended is not None, "it hangs"
-    assert ended.returncode not in (0, None)
-    assert "2 parameters get no gradient in this step" in output
-    assert "extra.weight, extra.bias" in output
+    assert not ended.timed_out, "it hangs"
+    assert set(ended.codes) != {0}
+    assert "2 parameters get no gradient in this step" in ended.stdout + ended.stderr
+    assert "extra.weight, extra.bias" in ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 
 from paceline import Run
 from paceline.strategies import Single
@@ -18,7 +16,6 @@ from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("token_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 150
 CLIP, GLOBAL = 0.02, 32
 # A last step of 13 sequences, in four pieces on two ranks; and of one alone, which one of the ranks lacks.
@@ -37,13 +34,7 @@ PAIRS = [(s, k) for k in KINDS for s in (EXACT if k.startswith("64") else SINGLE
 
 
 def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), json.dumps(todo)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    # A launcher that is killed takes its ranks with it.
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    run_ranks(JOB, devices, devices, folder, json.dumps(todo), folder=folder, seconds=SECONDS)
 
 
 @pytest.fixture(scope="session")

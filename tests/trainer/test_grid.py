@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from torchmetrics.classification import MulticlassAccuracy
 
 from paceline import Run
 
 JOB = Path(__file__).with_name("grid_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 120
 SAMPLES, GLOBAL, TAIL, EPOCHS = 1000, 48, 40, 3
 TINY = [1, 2]  # fewer samples than three ranks, or two
@@ -67,25 +64,17 @@ def cases(world: int) -> dict[str, dict]:
 
 
 class Job:
-    """What the job of so many ranks wrote, and its exit code; None where it hung."""
+    """What the job of so many ranks wrote, and how it ended."""
 
     def __init__(self, folder: Path, world: int):
         self.folder, self.world = folder, world
         todo = cases(world) if world < 4 else {}
-        command = [sys.executable, ON_RANKS, str(JOB), str(world), str(folder), json.dumps(todo)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        try:
-            # A launcher that is killed takes its ranks with it.
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False
-            )
-            self.code, self.errors = done.returncode, done.stderr[-4000:] + done.stdout[-2000:]
-        except subprocess.TimeoutExpired as error:
-            self.code, self.errors = None, str(error.stderr)[-4000:]
+        options = {"folder": folder, "seconds": SECONDS, "check": False}
+        self.outcome = run_ranks(JOB, world, world, folder, json.dumps(todo), **options)
 
     def notes(self, name: str) -> list[dict]:
         """What each rank noted."""
-        assert self.code == 0, self.errors
+        assert self.outcome.codes == [0] * self.world, self.outcome.output
         return [json.loads((self.folder / f"{name}-{rank}.json").read_text()) for rank in range(self.world)]
 
     def steps(self, name: str) -> list[list[list[int]]]:

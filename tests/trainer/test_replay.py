@@ -6,15 +6,16 @@ import hashlib
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.environment import clean_environment
+from helpers.jobs import load_job
+from helpers.ranks import run_ranks
 from torch.utils.data import DataLoader
 
 from paceline import PacelineError, Trainer, TrainModule, seed_everything
@@ -23,17 +24,14 @@ from paceline.trainer.data.generator_memory import seed_for_sample
 from paceline.trainer.rng import derive
 
 JOB = Path(__file__).with_name("replay_job.py")
-job = SimpleNamespace(**runpy.run_path(str(JOB)))
-free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
+job = load_job(JOB)
 SECONDS = 120
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "PACELINE_")
 LINE = re.compile(r"paceline replay \S+ --step \d+")
 
 
-def environment(**more):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-    path = f"{Path(sys.executable).parent}:{kept.get('PATH', '')}"
-    return kept | {"OMP_NUM_THREADS": "1", "PATH": path} | more
+def environment():
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    return clean_environment(PATH=path)
 
 
 def command(words, folder, typed=""):
@@ -338,20 +336,7 @@ def pairs(tmp_path_factory):
     """By name of the case: what each of two ranks noted."""
     folder = tmp_path_factory.mktemp("pairs")
     (folder / "cases").write_text(json.dumps(PAIRS))
-    about = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    about |= {"MASTER_PORT": str(free_port())}
-    ranks = []
-    for rank in "01":
-        with (folder / f"output-{rank}").open("w") as output:
-            words = [sys.executable, str(JOB), "cases", str(folder), str(folder / "cases")]
-            env = environment(RANK=rank, LOCAL_RANK=rank, **about)
-            ranks.append(subprocess.Popen(words, stdout=output, stderr=output, env=env, cwd=folder))
-    try:
-        codes = [process.wait(SECONDS) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert codes == [0, 0], "\n".join((folder / f"output-{rank}").read_text()[-4000:] for rank in "01")
+    run_ranks(JOB, 2, "cases", folder, folder / "cases", folder=folder, seconds=SECONDS)
     found = [json.loads((folder / f"found-{rank}").read_text()) for rank in "01"]
     return {name: [one[name] for one in found] for name in PAIRS}
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 
 from paceline import Run
@@ -18,7 +16,6 @@ from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 240
 TIMED = {"time", "perf/samples_per_second"}
 STRATEGIES = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in (1, 2, 3))]
@@ -54,10 +51,7 @@ def folder(tmp_path_factory) -> Path:
     """Where two ranks trained, one device went on and trained, and two new ranks went on."""
     place = tmp_path_factory.mktemp("resume")
     for devices, cases in ((2, FIRST), (1, ALONE), (2, SECOND)):
-        command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(place), json.dumps(cases)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
-        assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+        run_ranks(JOB, devices, devices, place, json.dumps(cases), folder=place, seconds=SECONDS)
     return place
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from safetensors import safe_open
 
 from paceline import Run
@@ -18,7 +16,6 @@ from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 180
 # Behind step 1, where the layout is found, step 2, where torch would make its own, and within an epoch.
 CASES = [
@@ -46,14 +43,7 @@ def folder(tmp_path_factory) -> Path:
         for case in cases
     ]
     for part in (cases, on):
-        done = subprocess.run(
-            [sys.executable, ON_RANKS, str(JOB), "3", str(place), json.dumps(part)],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+        run_ranks(JOB, 3, 3, place, json.dumps(part), folder=place, seconds=SECONDS)
     return place
 
 
