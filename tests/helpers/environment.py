@@ -28,11 +28,19 @@ LAUNCHER_VARIABLES = (
 MODULE_MARK = "TEST_MODULE_MARK"
 
 
-def clean_environment(**variables: object) -> dict[str, str]:
-    """This process's environment without any launcher's variables, on one thread, and ``variables``."""
+def clean_environment(threads: int | None = 1, **variables: object) -> dict[str, str]:
+    """This process's environment without any launcher's variables, and ``variables``.
+
+    Args:
+        threads: For OpenMP; None leaves that number to each process.
+    """
     kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_VARIABLES)}
     paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    kept |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    if threads is None:
+        kept.pop("OMP_NUM_THREADS", None)
+    else:
+        kept["OMP_NUM_THREADS"] = str(threads)
     return kept | {name: str(value) for name, value in variables.items()}
 
 

@@ -44,6 +44,7 @@ IMPORTS = (
     "torchmetrics.classification",
 )
 DEEPSPEED_IMPORTS = ("deepspeed", "torch._inductor.compile_fx")
+HARNESS = (__file__, runpy.run_path.__code__.co_filename)
 _SECONDS_AFTER_A_FAILURE = 20  # for the other ranks, which may name it
 _SECONDS_TO_GO = 5  # for what the ranks have started
 
@@ -230,11 +231,13 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
         sys.modules["numpy"].random.seed()
         script = order["script"]
         sys.argv[:] = [script, *order["arguments"]]
-        sys.path.insert(0, os.path.dirname(script))
-        if "function" in order:
+        if order["is_module"]:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        elif order["function"] is not None:
             module, _, name = order["function"].partition(":")
             getattr(importlib.import_module(module), name)(*order["arguments"])
         else:
+            sys.path.insert(0, os.path.dirname(script))
             runpy.run_path(script, run_name="__main__")
         code = 0
     except SystemExit as error:
@@ -243,7 +246,10 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
             print(error.code, file=sys.stderr)
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
-        sys.excepthook(type(error), error, error.__traceback__)
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in HARNESS:
+            trace = trace.tb_next  # a script's own traceback begins in the script
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

@@ -69,6 +69,7 @@ class Job:
     """A job under way; its processes are killed at its deadline, and when this object is closed.
 
     Args:
+        script: A file, or the name of a module to run as ``python -m`` does.
         ranks: How many; 1 is a process that no launcher has given a place.
         folder: What the ranks are started in.
         seconds: The deadline for all of them.
@@ -80,7 +81,7 @@ class Job:
 
     def __init__(
         self,
-        script: Path,
+        script: Path | str,
         ranks: int,
         *arguments: Any,
         folder: Path,
@@ -92,17 +93,21 @@ class Job:
     ) -> None:
         number = next(_numbers)
         self.folder, self.ranks = folder, ranks
-        self._streams = [folder / f"{name}-{number}" for name in ("stdout", "stderr")]
         self._codes: list[int | None] = [None] * ranks
         self._ended_at = [0.0] * ranks
         self._ended: dict[str, Any] | None = None
         if deepspeed is None:
-            deepspeed = "deepspeed" in (script.read_text() + repr(arguments)).lower()
+            source = script.read_text() if isinstance(script, Path) else ""
+            deepspeed = "deepspeed" in (source + repr(arguments)).lower()
         if function is None:
             arguments = tuple(map(str, arguments))
         each = environment if isinstance(environment, list) else [environment or {}] * ranks
+        self._connection, outputs = _connected(deepspeed)
+        self._streams = [outputs / f"{name}-{number}" for name in ("stdout", "stderr")]
         order = {
             "script": str(script),
+            "is_module": isinstance(script, str),
+            "function": function,
             "arguments": arguments,
             "ranks": 0 if ranks == 1 else ranks,
             "folder": str(folder),
@@ -113,9 +118,6 @@ class Job:
             "seconds": seconds,
             "after_a_failure": after_a_failure,
         }
-        if function is not None:
-            order["function"] = function
-        self._connection = _connected(deepspeed)
         self._connection.sendall(json.dumps(order).encode() + b"\n")
         self._patience = seconds + 60
         self._answers = self._connection.makefile()
@@ -174,7 +176,7 @@ class Job:
 
 
 def run_ranks(
-    script: Path, ranks: int, *arguments: Any, folder: Path, check: bool = True, **options: Any
+    script: Path | str, ranks: int, *arguments: Any, folder: Path, check: bool = True, **options: Any
 ) -> Outcome:
     """Run a job to its end; see ``Job`` for the arguments.
 
@@ -254,8 +256,8 @@ def _do_cases(script: str, function: str, cases: dict[str, Any]) -> None:
 
 class _Server:
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="ranks-")
-        self._addresses = {False: f"{self._folder}/server"}
+        self.folder = tempfile.mkdtemp(prefix="ranks-")
+        self._addresses = {False: f"{self.folder}/server"}
         environment = clean_environment()
         environment.pop(MODULE_MARK, None)  # it outlives the module that starts it
         self._process = subprocess.Popen(
@@ -263,7 +265,7 @@ class _Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=environment,
-            cwd=self._folder,
+            cwd=self.folder,
         )
         deadline = time.monotonic() + _START
         while not os.path.exists(self._addresses[False]):
@@ -289,22 +291,28 @@ class _Server:
             time.sleep(0.01)
         raise ConnectionRefusedError(address)
 
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(20)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 _servers: list[_Server] = []
 _lock = threading.Lock()
 
 
-def _connected(deepspeed: bool) -> socket.socket:
+def _connected(deepspeed: bool) -> tuple[socket.socket, Path]:
+    """A connection to the server for one job, and the folder for what its ranks print."""
     with _lock:
+        if _servers and not _servers[0].is_alive():
+            _servers.clear()
         if not _servers:
             _servers.append(_Server())
-        return _servers[0].connected(deepspeed)
+        return _servers[0].connected(deepspeed), Path(_servers[0].folder)
 
 
 def close_server() -> None:

@@ -18,7 +18,7 @@ SETTINGS = {"whole": {"backend": "aot_eager"}, "blocks": {"backend": "aot_eager"
 STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3")
 LONG = [
     ("fsdp", "whole"),
-    ("deepspeed_stage_1", "blocks"),
+    *(("deepspeed_stage_1", name) for name in SETTINGS),
     ("deepspeed_stage_2", "whole"),
     ("deepspeed_stage_3", "blocks"),
 ]

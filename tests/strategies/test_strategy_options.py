@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.jobs import load_job
+from helpers.pairwise import soaked
 from helpers.ranks import Outcome, run_ranks
 
 from paceline.strategies import Single
@@ -24,12 +25,16 @@ TRAINED = [
     for name in job.ON_TORCH | job.ON_DEEPSPEED
     if name not in [*REFUSED, *REFUSED_BY_DEEPSPEED, *APART]
 ]
+# Each stage of ZeRO with two of its options, and each option with a stage, but for these under --soak.
+LONG = ["zero-0-bf16-true", "zero-1-frozen", "zero-1-offload", "zero-2-frozen", "zero-2-bf16-true"]
+LONG += ["zero-3-bf16-true"]
+USUAL = [name for name in TRAINED if name not in LONG]
 WHOLE = [n for n in TRAINED if n.startswith(("ddp", "zero-0", "zero-1", "zero-2"))]
 LATE = [name for name in TRAINED if "-late" in name]
 
 
 @pytest.fixture(scope="session")
-def seen(tmp_path_factory):
+def seen(request, tmp_path_factory):
     """What a rank saw of a case. Each kind of cases runs once, on two ranks, in a job of its own."""
     folders: dict[str, Path] = {}
     outcomes: dict[str, Outcome] = {}
@@ -38,7 +43,9 @@ def seen(tmp_path_factory):
         kind = "deepspeed" if name in job.ON_DEEPSPEED else "torch"
         if kind not in folders:
             folders[kind] = tmp_path_factory.mktemp(kind)
-            names = list(job.ON_DEEPSPEED if kind == "deepspeed" else job.ON_TORCH)
+            every = job.ON_DEEPSPEED if kind == "deepspeed" else job.ON_TORCH
+            left_out = [] if request.config.getoption("--soak") else LONG
+            names = [name for name in every if name not in left_out]
             outcomes[kind] = run_job(folders[kind], 2, names)
         written = folders[kind] / f"{name}.{rank}.pt"
         assert written.exists(), f"{name} did not end: {outcomes[kind].output}"
@@ -79,7 +86,7 @@ def tolerance_of(name: str) -> float:
     return ROUNDED.get(name, 1e-6 if name in job.ON_DEEPSPEED else 1e-12)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", soaked(TRAINED, USUAL))
 def test_equals_one_device(seen, on_one_device, name):
     found, expected = seen(name), on_one_device(name)
     assert found["error"] is None
@@ -91,7 +98,7 @@ def test_equals_one_device(seen, on_one_device, name):
         assert_close(found["first"], expected["first"], 0)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", soaked(TRAINED, USUAL))
 def test_the_module_keeps_its_class_and_its_names(seen, on_one_device, name):
     found = seen(name)
     before = (on_one_device(name) if name in LATE else found)["before" if name not in LATE else "after"]
@@ -105,9 +112,7 @@ def test_the_module_keeps_its_class_and_its_names(seen, on_one_device, name):
         assert found["after"]["classes"] == before["classes"]
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in TRAINED if n.startswith(("ddp", "zero-0", "zero-1", "zero-2"))]
-)
+@pytest.mark.parametrize("name", soaked(WHOLE, USUAL))
 def test_behind_a_run_that_leaves_parameters_whole_the_module_is_plain(seen, name):
     """It can be copied, pickled, and used with autograd."""
     assert (seen(name, 0)["plain"], seen(name, 1)["plain"]) == ("yes", "yes")

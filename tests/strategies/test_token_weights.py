@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import covering, soaked
 from helpers.ranks import run_ranks
 
 from paceline import Run
@@ -31,6 +32,7 @@ ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
 EXACT = ["ddp", "fsdp", "hsdp", "hsdp-copies", "LateAverage", "AtTheUpdate"]
 SINGLE = ["ddp", "fsdp", "hsdp", *ZERO]
 PAIRS = [(s, k) for k in KINDS for s in (EXACT if k.startswith("64") else SINGLE)]
+USUAL = covering(PAIRS)
 
 
 def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
@@ -50,11 +52,12 @@ def one_device(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def two_ranks(tmp_path_factory):
+def two_ranks(request, tmp_path_factory):
     """Two ranks take them four at a time, in four micro-batches each."""
     folder = tmp_path_factory.mktemp("tokens-2")
     usual = {"micro": 4, "clip_grad_norm": CLIP}
-    run_job(folder, 2, {f"{s}-{k}": usual | KINDS[k] | {"strategy": s} for s, k in PAIRS})
+    pairs = PAIRS if request.config.getoption("--soak") else USUAL
+    run_job(folder, 2, {f"{s}-{k}": usual | KINDS[k] | {"strategy": s} for s, k in pairs})
     return folder
 
 
@@ -80,7 +83,7 @@ def same(one: Run, many: Run, tolerance: float) -> None:
             assert math.isclose(right[name], left[name], rel_tol=tolerance), (name, right[name], left[name])
 
 
-@pytest.mark.parametrize(("strategy", "kind"), PAIRS)
+@pytest.mark.parametrize(("strategy", "kind"), soaked(PAIRS, USUAL))
 def test_two_ranks_with_accumulation_are_one_device_with_none(one_device, two_ranks, strategy, kind):
     tolerance = 1e-12 if kind.startswith("64") else 1e-6
     same(Run(one_device / kind / "1"), Run(two_ranks / f"{strategy}-{kind}" / "1"), tolerance)

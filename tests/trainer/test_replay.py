@@ -38,7 +38,8 @@ def command(words, folder, typed=""):
     """Its exit code, and all it printed."""
     folder.mkdir(exist_ok=True, parents=True)
     if isinstance(words, list) and words[0] == "paceline":
-        words = [str(Path(sys.executable).with_name("paceline")), *words[1:]]
+        done = run_ranks("paceline", 1, *words[1:], folder=folder, seconds=SECONDS, check=False)
+        return done.codes[0], done.stdout + done.stderr
     done = subprocess.run(
         words, shell=isinstance(words, str), cwd=folder, env=environment(), input=typed, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS,
@@ -74,10 +75,10 @@ def plant(folder, devices):
     line = LINE.search(told)
     assert line is not None, told
     before = everything_in(folder)
-    lines = {"planted": (line[0], ""), "healthy": (f"{line[0].split(' --')[0]} --step 43", "")}
+    lines = {"planted": (line[0], ""), "healthy": ([*line[0].split()[:3], "--step", "43"], "")}
     if devices == 1:
         lines["pdb"] = (f"{line[0].split(' --')[0]} --step 41 --pdb", "p batch_idx\nw\nc\n")
-        lines["early"] = ("paceline replay runs/first/1 --step 2", "")
+        lines["early"] = (["paceline", "replay", "runs/first/1", "--step", "2"], "")
     found = {"run": (code, told), "line": line[0]}
     with ThreadPoolExecutor(2) as pool:
         started = {name: pool.submit(command, line, folder, typed) for name, (line, typed) in lines.items()}
