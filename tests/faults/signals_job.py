@@ -136,7 +136,8 @@ class Series:
         strategy: Its name; None for one device.
         places: The names of places for faults, all that there are.
         chosen: Those of them at which something is to happen; None for each that is passed.
-        often: Let it happen at a middle and at the last passing, not at a middle one alone.
+        often: The places where it is to happen at the last passing too, not at a middle one alone.
+        each_rank: Let it happen to each rank at each place, not to the ranks by turns.
         workers: Processes that read the data.
         at_each_step: Let ranks agree in every step, not twice a second, as though steps took long.
     """
@@ -148,12 +149,14 @@ class Series:
         strategy: str | None,
         places: list[str],
         chosen: list[str] | None = None,
-        often: bool = False,
+        often: list[str] | None = None,
+        each_rank: bool = True,
         workers: int = 0,
         at_each_step: bool = True,
     ) -> None:
         self.folder, self.name, self.strategy, self.places = folder, name, strategy, places
-        self.chosen, self.often, self.workers = chosen, often, workers
+        self.chosen, self.often, self.workers = chosen, often or [], workers
+        self.each_rank = each_rank
         self.loader_type = DataLoader
         self.rank, self.world = int(os.environ.get("RANK", 0)), 2 if strategy else 1
         agreement._SECONDS = 0.0 if at_each_step else 0.5
@@ -232,11 +235,13 @@ class Series:
         everywhere = [passed] * self.world
         if self.world > 1:
             dist.all_gather_object(everywhere, passed)
-        for place in passed if self.chosen is None else self.chosen:
-            for rank, times in enumerate(everywhere):
+        for number, place in enumerate(passed if self.chosen is None else self.chosen):
+            ranks = [rank for rank, times in enumerate(everywhere) if times.get(place)]
+            for rank in ranks if self.each_rank else ranks[number % max(1, len(ranks)) :][:1]:
+                times = everywhere[rank]
                 count = times.get(place, 0)  # rank 0 alone seals a checkpoint
                 middle = count // 2 + 1
-                for at in sorted({middle, count} if self.often else {middle} if count else ()):
+                for at in sorted({middle, count} if place in self.often else {middle}):
                     attempts = [[Fault(place, "SIGTERM", at, rank)], []]
                     if at == count > 1:
                         attempts += [[]]  # a run that is at its end already
