@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import ranks, tiers
 
 
 def pytest_addoption(parser):
@@ -19,13 +20,32 @@ def soak(request):
         pytest.skip("long; --soak runs it")
 
 
+def pytest_configure():
+    tiers.watch()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(config, items):
-    """What is marked ``soak`` runs under ``--soak`` only, as what takes the fixture does."""
+    """Each test has a tier; what is marked ``soak`` runs under ``--soak`` only."""
+    tiers.mark(items)
     if config.getoption("--soak"):
         return
     for item in items:
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.skip(reason="long; --soak runs it"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    tiers.begin(item)
+    try:
+        return (yield)
+    finally:
+        tiers.begin(None)
+
+
+def pytest_sessionfinish():
+    ranks.close_server()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import pytest
 
 import paceline
 
+pytestmark = pytest.mark.launch
 ROOT = Path(paceline.__file__).parent
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 

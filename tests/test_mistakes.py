@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import subprocess
-import sys
 import traceback
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import Job, run_ranks
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -1014,33 +1013,20 @@ _SCRIPTS = {
 def start(folder, script, **variables):
     file = folder / "train.py"
     file.write_text(script, encoding="utf-8")
-    environment = {k: v for k, v in os.environ.items() if k != "PACELINE_TRACEBACK"}
-    return subprocess.Popen(
-        [sys.executable, str(file)],
-        cwd=folder,
-        env=environment | {"OMP_NUM_THREADS": "1"} | variables,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return file, Job(file, 1, folder=folder, seconds=120, environment=variables)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Every script's (return code, stderr, file), run side by side."""
+    """Every script's (standard error, exit code, file), run side by side."""
     started = {}
     for name, (script, *_) in _SCRIPTS.items():
         started[name] = start(tmp_path_factory.mktemp(name.replace(" ", "-")), script)
     started["full"] = start(
         tmp_path_factory.mktemp("full"), _SCRIPTS["uint8"][0], PACELINE_TRACEBACK="full"
     )
-    try:
-        return {n: (p.communicate(timeout=120)[1], p.returncode, p.args[1]) for n, p in started.items()}
-    finally:
-        for process in started.values():
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+    ended = {name: (file, job.wait()) for name, (file, job) in started.items()}
+    return {name: (found.stderr, found.codes[0], str(file)) for name, (file, found) in ended.items()}
 
 
 def own_frames(stderr):
@@ -1102,10 +1088,8 @@ class Net(TrainModule):
 Trainer(accelerator="cpu", progress=False).fit(Net(), DataLoader(Data(), 4, num_workers=2))
 """
     )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path
-    )
-    assert done.returncode == 1
+    done = run_ranks(script, 1, folder=tmp_path, seconds=120, check=False)
+    assert done.codes == [1]
     lines = done.stderr.splitlines()
     assert len(lines) <= 12
     assert "ValueError: bad image 7" in lines

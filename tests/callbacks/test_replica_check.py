@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.jobs import load_job
+from helpers.ranks import run_ranks
 from torch import nn
 
 from paceline import PacelineError
 from paceline.callbacks import ReplicaCheck
 
 JOB = Path(__file__).with_name("watch_job.py")
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location(JOB.stem, JOB)
-    module = sys.modules[JOB.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
+SECONDS = 120
 SHARDED = ["fsdp", "hsdp", "deepspeed_stage_3"]
 EQUAL = ["equal", "deepspeed_stage_0", "deepspeed_stage_1", "deepspeed_stage_2"]
 
 
 @pytest.fixture(scope="session")
 def seen(tmp_path_factory):
-    return job.run(tmp_path_factory.mktemp("replicas"), [f"replicas/{name}" for name in job.REPLICAS])
+    folder = tmp_path_factory.mktemp("replicas")
+    cases = [f"replicas/{name}" for name in job.REPLICAS]
+    run_ranks(JOB, 2, folder, *cases, folder=folder, seconds=SECONDS)
+    return lambda name, rank=0: json.loads((folder / f"{name}.{rank}.json").read_text())
 
 
 # -- on two ranks ------------------------------------------------------------------------------

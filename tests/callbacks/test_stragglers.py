@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.jobs import load_job
+from helpers.ranks import run_ranks
 from torch import nn
 
 from paceline import PacelineError
 from paceline.callbacks import Stragglers
 
 JOB = Path(__file__).with_name("watch_job.py")
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location(JOB.stem, JOB)
-    module = sys.modules[JOB.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
+SECONDS = 120
 NAMES = {
     "step_seconds_max",
     "step_seconds_median",
@@ -36,7 +29,10 @@ NAMES = {
 
 @pytest.fixture(scope="session")
 def seen(tmp_path_factory):
-    return job.run(tmp_path_factory.mktemp("stragglers"), [f"stragglers/{name}" for name in job.STRAGGLERS])
+    folder = tmp_path_factory.mktemp("stragglers")
+    cases = [f"stragglers/{name}" for name in job.STRAGGLERS]
+    run_ranks(JOB, 2, folder, *cases, folder=folder, seconds=SECONDS)
+    return lambda name, rank=0: json.loads((folder / f"{name}.{rank}.json").read_text())
 
 
 def lines_of(found: dict) -> list[str]:

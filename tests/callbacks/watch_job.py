@@ -1,8 +1,6 @@
 """Trains a small model on two ranks while a callback watches, and writes down what there was to see.
 
 python watch_job.py FOLDER NAME...   -> FOLDER/NAME.RANK.json for each case and rank
-
-The tests import this file too: ``run(folder, names)`` is the job, with a deadline.
 """
 
 from __future__ import annotations
@@ -10,17 +8,13 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -28,20 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, JSONLogger, ReplicaCheck, Stragglers
 
-SECONDS = 120  # what a job may take on a machine that is busy
-MARK = "PACELINE_WATCH_MARK"
 SAMPLES, MICRO = 96, 4
 EVERY, MEASURED = 7, 5
-LAUNCHERS = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_",
-    "GROUP_",
-    "MASTER_",
-    "PET_",
-    "TORCHELASTIC_",
-    "OMP_NUM_THREADS",
-)
 
 
 # -- what is trained ---------------------------------------------------------------------------
@@ -197,61 +179,6 @@ def observe(case: Case, folder: Path, devices: int = 2) -> dict[str, Any]:
         "hooked behind": hooks_on(module),
         "parameters": len(list(module.parameters())),
     }
-
-
-# -- the job -----------------------------------------------------------------------------------
-
-
-def run(folder: Path, names: list[str]) -> Callable[[str, int], dict[str, Any]]:
-    """Run cases, ``kind/name`` each, in one job on two ranks; what a rank saw of a case.
-
-    Whatever becomes of it, no process of it is left.
-    """
-    mark = uuid.uuid4().hex
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-    with (folder / "output").open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, __file__, str(folder), *names],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=folder,
-            env=kept | {MARK: mark, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
-        try:
-            process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        finally:
-            left = _end(mark)
-    told = (folder / "output").read_text()
-    assert process.returncode == 0, told[-5000:]
-    assert not left, f"left behind: {left}"
-
-    def seen(name: str, rank: int = 0) -> dict[str, Any]:
-        return json.loads((folder / f"{name}.{rank}.json").read_text())
-
-    return seen
-
-
-def _end(mark: str, seconds: float = 10) -> list[psutil.Process]:
-    """The job's processes that do not end by themselves; they are killed."""
-    deadline = time.monotonic() + seconds
-    while True:
-        left = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                    left.append(process)
-        if not left:
-            return []
-        if time.monotonic() > deadline:
-            for process in left:
-                with suppress(psutil.Error):
-                    process.kill()
-            return left
-        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from helpers.environment import MODULE_MARK
 
-_NAME = "FAULTS_MODULE"  # no test takes it out of what its processes get
 _SECONDS = 5.0
 
 
@@ -32,11 +32,11 @@ def _left(mark: bytes) -> dict[int, str]:
 @pytest.fixture(autouse=True, scope="module")
 def _nothing_survives():
     mark = uuid.uuid4().hex  # workers of one pytest run at once: each looks for its own
-    os.environ[_NAME] = mark
+    os.environ[MODULE_MARK] = mark
     yield
-    del os.environ[_NAME]
+    del os.environ[MODULE_MARK]
     deadline = time.monotonic() + _SECONDS
-    while (left := _left(f"{_NAME}={mark}".encode())) and time.monotonic() < deadline:
+    while (left := _left(f"{MODULE_MARK}={mark}".encode())) and time.monotonic() < deadline:
         time.sleep(0.1)
     for process in left:
         with suppress(ProcessLookupError):

@@ -17,7 +17,6 @@ import json
 import os
 import re
 import resource
-import runpy
 import signal
 import sys
 import threading
@@ -30,6 +29,8 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from helpers.environment import rank_variables
+from helpers.ports import free_port
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -39,7 +40,6 @@ from paceline.strategies.launch import process_group
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
 
-free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SCORES = {2: 2.0, 4: 1.0, 6: 3.0}  # by step: saves at 2, the best; at 3; at 6, which lets go of both
 SECONDS = 20  # for a run of a fork
 SURVIVE = 10  # for the ranks that one was taken from
@@ -282,9 +282,7 @@ class Bench:
         port = free_port()
         started = []
         for rank in range(self.devices):
-            named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-            named |= {"MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1"}
-            several = {key: str(value) for key, value in named.items()} if self.devices > 1 else {}
+            several = rank_variables(rank, self.devices, port) if self.devices > 1 else {}
             at, when = kill[1:] if kill[0] == rank else (0, "")
 
             def work(rank: int = rank, at: int = at, when: str = when) -> None:

@@ -1,11 +1,8 @@
 """Trains a small model, and lets happen to its ranks what the options say.
 
-python failing_job.py OPTIONS         (JSON)
-python failing_job.py --forks CASES   (JSON: options by name), for what needs no launcher
+python failing_job.py OPTIONS   (JSON)
 
-Runs and ``notes``, a line of JSON each, go to the folder it is started in. ``--forks`` runs all cases at
-once, in processes that are forked from this one: that takes a tenth of the time of new interpreters. Each
-case has a folder of its name, and ``ends.json`` says how its ranks ended.
+Runs and ``notes``, a line of JSON each, go to the folder it is started in.
 """
 
 from __future__ import annotations
@@ -14,18 +11,14 @@ import ctypes
 import json
 import os
 import random
-import runpy
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 OPTIONS: dict[str, Any] = {}
-free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
-SECONDS = 45  # for all the cases of --forks
 NEVER = 10**9
 
 
@@ -97,7 +90,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from paceline import PacelineError, Trainer, TrainModule  # noqa: E402
+from paceline import PacelineError, Trainer, TrainModule, faultpoints  # noqa: E402
 from paceline.callbacks import Callback, Checkpoint, JSONLogger  # noqa: E402
 
 
@@ -197,57 +190,9 @@ def main() -> None:
     meet("behind")
 
 
-# -- many cases at once --------------------------------------------------------------------------
-
-
-def in_forks(cases: dict[str, Any]) -> None:
-    """Run all of them, each in ranks that are forked from this process."""
-    from crash_job import forked, warm_up
-
-    top = Path.cwd()
-    warm_up(top / "warm", 2)
-    import paceline.strategies.fsdp  # noqa: F401
-    from paceline import faultpoints
-
-    running: dict[int, tuple[str, int]] = {}
-    for name, options in cases.items():
-        place = top / name
-        place.mkdir()
-        ranks = options.get("trainer", {}).get("devices", 2)
-        told = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": free_port()}
-        for number in range(ranks):
-            env = told | {"RANK": number, "LOCAL_RANK": number, "MASTER_ADDR": "127.0.0.1"}
-            env = {key: str(value) for key, value in env.items()} if ranks > 1 else {}
-
-            def work(place: Path = place, options: dict[str, Any] = options) -> None:
-                os.chdir(place)
-                OPTIONS.update(options)
-                if "arm" in options:
-                    faultpoints.arm(faultpoints.Fault(*options["arm"]))
-                main()
-
-            running[forked(work, place / f"output-{number}.txt", env)] = (name, number)
-    ends: dict[str, dict[int, Any]] = {name: {} for name in cases}
-    deadline = time.monotonic() + SECONDS
-    while running:
-        if time.monotonic() > deadline:
-            for process in running:
-                os.kill(process, signal.SIGKILL)
-        for process in list(running):
-            ended, status = os.waitpid(process, os.WNOHANG)
-            if ended:
-                name, number = running.pop(process)
-                code = None if time.monotonic() > deadline else os.waitstatus_to_exitcode(status)
-                ends[name][number] = {"code": code, "time": time.time()}
-        time.sleep(0.02)
-    for name, found in ends.items():
-        (top / name / "ends.json").write_text(json.dumps([found[number] for number in sorted(found)]))
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[1] == "--forks":
-        in_forks(json.loads(sys.argv[2]))
-    else:
-        OPTIONS.update(json.loads(sys.argv[1]))
-        main()
+    OPTIONS.update(json.loads(sys.argv[1]))
+    if "arm" in OPTIONS:
+        faultpoints.arm(faultpoints.Fault(*OPTIONS["arm"]))
+    main()

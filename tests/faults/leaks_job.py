@@ -1,14 +1,10 @@
-"""Many fits in one process, some cut by a signal or an error, and all that they could leave behind.
-
-Run as ``leaks_job.py FOLDER`` it does cases on two ranks (``pairs.py``).
-"""
+"""Many fits in one process, some cut by a signal or an error, and all that they could leave behind."""
 
 from __future__ import annotations
 
 import faulthandler
 import gc
 import os
-import runpy
 import shutil
 import signal
 import tempfile
@@ -137,7 +133,3 @@ def on_rank(folder: Path, count: int, strategy: str) -> dict[str, Any]:
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     often = {"save": "6s"}  # the watchdog looks up every 0.3 s, so in most of the fits
     return fits(count, folder, int(os.environ["RANK"]), devices=2, strategy=strategy, timeouts=often)
-
-
-if __name__ == "__main__":
-    runpy.run_path(str(Path(__file__).with_name("pairs.py")))["serve"](on_rank, one_pair=False)

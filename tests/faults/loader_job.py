@@ -1,10 +1,9 @@
-"""Trains on data that cannot all be read; on two ranks when it is run as pairs.py does."""
+"""Trains on data that cannot all be read, on one device or on two ranks."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
-import runpy
 import signal
 import time
 from pathlib import Path
@@ -159,7 +158,3 @@ def on_rank(folder: Path, **case: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(SECONDS, exit=True)  # begins anew with each case
     return train(folder, strategy="ddp", devices=2, **case)
-
-
-if __name__ == "__main__":
-    runpy.run_path(str(Path(__file__).with_name("pairs.py")))["serve"](on_rank, one_pair=True)

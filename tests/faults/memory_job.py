@@ -1,12 +1,11 @@
-"""Runs out of memory where it is told to; on two ranks when it is run as pairs.py does.
+"""Runs out of memory where it is told to; on two ranks too.
 
-python memory_job.py launched DEVICES    trains until memory runs out in step 3, on the last rank
+python memory_job.py DEVICES    trains until memory runs out in step 3, on the last rank
 """
 
 from __future__ import annotations
 
 import faulthandler
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -144,9 +143,6 @@ def on_rank(folder: Path, size: int = SIZE, where: str = "", kind: str = "device
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "launched":
-        devices = int(sys.argv[2])
-        trainer, _ = start("runs", devices=devices, strategy="ddp" if devices > 1 else "single")
-        trainer.fit(Net("forward", rank=devices - 1), loader())
-    else:
-        runpy.run_path(str(Path(__file__).with_name("pairs.py")))["serve"](on_rank, one_pair=False)
+    devices = int(sys.argv[1])
+    trainer, _ = start("runs", devices=devices, strategy="ddp" if devices > 1 else "single")
+    trainer.fit(Net("forward", rank=devices - 1), loader())

@@ -1,11 +1,8 @@
 """Runs that signals come into: many fits in one process, or one in a process that is left alone with it.
 
-python signals_job.py FOLDER
+python signals_job.py CASE SETTINGS   (CASE: one of CASES; SETTINGS: JSON, its arguments)
 
-Reads orders, a line of JSON each, and answers each with one. ``{"do": CASE, "in": FOLDER, "with": {},
-"env": {}}`` forks a process that does one of the functions of CASES and ends as a script ends; the answer
-is its id. ``{"wait": ID, "for": SECONDS}`` is answered with how it ended: an exit code, a signal's number
-below 0, None where it had to be killed.
+A case does its work in the folder it is started in.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from crash_job import digest, files, warm_up
+from crash_job import digest, files
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -139,7 +136,8 @@ class Series:
         strategy: Its name; None for one device.
         places: The names of places for faults, all that there are.
         chosen: Those of them at which something is to happen; None for each that is passed.
-        often: Let it happen at a middle and at the last passing, not at a middle one alone.
+        often: The places where it is to happen at the last passing too, not at a middle one alone.
+        each_rank: Let it happen to each rank at each place, not to the ranks by turns.
         workers: Processes that read the data.
         at_each_step: Let ranks agree in every step, not twice a second, as though steps took long.
     """
@@ -151,12 +149,14 @@ class Series:
         strategy: str | None,
         places: list[str],
         chosen: list[str] | None = None,
-        often: bool = False,
+        often: list[str] | None = None,
+        each_rank: bool = True,
         workers: int = 0,
         at_each_step: bool = True,
     ) -> None:
         self.folder, self.name, self.strategy, self.places = folder, name, strategy, places
-        self.chosen, self.often, self.workers = chosen, often, workers
+        self.chosen, self.often, self.workers = chosen, often or [], workers
+        self.each_rank = each_rank
         self.loader_type = DataLoader
         self.rank, self.world = int(os.environ.get("RANK", 0)), 2 if strategy else 1
         agreement._SECONDS = 0.0 if at_each_step else 0.5
@@ -235,11 +235,13 @@ class Series:
         everywhere = [passed] * self.world
         if self.world > 1:
             dist.all_gather_object(everywhere, passed)
-        for place in passed if self.chosen is None else self.chosen:
-            for rank, times in enumerate(everywhere):
+        for number, place in enumerate(passed if self.chosen is None else self.chosen):
+            ranks = [rank for rank, times in enumerate(everywhere) if times.get(place)]
+            for rank in ranks if self.each_rank else ranks[number % max(1, len(ranks)) :][:1]:
+                times = everywhere[rank]
                 count = times.get(place, 0)  # rank 0 alone seals a checkpoint
                 middle = count // 2 + 1
-                for at in sorted({middle, count} if self.often else {middle} if count else ()):
+                for at in sorted({middle, count} if place in self.often else {middle}):
                     attempts = [[Fault(place, "SIGTERM", at, rank)], []]
                     if at == count > 1:
                         attempts += [[]]  # a run that is at its end already
@@ -480,45 +482,6 @@ def attempt(folder: Path, strategy: str | None, faults: list[list[Any]]) -> None
 CASES = {function.__name__: function for function in (series, train, evaluate, fail, attempt)}
 
 
-def serve(answers: Any) -> Any:
-    """Answer orders; in a process that was forked, what it is to do."""
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "wait" in order:
-            print(json.dumps(end_of(order["wait"], order["for"])), file=answers, flush=True)
-            continue
-        process = os.fork()
-        if process == 0:
-            return order
-        print(process, file=answers, flush=True)
-    return None
-
-
-def end_of(process: int, seconds: float) -> int | None:
-    deadline = time.monotonic() + seconds
-    while True:
-        found, status = os.waitpid(process, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.killpg(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-            return None
-        time.sleep(0.005)
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a trainer says is no answer
-    warm_up(Path(sys.argv[1]) / "warm", 2)
-    order = serve(answers)
-    if order is not None:
-        os.setsid()
-        folder = Path(order["in"])
-        folder.mkdir(parents=True, exist_ok=True)
-        output = os.open(folder / f"output-{os.getpid()}", os.O_WRONLY | os.O_CREAT)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.environ.update(order.get("env", {}))
-        CASES[order["do"]](folder, **order.get("with", {}))
+    CASES[sys.argv[1]](Path.cwd(), **json.loads(sys.argv[2]))

@@ -6,14 +6,16 @@ python tests/faults/table.py
 from __future__ import annotations
 
 import ast
-import runpy
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from rows import ROWS
+
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs" / "reliability.md"
-ROWS = runpy.run_path(str(Path(__file__).with_name("rows.py")))["ROWS"]
 
 _INTRODUCTION = """# Reliability: faults, and the tests that inject them
 

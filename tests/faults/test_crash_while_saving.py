@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from helpers.environment import clean_environment
+from helpers.ranks import run_ranks
 
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
@@ -42,9 +44,7 @@ def job(case, folder, **settings):
     """The running job; none of its processes outlives the block."""
     mark = f"CRASH_JOB={uuid.uuid4()}"
     command = [sys.executable, str(JOB), case, str(folder), json.dumps(settings)]
-    foreign = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "PACELINE", "TORCHELASTIC")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-    environment |= dict([mark.split("=")], OMP_NUM_THREADS="1")
+    environment = clean_environment() | dict([mark.split("=")])
     with (folder / "out.txt").open("ab") as out, (folder / "err.txt").open("ab") as err:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True
@@ -70,8 +70,16 @@ def alive(mark):
 
 
 def ended(case, folder, deadline=SECONDS, **settings):
-    """The exit code of a job, what it printed, what it wrote to stderr."""
+    """The exit code of a job, what it printed, what it wrote to stderr.
+
+    Those of one device are forked; those of two are started by the job's own launcher.
+    """
     folder.mkdir(exist_ok=True)
+    if case == "crashes" or settings.get("devices", 1) == 1:
+        arguments = (JOB, 1, case, folder, json.dumps(settings))
+        found = run_ranks(*arguments, folder=folder, seconds=deadline, check=False)
+        assert not found.timed_out, found.output
+        return found.codes[0], found.stdout, found.stderr
     with job(case, folder, **settings) as (process, mark):
         code = process.wait(deadline)
         assert not alive(mark), "a process has outlived the job"

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from helpers.ranks import run_ranks
 
 JOB = Path(__file__).with_name("killed_job.py")
 SECONDS = 120
 EVERY, STEPS, SAMPLES = 2, 12, 14
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC")
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one device", "two ranks"])
 def killed(request, tmp_path_factory):
     """What came of the kills; all runs of one number of ranks are one process' forks."""
     place = tmp_path_factory.mktemp("killed")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-    done = subprocess.run(
-        [sys.executable, str(JOB), str(place), str(request.param)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        cwd=place,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    run_ranks(JOB, 1, place, request.param, folder=place, seconds=SECONDS)
     return json.loads((place / "kills.json").read_text()) | {"devices": request.param}
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from helpers.jobs import load_job
+from helpers.ranks import run_cases
 
 JOB = Path(__file__).with_name("leaks_job.py")
 FITS, ON_RANKS = 20, 14
-job = SimpleNamespace(**runpy.run_path(str(JOB)))
-pairs = SimpleNamespace(**runpy.run_path(str(JOB.with_name("pairs.py"))))
+job = load_job(JOB)
 
 
 def assert_nothing_stays(found):
@@ -40,7 +39,7 @@ def test_twenty_fits_leave_nothing_behind(tmp_path):
 @pytest.fixture(scope="module")
 def on_ranks(tmp_path_factory):
     cases = {name: {"count": ON_RANKS, "strategy": name} for name in ("ddp", "fsdp")}
-    return pairs.run(JOB, tmp_path_factory.mktemp("ranks"), cases)
+    return run_cases(JOB, tmp_path_factory.mktemp("ranks"), cases, one_pair=False)
 
 
 @pytest.mark.fault(31)

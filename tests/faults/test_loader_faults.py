@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import re
-import runpy
 import time
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.jobs import load_job
+from helpers.ranks import run_cases
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -21,8 +21,7 @@ from paceline import PacelineError
 from paceline.trainer.data import worker_tensors as by_value
 
 JOB = Path(__file__).with_name("loader_job.py")
-job = SimpleNamespace(**runpy.run_path(str(JOB)))
-pairs = SimpleNamespace(**runpy.run_path(str(JOB.with_name("pairs.py"))))
+job = load_job(JOB)
 BAD = job.BAD
 
 
@@ -414,7 +413,7 @@ ON_RANKS = {
 
 @pytest.fixture(scope="module")
 def on_ranks(tmp_path_factory):
-    return pairs.run(JOB, tmp_path_factory.mktemp("ranks"), ON_RANKS)
+    return run_cases(JOB, tmp_path_factory.mktemp("ranks"), ON_RANKS, one_pair=True)
 
 
 @pytest.mark.fault(21)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import runpy
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader
@@ -24,9 +21,7 @@ from paceline.strategies.precision import AutocastFP16
 from paceline.trainer.faults.nonfinite import Guard
 
 JOB = Path(__file__).with_name("nonfinite_job.py")
-free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SECONDS = 120
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "PACELINE_")
 KINDS = ("loss nan", "loss inf", "gradient nan", "gradient inf", "data")
 STRATEGIES = ("ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4)))
 BAD_SAMPLE = 28
@@ -82,32 +77,7 @@ def found(tmp_path_factory):
     """By name of the case: what each rank has to say."""
     folder = tmp_path_factory.mktemp("nonfinite")
     (folder / "cases").write_text(json.dumps([*RAISING.values(), *skipping()]))
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-    kept |= {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-    }
-    ranks = []
-    for rank in "01":
-        with (folder / f"output-{rank}").open("w") as output:
-            ranks.append(
-                subprocess.Popen(
-                    [sys.executable, str(JOB), str(folder), str(folder / "cases")],
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=kept
-                    | {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
-                    cwd=folder,
-                )
-            )
-    try:
-        codes = [process.wait(SECONDS) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert codes == [0, 0], "\n".join((folder / f"output-{rank}").read_text()[-4000:] for rank in "01")
+    run_ranks(JOB, 2, folder, folder / "cases", folder=folder, seconds=SECONDS)
     lines = [map(json.loads, (folder / f"found-{rank}.jsonl").read_text().splitlines()) for rank in "01"]
     return {first["name"]: (first, second) for first, second in zip(*lines, strict=True)}
 

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
+from helpers.jobs import load_job
+from helpers.ranks import run_ranks
 
 JOB = Path(__file__).with_name("layouts_job.py")
 SECONDS = 120
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC")
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location("layouts_job", JOB)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
 # Behind AT steps of the first epoch: the arguments of the run that goes on.
 OTHER_BATCHES = {
     "larger batches of the loader": {"batch": 64},
@@ -56,15 +44,7 @@ def folder(tmp_path_factory):
     """Where one device trained, two ranks went on and trained, and one device went on."""
     place = tmp_path_factory.mktemp("layouts")
     job.train(place, 1, "one")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-    done = subprocess.run(
-        [sys.executable, str(JOB), str(place), "2", json.dumps(OF_TWO)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env=environment | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    run_ranks(JOB, 2, place, 2, json.dumps(OF_TWO), folder=place, seconds=SECONDS)
     job.train(place, 1, "one-from-two", resume="two")
     return place
 

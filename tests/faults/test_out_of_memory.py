@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.environment import clean_environment
+from helpers.jobs import load_job
+from helpers.ranks import SECONDS, run_cases
 
 JOB = Path(__file__).with_name("memory_job.py")
-job = SimpleNamespace(**runpy.run_path(str(JOB)))
-pairs = SimpleNamespace(**runpy.run_path(str(JOB.with_name("pairs.py"))))
+job = load_job(JOB)
 
 TYPES = {"device": torch.OutOfMemoryError, "host": RuntimeError, "python": MemoryError}
 ADVICE = re.compile(r"DataLoader\(batch_size=(\d+)\) and Trainer\(global_batch_size=(\d+)\), half at once")
@@ -173,7 +173,7 @@ def test_the_crash_report_holds_what_is_known(tmp_path):
 def on_ranks(tmp_path_factory):
     cases = {where: {"where": where} for where in WHERE}
     cases |= {"whole": {}, "half at once": {"size": 2, "global_batch_size": 8}}
-    return pairs.run(JOB, tmp_path_factory.mktemp("ranks"), cases)
+    return run_cases(JOB, tmp_path_factory.mktemp("ranks"), cases, one_pair=False)
 
 
 @pytest.mark.fault(29)
@@ -204,8 +204,8 @@ def test_on_two_ranks_half_at_once_gives_the_same_steps(on_ranks):
 def launched(folder, devices):
     folder.mkdir()
     done = subprocess.run(
-        [sys.executable, str(JOB), "launched", str(devices)], cwd=folder, env=pairs.environment(),
-        capture_output=True, text=True, timeout=pairs.SECONDS,
+        [sys.executable, str(JOB), str(devices)], cwd=folder, env=clean_environment(),
+        capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
     return done.returncode, done.stderr
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import builtins
 import json
-import runpy
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import processes
 from safetensors.torch import load_file
 
 from paceline import PacelineError, Run, Trainer
 from paceline.trainer.checkpoint.integrity import verify
 
-launched = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("launched.py"))))
+JOB = Path(__file__).with_name("failing_job.py")
 
 RAISED = "ArithmeticError: of the user"
 STRATEGIES = ("fsdp", "hsdp")
@@ -59,10 +59,8 @@ JOBS = {
 
 
 def started(folder, cases):
-    work = {
-        name: lambda place, options=options: launched.run(place, options) for name, options in cases.items()
-    }
-    return launched.side_by_side(folder, work, at_once=3)
+    work = {name: partial(processes.run, JOB, options=options) for name, options in cases.items()}
+    return processes.side_by_side(folder, work, at_once=3)
 
 
 @pytest.fixture(scope="module")

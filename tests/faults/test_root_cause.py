@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import runpy
 import signal
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from helpers import processes
 
-launched = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("launched.py"))))
+JOB = Path(__file__).with_name("failing_job.py")
 
 SOON = 10  # seconds for the others
 RAISED = "ArithmeticError: of the user"
@@ -64,11 +64,8 @@ MISTAKE = {"mistake": (fault("training_step", "mistake"), 1, None)}
 
 
 def started(folder, cases):
-    work = {
-        name: lambda place, options=options: launched.run(place, options)
-        for name, (options, *_) in cases.items()
-    }
-    return launched.side_by_side(folder, work, at_once=3)
+    work = {name: partial(processes.run, JOB, options=options) for name, (options, *_) in cases.items()}
+    return processes.side_by_side(folder, work, at_once=3)
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,14 @@ import json
 import os
 import random
 import re
-import runpy
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import Job
 from torch.utils.data import DataLoader
 
 import paceline
@@ -25,11 +23,9 @@ from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("signals_job.py")
-free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SOURCE = Path(paceline.__file__).parent
 SECONDS = 120
 STAGES = ("validate", "test", "predict")
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "PACELINE_")
 
 
 def places():
@@ -42,46 +38,23 @@ def places():
 
 
 class Jobs:
-    """Forks of one process that has imported everything; see signals_job.py."""
+    """Starts jobs, each in a folder of its own."""
 
     def __init__(self, folder):
         self.folder = folder
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-        self.process = subprocess.Popen(
-            [sys.executable, str(JOB), str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=kept | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
-            cwd=folder,
-        )
-
-    def ask(self, **order):
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
 
     def start(self, name, what, ranks=1, env=None, **settings):
         folder = self.folder / name
-        port = str(free_port())
-        told = [dict(env or {}) for _ in range(ranks)]
-        for rank, its in enumerate(told if ranks > 1 else []):
-            numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-            its |= {k: str(v) for k, v in numbers.items()}
-            its |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        order = {"do": what, "in": str(folder), "with": settings}
-        return Job(self, folder, [self.ask(**order, env=its) for its in told])
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(10)
+        folder.mkdir(parents=True, exist_ok=True)
+        options = {"folder": folder, "seconds": SECONDS, "after_a_failure": None, "environment": env}
+        return Signalled(folder, Job(JOB, ranks, what, json.dumps(settings), **options))
 
 
-class Job:
-    """One or two processes that run one case."""
+class Signalled:
+    """One or two processes that run one case, and are sent signals."""
 
-    def __init__(self, jobs, folder, processes):
-        self.jobs, self.folder, self.processes = jobs, folder, processes
+    def __init__(self, folder, job):
+        self.folder, self.job, self.processes = folder, job, job.pids
 
     def note(self, what, rank=0):
         """What it noted, once it has."""
@@ -98,12 +71,14 @@ class Job:
     def send(self, number, rank=0):
         os.kill(self.processes[rank], number)
 
-    def ends(self, seconds=SECONDS):
+    def ends(self):
         """How each process ended."""
-        return [self.jobs.ask(wait=process, **{"for": seconds}) for process in self.processes]
+        outcome = self.job.wait()
+        assert outcome.left == []
+        return outcome.codes
 
     def told(self):
-        return "\n".join(path.read_text()[-3000:] for path in sorted(self.folder.glob("output-*")))
+        return self.job.printed()
 
     def checkpoints(self):
         return sorted(path.name for path in (self.folder / "n/1/checkpoints").glob("step-*"))
@@ -111,9 +86,7 @@ class Job:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    found = Jobs(tmp_path_factory.mktemp("signals"))
-    yield found
-    found.close()
+    return Jobs(tmp_path_factory.mktemp("signals"))
 
 
 # -- at every place ------------------------------------------------------------------------------
@@ -122,23 +95,23 @@ FEW = ["start.ready", "validate.batch", "step.backward", "save.write"]
 
 
 @pytest.fixture(scope="module")
-def series(jobs):
+def series(request, jobs):
     """What came of all cases: by series and name, a record of each rank."""
-    every = places()
+    every, soak = places(), request.config.getoption("--soak")
     usual = [place for place in every if not place.startswith(STAGES[1:])]
 
     def of(name, strategy=None, **more):
         return {"name": name, "strategy": strategy, "places": every} | more
 
     one = [
-        [["run", "resumed", "stuck", "evaluations"], of("one", often=True)],
+        [["run", "resumed", "stuck", "evaluations"], of("one", often=every if soak else FEW)],
         [
             ["run", "stuck", "told"],
             of("workers", workers=2, chosen=["data.read", "save.write", "validate.batch"]),
         ],
     ]
     two = [
-        [["run", "resumed", "evaluations"], of("ddp", "ddp", chosen=usual)],
+        [["run", "resumed", "evaluations"], of("ddp", "ddp", chosen=usual, each_rank=soak)],
         [["run"], of("fsdp", "fsdp", chosen=FEW)],
         [["run"], of("zero", "deepspeed_stage_2", chosen=FEW, at_each_step=False)],
     ]
@@ -162,7 +135,8 @@ def cases(series, kind="fit"):
 
 
 @pytest.mark.fault(7, 8)
-def test_every_named_place_had_its_signal_on_each_rank(series):
+def test_every_named_place_had_its_signal_on_each_rank(series, request):
+    """By turns; ``--soak`` sends it to both ranks at each place."""
     passed = {
         place for (_, _, c), records in series.items() for r in records for place in r.get("passed", [])
     }
@@ -174,7 +148,12 @@ def test_every_named_place_had_its_signal_on_each_rank(series):
         expected = {
             (p, rank) for p in counted for rank in ranks if not {p, f"{p} on {rank}"} & on_rank_zero
         }
-        assert had == expected
+        if name == "ddp" and not request.config.getoption("--soak"):
+            assert {place for place, _ in had} == {place for place, _ in expected}
+            assert had <= expected
+            assert min([rank for _, rank in had].count(rank) for rank in ranks) > 5
+        else:
+            assert had == expected
 
 
 @pytest.mark.fault(7, 8)
@@ -269,7 +248,7 @@ def test_the_exit_code_says_the_signal(jobs):
         job.note("trains")
         job.send(number)
     for number, job in started.items():
-        assert job.ends(20) == [CODES[number]], job.told()
+        assert job.ends() == [CODES[number]], job.told()
         assert job.checkpoints() == [f"step-{job.note('end')['step']:08d}"]
         assert not job.has_noted("behind")
         assert "Traceback" not in job.told()
@@ -279,7 +258,7 @@ def test_the_exit_code_says_the_signal(jobs):
 def test_validate_by_itself_exits_with_143(jobs):
     started = [jobs.start(f"evaluate-{kind}", "evaluate", kind=kind) for kind in STAGES]
     for job in started:
-        assert job.ends(20) == [143], job.told()
+        assert job.ends() == [143], job.told()
         assert not job.has_noted("behind")
 
 
@@ -292,7 +271,7 @@ def test_sigterm_to_the_whole_group_leaves_the_workers_to_the_run(jobs, ranks):
         job.note("trains", rank)
     for process in job.processes:
         os.killpg(process, signal.SIGTERM)
-    assert job.ends(20) == [143] * ranks, job.told()
+    assert job.ends() == [143] * ranks, job.told()
     assert job.checkpoints() == [f"step-{job.note('end')['step']:08d}"]
     assert "worker" not in job.told()
     assert "Traceback" not in job.told()
@@ -318,7 +297,7 @@ def test_sigusr1_puts_the_job_back_into_the_queue_once(jobs, scontrol, to):
         job.note("trains", rank)
     for rank in range(2) if to == "both ranks" else [1]:
         job.send(signal.SIGUSR1, rank)
-    assert job.ends(20) == [138, 138], job.told()
+    assert job.ends() == [138, 138], job.told()
     assert told() == ["0 requeue 77"]
     assert job.checkpoints() == [f"step-{job.note('end')['step']:08d}"]
 
@@ -329,7 +308,7 @@ def test_sigterm_does_not_put_the_job_back_into_the_queue(jobs, scontrol):
     job = jobs.start("slurm end", "train", env=env)
     job.note("trains")
     job.send(signal.SIGTERM)
-    assert job.ends(20) == [143], job.told()
+    assert job.ends() == [143], job.told()
     assert told() == []
 
 
@@ -343,7 +322,7 @@ def told_twice(job, number=signal.SIGTERM, rank=0):
     assert not job.has_noted("end", rank)
     began = time.monotonic()
     job.send(number, rank)
-    code = job.jobs.ask(wait=job.processes[rank], **{"for": 10})
+    code = job.job.code(rank)
     return time.monotonic() - began, code
 
 
@@ -398,7 +377,7 @@ def test_the_user_s_error_is_what_is_told_whatever_fails_behind_it(jobs, ranks, 
     """Behind step 3 a checkpoint is under way, which takes both ranks."""
     job = jobs.start(f"fails-{ranks}-{behind}", "fail", ranks, behind=behind)
     began = time.monotonic()
-    codes = job.ends(11)
+    codes = job.ends()
     assert time.monotonic() - began < 10
     assert 0 not in codes
     assert None not in codes
@@ -407,7 +386,7 @@ def test_the_user_s_error_is_what_is_told_whatever_fails_behind_it(jobs, ranks, 
     for rank in range(ranks):
         assert job.note("failed", rank)["calls"] == 1
         assert job.note("closed", rank)["calls"] == 1
-    output = (job.folder / f"output-{job.processes[last]}").read_text()
+    output = "".join(job.job.wait().printed[last])
     assert "Traceback (most recent call last)" in output
     assert "ArithmeticError: in the user's step" in output
     assert output.index("ArithmeticError") < output.index("then on_exception failed too: OSError")
@@ -495,7 +474,7 @@ def test_a_run_that_is_struck_again_and_again_ends_as_if_nothing_had_been(soak, 
     draw, ranks, blows, runs = random.Random(7), 2 if strategy else 1, 0, 0
     struck = [place for place in places() if not place.startswith(STAGES[1:])]
     job = jobs.start(f"whole-{strategy}", "attempt", ranks, strategy=strategy, faults=[])
-    assert job.ends(30) == [0] * ranks, job.told()
+    assert job.ends() == [0] * ranks, job.told()
     whole = job.note("done")["final"]
     while blows < BLOWS:
         runs += 1
@@ -508,7 +487,7 @@ def test_a_run_that_is_struck_again_and_again_ends_as_if_nothing_had_been(soak, 
                 (jobs.folder / name / f"joined-{rank}").unlink(missing_ok=True)
             job = jobs.start(name, "attempt", ranks, strategy=strategy, faults=[fault] * named)
             blows += named or blow(draw, job, ranks)
-            assert None not in job.ends(20), f"{fault}\n{job.told()}"
+            assert None not in job.ends(), f"{fault}\n{job.told()}"
         found = job.note("done")["final"]
         assert found["tensors"] == whole["tensors"], name
         rows = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in found["rows"])]

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import ast
-import runpy
 from pathlib import Path
 
-import pytest
+from helpers.jobs import load_job
 
-SCRIPT = Path(__file__).with_name("table.py")
-
-
-@pytest.fixture(scope="module")
-def table():
-    return runpy.run_path(str(SCRIPT))
+table = load_job(Path(__file__).with_name("table.py"))
 
 
-def test_the_page_is_what_the_script_writes(table):
-    assert table["PAGE"].read_text() == table["page"](), "python tests/faults/table.py"
+def test_the_page_is_what_the_script_writes():
+    assert table.PAGE.read_text() == table.page(), "python tests/faults/table.py"
 
 
-def test_every_fault_has_a_test(table):
-    numbers, found = [row.number for row in table["ROWS"]], table["marked"]()
+def test_every_fault_has_a_test():
+    numbers, found = [row.number for row in table.ROWS], table.marked()
     assert numbers == list(range(1, 33))
     assert set(found) <= set(numbers)
     assert [n for n in numbers if not found[n]] == []
 
 
-def test_marks_are_read_from_the_source(table):
+def test_marks_are_read_from_the_source():
     text = "@pytest.mark.fault(3, 5)\ndef test_a(): pass\n@pytest.mark.gpu\ndef test_b(): pass\n"
-    assert list(table["marks_of"](ast.parse(text))) == [("test_a", [3, 5])]
+    assert list(table.marks_of(ast.parse(text))) == [("test_a", [3, 5])]

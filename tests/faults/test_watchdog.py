@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import signal
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from helpers import processes
+from helpers.ranks import Job
 
-launched = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("launched.py"))))
+JOB = Path(__file__).with_name("failing_job.py")
 
 LONG = {"start": "60s", "first_step": "60s", "step": "60s", "validation": "60s", "save": "60s"}
 SHORT = LONG | {"step": "2s", "validation": "2s", "save": "2s"}
@@ -42,16 +41,16 @@ STARTED = {
 def jobs(tmp_path_factory):
     """All at once: most of what they take is waiting."""
     work = {
-        name: lambda folder, options=options, through=through: launched.run(folder, options, through)
+        name: lambda folder, options=options, through=through: processes.run(JOB, folder, options, through)
         for name, (options, through) in STARTED.items()
     }
     work["forks"] = forks
-    return launched.side_by_side(tmp_path_factory.mktemp("jobs"), work, at_once=3)
+    return processes.side_by_side(tmp_path_factory.mktemp("jobs"), work, at_once=3)
 
 
 def line_of(text, function):
     """The number of the line of the job that has this text, behind the beginning of the function."""
-    lines = launched.JOB.read_text().splitlines()
+    lines = JOB.read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if f"def {function}(" in line or f"{function} =" in line)
     return next(i for i, line in enumerate(lines[start:], start + 1) if text in line)
 
@@ -172,28 +171,31 @@ MOVES = {  # what takes long here, and whether it is ended
 
 
 def forks(folder):
-    folder.mkdir()
+    """All cases at once, on ranks without a launcher: most of what they take is waiting."""
     cases = HANGS | {name: options for name, (options, _) in MOVES.items()}
-    job = launched.Outcome(folder, [sys.executable, launched.JOB, "--forks", json.dumps(cases)], {})
-    assert job.code == 0, job.told()
-    assert job.left == []
-    return job
+    started = {}
+    for name, options in cases.items():
+        (folder / name).mkdir(parents=True)
+        devices = options["trainer"].get("devices", 2)
+        how = {"folder": folder / name, "seconds": 45, "after_a_failure": None}
+        started[name] = Job(JOB, devices, json.dumps(options), **how)
+    outcomes = {name: job.wait() for name, job in started.items()}
+    assert [outcome.left for outcome in outcomes.values() if outcome.left] == []
+    return {name: (folder / name, outcome) for name, outcome in outcomes.items()}
 
 
 class Case:
     """What became of one case."""
 
-    def __init__(self, job, name):
-        self.folder = job.folder / name
-        self.ends = json.loads((self.folder / "ends.json").read_text())
-        self.codes = [one["code"] for one in self.ends]
-        self.output = [path.read_text() for path in sorted(self.folder.glob("output-*.txt"))]
+    def __init__(self, folder, outcome):
+        self.folder, self.codes, self.ended_at = folder, outcome.codes, outcome.ended_at
+        self.output = [out + err for out, err in outcome.printed]
 
     def notes(self, what, **values):
-        return launched.notes(self.folder, what, **values)
+        return processes.notes(self.folder, what, **values)
 
     def seconds(self):
-        return max(one["time"] for one in self.ends) - self.notes("meets")[-1]["time"]
+        return max(self.ended_at) - self.notes("meets")[-1]["time"]
 
     def verdict(self):
         found = [verdict_of(text.splitlines()) for text in self.output if "all ranks are ended" in text]
@@ -203,7 +205,7 @@ class Case:
 
 @pytest.fixture
 def case(jobs, request):
-    return Case(jobs["forks"], request.param)
+    return Case(*jobs["forks"][request.param])
 
 
 DOING = {

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from helpers.ranks import run_ranks
 
 from paceline import Run
 
@@ -32,10 +30,8 @@ def fit(folder, strategy: str, devices: int) -> Run:
         "trainer.validate_every": 2,
         "trainer.run_dir": folder,
     }
-    command = [sys.executable, "-m", "paceline", "fit", "vit-cifar10"]
-    command += [f"{key}={value}" for key, value in settings.items()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = ["fit", "vit-cifar10", *(f"{key}={value}" for key, value in settings.items())]
+    done = run_ranks("paceline", devices, *command, folder=folder, seconds=120)
     assert "best test accuracy on digits" in done.stdout
     return Run(folder / "vit-cifar10" / "1")
 

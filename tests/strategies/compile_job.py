@@ -1,9 +1,8 @@
-"""Trains a small model with and without torch.compile on each of two ranks (``tests/faults/pairs.py``)."""
+"""Trains a small model with and without torch.compile on each of two ranks ."""
 
 from __future__ import annotations
 
 import faulthandler
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,3 @@ def runs(folder: Path, strategy: str, settings: dict[str, Any]) -> dict[str, Any
         found[name] = train(folder / name, strategy, setting)
     faulthandler.cancel_dump_traceback_later()
     return found
-
-
-if __name__ == "__main__":
-    runpy.run_path(str(Path(__file__).parents[1] / "faults" / "pairs.py"))["serve"](runs, one_pair=True)

@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
-from paceline.strategies import memory_estimate as fit_in_memory
+from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, memory_estimate
 
 GLOBAL, STEPS, SAMPLES = 16, 6, 91  # the last step takes 11 samples, an odd number
 FLAG, WIDTH = 20.0, 8
@@ -593,7 +592,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
     loader = DataLoader(data(case, dtype), case.micro if strategy is None else GLOBAL)
     trainer = None
     if case.memory is not None:
-        fit_in_memory.device_memory = lambda device: case.memory
+        memory_estimate.device_memory = lambda device: case.memory
     try:
         trainer = Trainer(
             strategy=given if strategy is None else strategy,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.jobs import load_job
+from helpers.ranks import Job
 from torch import nn
 
 from paceline import Trainer, TrainModule
@@ -19,40 +18,21 @@ from paceline.strategies import (
     Environment,
     Single,
     choose_strategy,
-    fit_in_memory,
     make_strategy,
+    memory_estimate,
 )
 from paceline.strategies.memory_estimate import state_bytes
 
 JOB = Path(__file__).with_name("options_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 120
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location(JOB.stem, JOB)
-    module = sys.modules[JOB.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
 TRAINED = [name for name in job.ALONE if name != "alone-hsdp"]
 # Each of these comes first in a process; the last one runs what is left behind its own.
 FIRST = ["alone-ddp", "alone-fsdp", "alone-deepspeed_stage_3"]
 
 
-def start(folder: Path, devices: int, names: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), *names]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    try:
-        return process.communicate(timeout=SECONDS)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return "it ran out of time: " + process.communicate()[0]
+def start(folder: Path, devices: int, names: list[str]) -> Job:
+    return Job(JOB, devices, devices, folder, *names, folder=folder, seconds=SECONDS)
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +51,7 @@ def seen(tmp_path_factory):
                 jobs = [start(folder, 1, names) for names in groups]
             else:
                 jobs = [start(folder, 2, list(job.CHOSEN))]
-            output.extend(finish(process) for process in jobs)
+            output.extend(one.wait().output for one in jobs)
         written = folders[alone] / f"{name}.0.pt"
         assert written.exists(), "\n".join(text[-2000:] for text in output)
         return torch.load(written, weights_only=False)
@@ -146,7 +126,7 @@ class Line(TrainModule):
 
 
 def test_auto_is_single_on_one_device_however_little_it_has(monkeypatch):
-    monkeypatch.setattr(fit_in_memory, "device_memory", lambda device: 1)
+    monkeypatch.setattr(memory_estimate, "device_memory", lambda device: 1)
     trainer = Trainer(accelerator="cpu", devices=1, max_steps=1, progress=False, checkpoint=False)
     assert type(trainer.strategy) is Single
     trainer.fit(Line(), [torch.ones(4, 2)])
@@ -201,7 +181,7 @@ def placed(device: str, ranks: int) -> SimpleNamespace:
     ],
 )
 def test_states_must_leave_room_for_the_rest(monkeypatch, device, there, shards):
-    monkeypatch.setattr(fit_in_memory, "device_memory", lambda device: there)
+    monkeypatch.setattr(memory_estimate, "device_memory", lambda device: there)
     strategy = placed(device, 2)
     chosen, why = choose_strategy(strategy, nn.Linear(3, 3))
     assert (type(chosen) is FSDP) == shards

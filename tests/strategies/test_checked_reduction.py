@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from torch import nn
 
 JOB = Path(__file__).with_name("reduction_job.py")
-ON_RANKS = Path(__file__).parents[1] / "on_ranks.py"
 SECONDS = 120
 
 
 def noted(folder, ranks):
     """What each rank of the job did."""
-    command = [sys.executable, str(ON_RANKS), str(JOB), str(ranks), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(JOB, ranks, ranks, folder, folder=folder, seconds=SECONDS)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import covering, soaked
+from helpers.ranks import run_ranks
 from safetensors import safe_open
 
 from paceline.trainer.checkpoint import format as checkpoint_files
 from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("matrix_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS, SOAK_SECONDS = 240, 1500
 AT, LAST = 7, 10  # two steps before the end of an epoch, one behind it
 ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
@@ -57,6 +55,8 @@ KINDS = {
     "unused-first": ({"model": {"unused": "first"}}, ["ddp", "fsdp", *ZERO[:3], IN_PARTS]),
     "unused-last": ({"model": {"unused": "last", "optimizer": "sgd"}}, ["fsdp", ZERO[2], IN_PARTS]),
 }
+READ_BY = [(strategy, kind) for strategy in MANY for kind in KINDS if strategy in KINDS[kind][1]]
+USUAL = covering(READ_BY)
 PRECISIONS = [("adamw", "bf16-true"), ("adamw", "bf16"), ("bf16-true", "32")]
 ROUNDED = {"precision": "bf16"}
 ROUNDED_RING = [((ZERO[2], 2), (IN_PARTS, 3)), ((ZERO[3], 2), ("fsdp", 3)), ((IN_PARTS, 2), (ZERO[2], 3))]
@@ -94,31 +94,29 @@ def first_cases() -> list[dict]:
     return todo
 
 
-def cases_on_two() -> list[dict]:
+def cases_on_two(others: list[tuple[str, str]]) -> list[dict]:
+    """Each strategy's own checkpoints; and what they read of other state, by strategy and kind."""
     todo = [goes_on(s, 2) | ({"background": False} if s in COPIED else {}) for s in MANY]
     todo += [goes_on(s, 2) | {"name": f"{s}-copied", "background": True} for s in COPIED]
     rounded = (ZERO[2], ZERO[3], IN_PARTS)
     todo += [goes_on(s, 2) | ROUNDED | {"name": f"{title(s, 2)}-bf16"} for s in rounded]
     return todo + [
-        {"name": f"{s}-{kind}", "strategy": s, "source": f"{kind}-wrote"} | settings
-        for kind, (settings, strategies) in KINDS.items()
-        for s in strategies
+        {"name": f"{s}-{kind}", "strategy": s, "source": f"{kind}-wrote"} | KINDS[kind][0]
+        for s, kind in others
     ]
 
 
 def run_job(folder: Path, devices: int, todo: list[dict], seconds: int = SECONDS) -> None:
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), json.dumps(todo)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    run_ranks(JOB, devices, devices, folder, json.dumps(todo), folder=folder, seconds=seconds)
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory) -> Path:
+def folder(request, tmp_path_factory) -> Path:
     """Where one device, two ranks and three ranks trained, each from what others had written."""
     place = tmp_path_factory.mktemp("matrix")
     run_job(place, 1, first_cases())
-    run_job(place, 2, cases_on_two())
+    others = READ_BY if request.config.getoption("--soak") else USUAL
+    run_job(place, 2, cases_on_two(others))
     run_job(place, 3, [goes_on(s, world) for s, world in LAYOUTS if world == 3] + ring(3))
     run_job(place, 1, ring(1))
     return place
@@ -313,10 +311,8 @@ def test_under_bf16_what_each_wrote_another_reads_bit_for_bit(folder, writer, re
     same(folder / f"{title(*writer)}-bf16-wrote", folder / f"{name}-read")
 
 
-@pytest.mark.parametrize(
-    ("kind", "strategy"), [(kind, s) for kind, (_, found) in KINDS.items() for s in found]
-)
-def test_other_state_is_read_and_written_bit_for_bit(folder, kind, strategy):
+@pytest.mark.parametrize(("strategy", "kind"), soaked(READ_BY, USUAL))
+def test_other_state_is_read_and_written_bit_for_bit(folder, strategy, kind):
     """Where ZeRO cannot hold what was read it says so; it never goes on without a word."""
     found = [json.loads(path.read_text()) for path in folder.glob(f"{strategy}-{kind}-?.json")]
     if kind.startswith("unused") and any("error" in note for note in found):

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.jobs import load_job
+from helpers.ranks import run_ranks
 
 JOB = Path(__file__).with_name("collectives_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 150
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location(JOB.stem, JOB)
-    module = sys.modules[JOB.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
 N = job.BLOCKS
 ON_FOUR = ["hsdp-1", "hsdp-3", "hsdp-clip"]
 
@@ -37,9 +26,8 @@ def counts(tmp_path_factory):
         if ranks not in folders:
             folders[ranks] = tmp_path_factory.mktemp(f"ranks-{ranks}")
             names = ON_FOUR if ranks == 4 else [n for n in job.every_case() if n not in ON_FOUR]
-            command = [sys.executable, ON_RANKS, str(JOB), str(ranks), str(folders[ranks]), *names]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-            assert done.returncode == 0, done.stderr[-3000:]
+            place = folders[ranks]
+            run_ranks(JOB, ranks, ranks, place, *names, folder=place, seconds=SECONDS)
         return json.loads((folders[ranks] / "counts.json").read_text())[name]
 
     return of

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-import runpy
 from pathlib import Path
 
 import pytest
+from helpers.ranks import run_cases
 
 from paceline import Run
 from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("compile_job.py")
-run_pairs = runpy.run_path(str(Path(__file__).parents[1] / "faults" / "pairs.py"))["run"]
 SETTINGS = {"whole": {"backend": "aot_eager"}, "blocks": {"backend": "aot_eager", "blocks": True}}
 STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3")
 LONG = [
     ("fsdp", "whole"),
-    ("deepspeed_stage_1", "blocks"),
+    *(("deepspeed_stage_1", name) for name in SETTINGS),
     ("deepspeed_stage_2", "whole"),
     ("deepspeed_stage_3", "blocks"),
 ]
@@ -39,7 +38,7 @@ def found(request, tmp_path_factory):
         }
         for strategy in STRATEGIES
     }
-    return run_pairs(JOB, tmp_path_factory.mktemp("compile"), cases)
+    return run_cases(JOB, tmp_path_factory.mktemp("compile"), cases, one_pair=True, function="runs")
 
 
 @pytest.mark.parametrize(("strategy", "name"), PAIRS)

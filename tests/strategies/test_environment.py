@@ -14,25 +14,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.environment import clean_environment
 
 from paceline import PacelineError, Trainer
 from paceline.strategies.launch.environment import find_environment, find_place, first_host
 
 JOB = Path(__file__).with_name("launch_job.py")
 SECONDS = 90
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "PET_", "SLURM_", "OMPI_", "PMI_", "MPI_")
 NAMES = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]
 SLURM = {"SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": "4711", "MASTER_ADDR": "127.0.0.1"}
 OPEN_MPI = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
 MPICH = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
-
-
-def clean_environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith((*LAUNCHERS, "TORCHELASTIC_"))}
-
-
-def without_threads() -> dict[str, str]:
-    return {k: v for k, v in clean_environment().items() if k != "OMP_NUM_THREADS"}
 
 
 @pytest.fixture
@@ -182,7 +174,7 @@ def start(folder: Path, variables: dict, **options) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=without_threads() | {k: str(v) for k, v in variables.items()},
+        env=clean_environment(threads=None) | {k: str(v) for k, v in variables.items()},
     )
 
 

@@ -11,7 +11,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import runpy
 import signal
 import socket
 import subprocess
@@ -23,24 +22,17 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from helpers.environment import clean_environment
+from helpers.ports import free_port
 
 from paceline import PacelineError, Run, Trainer
 from paceline.strategies.launch import environment
 from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("launch_job.py")
-free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
 SECONDS = 90  # what any job may take on a machine that is busy
 WITHOUT_END = 10**9
 MARK = "PACELINE_TEST_MARK"
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "PET_", "SLURM_", "OMPI_", "PMI_", "MPI_")
-
-
-def clean_environment(threads: int | None = 1) -> dict[str, str]:
-    """This process' variables without what a launcher may have told it; None sets no thread count."""
-    left_out = (*LAUNCHERS, "TORCHELASTIC_", "OMP_NUM_THREADS")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
-    return kept | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
 
 
 def processors() -> int:

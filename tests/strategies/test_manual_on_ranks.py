@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import covering, soaked
+from helpers.ranks import run_ranks
 
 from paceline import Run
 from paceline.strategies import Single
@@ -18,7 +17,6 @@ from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("manual_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 240
 ON_TWO = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
 GAN_64 = {"kind": "gan", "precision": "64"}
@@ -53,43 +51,37 @@ RESUMED = {
 }
 
 
-def cases(*layouts: str) -> dict[str, dict]:
+PAIRS = [(layout, kind) for layout in [*ON_TWO, "hsdp"] for kind in KINDS if layout in KINDS[kind][2]]
+USUAL = covering(PAIRS)
+
+
+def cases(pairs: list[tuple[str, str]]) -> dict[str, dict]:
     """What is trained under some strategies, by name."""
-    return {
-        f"{kind}-{layout}": settings | {"strategy": layout}
-        for kind, (settings, _, others) in KINDS.items()
-        for layout in layouts
-        if layout == "single" or layout in others
-    }
+    return {f"{kind}-{layout}": KINDS[kind][0] | {"strategy": layout} for layout, kind in pairs}
 
 
-JOBS = {
-    1: cases("single") | {"closure": CLOSURE},
-    2: cases(*ON_TWO)
-    | REFUSED
-    | RESUMED
-    | {"watched": {"kind": "watched", "strategy": "ddp"}, "closure": CLOSURE | {"strategy": "ddp"}},
-    4: cases("hsdp"),
-}
+def cases_of(devices: int, pairs: list[tuple[str, str]]) -> dict[str, dict]:
+    """All that so many devices train."""
+    if devices == 1:
+        return cases([("single", kind) for kind in KINDS]) | {"closure": CLOSURE}
+    found = cases([pair for pair in pairs if (pair[0] == "hsdp") == (devices == 4)])
+    if devices == 4:
+        return found
+    found |= {"watched": {"kind": "watched", "strategy": "ddp"}, "closure": CLOSURE | {"strategy": "ddp"}}
+    return found | REFUSED | RESUMED
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
+def trained(request, tmp_path_factory):
     """The folder in which a number of ranks trained all its cases, in one job."""
     folders: dict[int, Path] = {}
 
     def on(devices: int) -> Path:
         if devices not in folders:
             folders[devices] = tmp_path_factory.mktemp(f"manual-{devices}")
-            command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folders[devices])]
-            done = subprocess.run(
-                [*command, json.dumps(JOBS[devices])],
-                capture_output=True,
-                text=True,
-                timeout=SECONDS,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )
-            assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+            pairs = PAIRS if request.config.getoption("--soak") else USUAL
+            folder, todo = folders[devices], json.dumps(cases_of(devices, pairs))
+            run_ranks(JOB, devices, devices, folder, todo, folder=folder, seconds=SECONDS)
         return folders[devices]
 
     return on
@@ -107,10 +99,8 @@ def notes(folder: Path, name: str) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-[0-9].json"))]
 
 
-@pytest.mark.parametrize(
-    ("kind", "layout"), [(kind, layout) for kind, (_, _, found) in KINDS.items() for layout in found]
-)
-def test_equals_one_device(trained, kind, layout):
+@pytest.mark.parametrize(("layout", "kind"), soaked(PAIRS, USUAL))
+def test_equals_one_device(trained, layout, kind):
     tolerance = KINDS[kind][1]
     one = Run(trained(1) / f"{kind}-single" / "1")
     many = Run(trained(4 if layout == "hsdp" else 2) / f"{kind}-{layout}" / "1")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.ranks import run_ranks
 
 JOB = Path(__file__).with_name("mixed_job.py")
 REFUSED = "Line is still sharded by the strategy of an earlier run"
@@ -21,9 +20,7 @@ REFUSED = "Line is still sharded by the strategy of an earlier run"
         ("fsdp,deepspeed_stage_2", ["trained", REFUSED]),
     ],
 )
-def test_one_strategy_after_another(strategies, expected):
-    done = subprocess.run(
-        [sys.executable, str(JOB), strategies], capture_output=True, text=True, timeout=120
-    )
+def test_one_strategy_after_another(strategies, expected, tmp_path):
+    done = run_ranks(JOB, 1, strategies, folder=tmp_path, check=False, seconds=120)
     told = [line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")]
-    assert told == expected, done.stderr[-2000:]
+    assert told == expected, done.output

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import covering, soaked
+from helpers.ranks import run_ranks
 
 from paceline import Run
 from paceline.strategies import Single
@@ -18,13 +18,11 @@ from paceline.trainer.checkpoint.weights import stored_shapes
 
 VALIDATION = 37
 JOB = Path(__file__).with_name("parity_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
 LAYOUTS = [("ddp", 2), ("fsdp", 2), ("hsdp", 4), *((z, 2) for z in ZERO), ("LateAverage", 2)]
 PLAIN = ["ddp", "fsdp", "hsdp", "LateAverage"]
-# hsdp is fsdp on another mesh, and four ranks are many for a small machine: the second line by --soak only.
-HYBRID = ("64-adamw", "32-weighted")
-HYBRID_TOO = ("64-weighted-fewer-than-ranks", "64-batch-norm", "bf16-adamw")
+# hsdp is fsdp on another mesh, and four ranks are many for a small machine.
+HYBRID = ("64-adamw", "32-weighted", "64-weighted-fewer-than-ranks", "64-batch-norm", "bf16-adamw")
 # What is trained, on one device and on all others alike, and how far apart they may end.
 KINDS = {
     "64-adamw": ({"precision": "64"}, 1e-12, PLAIN),
@@ -52,7 +50,6 @@ KINDS = {
     "bf16-adamw": ({"precision": "bf16"}, None, None),
 }
 SECONDS = 240
-LONG = pytest.mark.soak
 
 
 def cases(layout: str) -> dict[str, dict]:
@@ -60,29 +57,30 @@ def cases(layout: str) -> dict[str, dict]:
     return {
         kind: {"strategy": layout, **settings}
         for kind, (settings, _, only) in KINDS.items()
-        if (layout == "single" or only is None or layout in only)
-        and (layout != "hsdp" or kind in HYBRID + HYBRID_TOO)
+        if (layout == "single" or only is None or layout in only) and (layout != "hsdp" or kind in HYBRID)
     }
 
 
 def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), json.dumps(todo)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    run_ranks(JOB, devices, devices, folder, json.dumps(todo), folder=folder, seconds=SECONDS)
+
+
+PAIRS = [(layout, kind) for layout, _ in LAYOUTS for kind in cases(layout)]
+USUAL = covering(PAIRS, each=3)
 
 
 @pytest.fixture(scope="session")
 def trained(request, tmp_path_factory):
     """The run of a kind under a strategy; each strategy's kinds are trained once, in one job."""
     folders: dict[str, Path] = {}
-    left_out = () if request.config.getoption("--soak") else HYBRID_TOO
+    pairs = PAIRS if request.config.getoption("--soak") else USUAL
 
     def of(layout: str, devices: int, kind: str) -> Run:
         if layout not in folders:
             folders[layout] = tmp_path_factory.mktemp(layout)
             todo = cases(layout)
-            if layout == "hsdp":
-                todo = {kind: case for kind, case in todo.items() if kind not in left_out}
+            if layout != "single":
+                todo = {kind: case for kind, case in todo.items() if (layout, kind) in pairs}
             run_job(folders[layout], devices, todo)
         return Run(folders[layout] / kind / "1")
 
@@ -95,16 +93,9 @@ def tensors(run: Run) -> dict[str, torch.Tensor]:
     return Single().load_tensors(str(run.latest), stored_shapes(run.latest, manifest))
 
 
-@pytest.mark.parametrize(
-    ("layout", "devices", "kind"),
-    [
-        pytest.param(layout, n, kind, marks=LONG if layout == "hsdp" and kind in HYBRID_TOO else ())
-        for layout, n in LAYOUTS
-        for kind in cases(layout)
-    ],
-)
-def test_equals_one_device(trained, layout, devices, kind):
-    tolerance = KINDS[kind][1]
+@pytest.mark.parametrize(("layout", "kind"), soaked(PAIRS, USUAL))
+def test_equals_one_device(trained, layout, kind):
+    tolerance, devices = KINDS[kind][1], dict(LAYOUTS)[layout]
     one, many = trained("single", 1, kind), trained(layout, devices, kind)
     expected, found = tensors(one), tensors(many)
     assert found.keys() == expected.keys()

@@ -7,28 +7,17 @@ one sample. P is the number of parameters, all in 4 bytes, N the ranks.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.jobs import load_job
+from helpers.ranks import run_ranks
 
 JOB = Path(__file__).with_name("memory_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 120
 N = 2
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location(JOB.stem, JOB)
-    module = sys.modules[JOB.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
 P = job.PARAMETERS
 WHOLE = 4 * P
 # Rajbhandari et al., "ZeRO" (2020), section 5, with 4 bytes for each of parameters, gradients and Adam's
@@ -59,9 +48,7 @@ BETWEEN_STEPS = {
 def measured(tmp_path_factory):
     """What both ranks measured, by strategy."""
     folder = tmp_path_factory.mktemp("memory")
-    command = [sys.executable, ON_RANKS, str(JOB), str(N), str(folder), *BEFORE_THE_UPDATE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(JOB, N, N, folder, *BEFORE_THE_UPDATE, folder=folder, seconds=SECONDS)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(N)]
 
 

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.jobs import load_job
+from helpers.pairwise import soaked
+from helpers.ranks import Outcome, run_ranks
 
 from paceline.strategies import Single
 
 JOB = Path(__file__).with_name("options_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 180
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location(JOB.stem, JOB)
-    module = sys.modules[JOB.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
 # Within how much of one device a case ends; the others differ on purpose or are refused.
 ROUNDED = {"fsdp-bf16-parameters": 0.02, **{f"zero-{s}-bf16-true": 0.02 for s in range(4)}}
 APART = ["ddp-batchnorm-apart", "ddp-batchnorm-own", "fsdp-batchnorm-apart"]
@@ -35,36 +25,38 @@ TRAINED = [
     for name in job.ON_TORCH | job.ON_DEEPSPEED
     if name not in [*REFUSED, *REFUSED_BY_DEEPSPEED, *APART]
 ]
+# Each stage of ZeRO with two of its options, and each option with a stage, but for these under --soak.
+LONG = ["zero-0-bf16-true", "zero-1-frozen", "zero-1-offload", "zero-2-frozen", "zero-2-bf16-true"]
+LONG += ["zero-3-bf16-true"]
+USUAL = [name for name in TRAINED if name not in LONG]
 WHOLE = [n for n in TRAINED if n.startswith(("ddp", "zero-0", "zero-1", "zero-2"))]
 LATE = [name for name in TRAINED if "-late" in name]
 
 
 @pytest.fixture(scope="session")
-def seen(tmp_path_factory):
+def seen(request, tmp_path_factory):
     """What a rank saw of a case. Each kind of cases runs once, on two ranks, in a job of its own."""
     folders: dict[str, Path] = {}
+    outcomes: dict[str, Outcome] = {}
 
     def of(name: str, rank: int = 0) -> dict:
         kind = "deepspeed" if name in job.ON_DEEPSPEED else "torch"
         if kind not in folders:
             folders[kind] = tmp_path_factory.mktemp(kind)
-            names = list(job.ON_DEEPSPEED if kind == "deepspeed" else job.ON_TORCH)
-            run_job(folders[kind], 2, names)
+            every = job.ON_DEEPSPEED if kind == "deepspeed" else job.ON_TORCH
+            left_out = [] if request.config.getoption("--soak") else LONG
+            names = [name for name in every if name not in left_out]
+            outcomes[kind] = run_job(folders[kind], 2, names)
         written = folders[kind] / f"{name}.{rank}.pt"
-        assert written.exists(), f"{name} did not end: {(folders[kind] / 'output').read_text()[-3000:]}"
+        assert written.exists(), f"{name} did not end: {outcomes[kind].output}"
         return torch.load(written, weights_only=False)
 
     return of
 
 
-def run_job(folder: Path, devices: int, names: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """Run cases; None where they ran out of time. What was printed is in ``folder/output``."""
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), *names]
-    with (folder / "output").open("w") as output:
-        try:
-            return subprocess.run(command, stdout=output, stderr=output, timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            return None
+def run_job(folder: Path, devices: int, names: list[str]) -> Outcome:
+    """Run cases, which may end with an error or not at all."""
+    return run_ranks(JOB, devices, devices, folder, *names, folder=folder, seconds=SECONDS, check=False)
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +86,7 @@ def tolerance_of(name: str) -> float:
     return ROUNDED.get(name, 1e-6 if name in job.ON_DEEPSPEED else 1e-12)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", soaked(TRAINED, USUAL))
 def test_equals_one_device(seen, on_one_device, name):
     found, expected = seen(name), on_one_device(name)
     assert found["error"] is None
@@ -106,7 +98,7 @@ def test_equals_one_device(seen, on_one_device, name):
         assert_close(found["first"], expected["first"], 0)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", soaked(TRAINED, USUAL))
 def test_the_module_keeps_its_class_and_its_names(seen, on_one_device, name):
     found = seen(name)
     before = (on_one_device(name) if name in LATE else found)["before" if name not in LATE else "after"]
@@ -120,9 +112,7 @@ def test_the_module_keeps_its_class_and_its_names(seen, on_one_device, name):
         assert found["after"]["classes"] == before["classes"]
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in TRAINED if n.startswith(("ddp", "zero-0", "zero-1", "zero-2"))]
-)
+@pytest.mark.parametrize("name", soaked(WHOLE, USUAL))
 def test_behind_a_run_that_leaves_parameters_whole_the_module_is_plain(seen, name):
     """It can be copied, pickled, and used with autograd."""
     assert (seen(name, 0)["plain"], seen(name, 1)["plain"]) == ("yes", "yes")
@@ -169,11 +159,10 @@ def test_ddp_names_what_only_an_earlier_micro_batch_used(seen):
 
 def test_ddp_ends_the_job_with_the_name_when_one_rank_leaves_a_parameter_out(tmp_path):
     ended = run_job(tmp_path, 2, ["ddp-later-one-rank"])
-    output = (tmp_path / "output").read_text()
-    assert ended is not None, "it hangs"
-    assert ended.returncode not in (0, None)
-    assert "2 parameters get no gradient in this step" in output
-    assert "extra.weight, extra.bias" in output
+    assert not ended.timed_out, "it hangs"
+    assert set(ended.codes) != {0}
+    assert "2 parameters get no gradient in this step" in ended.stdout + ended.stderr
+    assert "extra.weight, extra.bias" in ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import covering, soaked
+from helpers.ranks import run_ranks
 
 from paceline import Run
 from paceline.strategies import Single
@@ -18,7 +17,6 @@ from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("token_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 150
 CLIP, GLOBAL = 0.02, 32
 # A last step of 13 sequences, in four pieces on two ranks; and of one alone, which one of the ranks lacks.
@@ -34,16 +32,11 @@ ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
 EXACT = ["ddp", "fsdp", "hsdp", "hsdp-copies", "LateAverage", "AtTheUpdate"]
 SINGLE = ["ddp", "fsdp", "hsdp", *ZERO]
 PAIRS = [(s, k) for k in KINDS for s in (EXACT if k.startswith("64") else SINGLE)]
+USUAL = covering(PAIRS)
 
 
 def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), json.dumps(todo)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    # A launcher that is killed takes its ranks with it.
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    run_ranks(JOB, devices, devices, folder, json.dumps(todo), folder=folder, seconds=SECONDS)
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +52,12 @@ def one_device(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def two_ranks(tmp_path_factory):
+def two_ranks(request, tmp_path_factory):
     """Two ranks take them four at a time, in four micro-batches each."""
     folder = tmp_path_factory.mktemp("tokens-2")
     usual = {"micro": 4, "clip_grad_norm": CLIP}
-    run_job(folder, 2, {f"{s}-{k}": usual | KINDS[k] | {"strategy": s} for s, k in PAIRS})
+    pairs = PAIRS if request.config.getoption("--soak") else USUAL
+    run_job(folder, 2, {f"{s}-{k}": usual | KINDS[k] | {"strategy": s} for s, k in pairs})
     return folder
 
 
@@ -89,7 +83,7 @@ def same(one: Run, many: Run, tolerance: float) -> None:
             assert math.isclose(right[name], left[name], rel_tol=tolerance), (name, right[name], left[name])
 
 
-@pytest.mark.parametrize(("strategy", "kind"), PAIRS)
+@pytest.mark.parametrize(("strategy", "kind"), soaked(PAIRS, USUAL))
 def test_two_ranks_with_accumulation_are_one_device_with_none(one_device, two_ranks, strategy, kind):
     tolerance = 1e-12 if kind.startswith("64") else 1e-6
     same(Run(one_device / kind / "1"), Run(two_ranks / f"{strategy}-{kind}" / "1"), tolerance)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -18,7 +17,6 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from paceline import PacelineError, Predictions, Trainer, TrainModule
 
 JOB = Path(__file__).with_name("data_corners_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 
 
 class Model(TrainModule):
@@ -240,9 +238,7 @@ def test_check_invariance_says_what_cannot_be_cut():
 def on_two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corners")
     cases = ["one-validation-batch", "mixed-validation", "own-strings", "fewer-than-ranks"]
-    command = [sys.executable, ON_RANKS, str(JOB), "2", str(folder), *cases]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    run_ranks(JOB, 2, 2, folder, *cases, folder=folder)
     return lambda case: [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter, load, save
@@ -58,9 +57,8 @@ def trained(tmp_path):
     return module, trainer.fit(module, data(), data())
 
 
-def paceline(*arguments, **options):
-    command = [sys.executable, "-m", "paceline", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+def paceline(*arguments, cwd=None):
+    return run_ranks("paceline", 1, *arguments, folder=cwd or Path.cwd(), seconds=120, check=False)
 
 
 def equal(first, second):
@@ -162,7 +160,7 @@ def test_torchs_own_reader_and_writer_have_the_same_files(trained, tmp_path):
 def test_the_commands(trained, tmp_path):
     _, run = trained
     listed = paceline("checkpoint", "ls", cwd=tmp_path)
-    assert listed.returncode == 0, listed.stderr
+    assert listed.codes == [0], listed.output
     lines = listed.stdout.splitlines()
     assert lines[0].split() == ["checkpoint", "step", "epoch", "size", "written", "by", "at"]
     assert [line.split()[0].rpartition("/")[2] for line in lines[1:]] == [
@@ -177,18 +175,18 @@ def test_the_commands(trained, tmp_path):
     assert "Net(width=4)" in shown
     assert "tensor      optim.0.net.weight.exp_avg  [4, 3]" in shown
 
-    assert paceline("export", run.folder, "out", "--submodule", "net", cwd=tmp_path).returncode == 0
+    assert paceline("export", run.folder, "out", "--submodule", "net", cwd=tmp_path).codes == [0]
     assert set(load_file(tmp_path / "out/model.safetensors")) == {"weight", "bias"}
-    assert paceline("checkpoint", "consolidate", run.latest, "one", cwd=tmp_path).returncode == 0
+    assert paceline("checkpoint", "consolidate", run.latest, "one", cwd=tmp_path).codes == [0]
     verify(tmp_path / "one")
 
     whole = paceline("checkpoint", "verify", run.folder)
-    assert whole.returncode == 0
+    assert whole.codes == [0]
     assert [line.rpartition(": ")[2] for line in whole.stdout.splitlines()] == ["whole"] * 4
     path = run.latest / "optim-00001.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     damaged = paceline("checkpoint", "verify", run.folder)
-    assert damaged.returncode == 1
+    assert damaged.codes == [1]
     assert "step-00000006: DAMAGED" in damaged.stdout
     assert "optim-00001" in damaged.stdout
 
@@ -198,6 +196,6 @@ def test_the_commands(trained, tmp_path):
 )
 def test_a_wrong_path_is_one_sentence(arguments, tmp_path):
     done = paceline("checkpoint", *arguments, cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.codes == [1]
     assert "there is no checkpoint at this path" in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,13 +5,12 @@ tests/golden/format-N holds what golden_job.py wrote when format N was new. Neve
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.jobs import load_job
 from safetensors.torch import load_file
 
 from paceline.trainer.checkpoint import format as files
@@ -20,16 +19,7 @@ from paceline.trainer.checkpoint.integrity import verify
 JOB = Path(__file__).with_name("golden_job.py")
 FORMATS = sorted((Path(__file__).parents[1] / "golden").glob("format-*"))
 WRITTEN = [path for folder in FORMATS for path in sorted(folder.iterdir()) if path.is_dir()]
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location("golden_job", JOB)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
 
 
 def ids(path):
@@ -54,8 +44,7 @@ def test_they_are_whole_and_of_their_format(golden):
 
 
 @pytest.mark.parametrize("golden", WRITTEN, ids=ids)
-def test_the_module_is_built_with_its_arguments_and_weights(golden, monkeypatch):
-    monkeypatch.setitem(sys.modules, "golden_job", job)
+def test_the_module_is_built_with_its_arguments_and_weights(golden):
     module = job.Golden.load_from_checkpoint(golden)
     assert module.hparams == {"width": 5, "betas": (0.9, 0.99), "notes": {"of": [1, 2]}}
     expected = job.Golden.load_from_checkpoint(golden.parent / "single").state_dict()

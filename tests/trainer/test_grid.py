@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import soaked
+from helpers.ranks import run_ranks
 from torchmetrics.classification import MulticlassAccuracy
 
 from paceline import Run
 
 JOB = Path(__file__).with_name("grid_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 120
 SAMPLES, GLOBAL, TAIL, EPOCHS = 1000, 48, 40, 3
 TINY = [1, 2]  # fewer samples than three ranks, or two
@@ -25,14 +23,21 @@ SAMPLERS = ["weighted", "subset", "own", "hidden", "distributed"]
 PRECISIONS = {"64": 1e-12, "32": 1e-6}
 # Ranks and micro-batch of a layout; at 100 nothing divides, and the loader's batch is above the global one.
 LAYOUTS = [(1, 4), (1, 8), (1, 100), (2, 4), (2, 8), (3, 4), (3, 8), (3, 100)]
+EVERY = [(*layout, precision) for precision in PRECISIONS for layout in LAYOUTS]
+USUAL = [one for one in EVERY if one[2] == "64" or one[:2] in [(1, 8), (2, 4), (3, 100)]]
+LONELY = [(2, "adamw"), (3, "sgd")]
+SAMPLED = [(2, "weighted"), (3, "subset"), (2, "own"), (3, "hidden"), (2, "distributed")]
+ON_RANKS = [2, 3]
+ALL_LONELY = [(world, optimizer) for world in ON_RANKS for optimizer in ("sgd", "adamw")]
+ALL_SAMPLED = [(world, sampler) for world in ON_RANKS for sampler in SAMPLERS]
 
 
-def cases(world: int) -> dict[str, dict]:
-    """What is trained on so many ranks, by name."""
+def cases(world: int, soak: bool) -> dict[str, dict]:
+    """What is trained on so many ranks, by name; without ``soak`` what the usual tests look at."""
     found: dict[str, dict] = {}
     for precision in PRECISIONS:
         for ranks, micro in [*LAYOUTS, (1, GLOBAL)]:
-            if ranks == world:
+            if ranks == world and (soak or (ranks, micro, precision) in [*USUAL, (1, GLOBAL, precision)]):
                 found[f"{precision}-{micro}"] = {
                     "precision": precision,
                     "micro": micro,
@@ -40,6 +45,8 @@ def cases(world: int) -> dict[str, dict]:
                 }
     # An epoch's last step is one sample: all other ranks have none.
     for optimizer in ("sgd", "adamw"):
+        if not (soak or world == 1 or (world, optimizer) in LONELY):
+            continue
         found[f"lonely-{optimizer}"] = {
             "micro": GLOBAL // world // 2,
             "samples": 4 * GLOBAL + 1,
@@ -50,6 +57,8 @@ def cases(world: int) -> dict[str, dict]:
     for samples in TINY:
         found[f"tiny-{samples}"] = {"micro": 4, "samples": samples, "global_batch_size": GLOBAL}
     for sampler in SAMPLERS:
+        if not (soak or world == 1 or (world, sampler) in SAMPLED):
+            continue
         found[sampler] = {
             "micro": 12 // world // 2,
             "samples": 100,
@@ -67,25 +76,17 @@ def cases(world: int) -> dict[str, dict]:
 
 
 class Job:
-    """What the job of so many ranks wrote, and its exit code; None where it hung."""
+    """What the job of so many ranks wrote, and how it ended."""
 
-    def __init__(self, folder: Path, world: int):
+    def __init__(self, folder: Path, world: int, soak: bool):
         self.folder, self.world = folder, world
-        todo = cases(world) if world < 4 else {}
-        command = [sys.executable, ON_RANKS, str(JOB), str(world), str(folder), json.dumps(todo)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        try:
-            # A launcher that is killed takes its ranks with it.
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False
-            )
-            self.code, self.errors = done.returncode, done.stderr[-4000:] + done.stdout[-2000:]
-        except subprocess.TimeoutExpired as error:
-            self.code, self.errors = None, str(error.stderr)[-4000:]
+        todo = cases(world, soak) if world < 4 else {}
+        options = {"folder": folder, "seconds": SECONDS, "check": False}
+        self.outcome = run_ranks(JOB, world, world, folder, json.dumps(todo), **options)
 
     def notes(self, name: str) -> list[dict]:
         """What each rank noted."""
-        assert self.code == 0, self.errors
+        assert self.outcome.codes == [0] * self.world, self.outcome.output
         return [json.loads((self.folder / f"{name}-{rank}.json").read_text()) for rank in range(self.world)]
 
     def steps(self, name: str) -> list[list[list[int]]]:
@@ -98,13 +99,14 @@ class Job:
 
 
 @pytest.fixture(scope="session")
-def grid(tmp_path_factory):
+def grid(request, tmp_path_factory):
     """The job of so many ranks; each is run once."""
     jobs: dict[int, Job] = {}
+    soak = request.config.getoption("--soak")
 
     def of(world: int) -> Job:
         if world not in jobs:
-            jobs[world] = Job(tmp_path_factory.mktemp(f"grid-{world}"), world)
+            jobs[world] = Job(tmp_path_factory.mktemp(f"grid-{world}"), world, soak)
         return jobs[world]
 
     return of
@@ -142,15 +144,16 @@ def same_numbers(one: tuple[Job, str], other: tuple[Job, str], tolerance: float)
 
 
 @pytest.mark.fault(22)
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("world", "micro"), LAYOUTS)
+@pytest.mark.parametrize(("world", "micro", "precision"), soaked(EVERY, USUAL))
 def test_any_layout_is_the_same_run(grid, world, micro, precision):
     one, tolerance = (grid(1), f"{precision}-{GLOBAL}"), PRECISIONS[precision]
     same_run(one, (grid(world), f"{precision}-{micro}"), tolerance)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("world", "micro"), [*LAYOUTS, (1, GLOBAL)])
+ALONE = [(1, GLOBAL, precision) for precision in PRECISIONS]
+
+
+@pytest.mark.parametrize(("world", "micro", "precision"), soaked([*EVERY, *ALONE], [*USUAL, *ALONE]))
 def test_an_epoch_is_every_sample_once_in_full_steps_and_a_tail(grid, world, micro, precision):
     steps = grid(world).steps(f"{precision}-{micro}")
     length = SAMPLES // GLOBAL + 1
@@ -193,8 +196,7 @@ def test_the_comparison_is_of_runs_that_train(grid, precision):
 
 
 @pytest.mark.fault(22)
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(("world", "optimizer"), soaked(ALL_LONELY, LONELY))
 def test_a_last_step_of_one_sample_is_that_of_one_device(grid, world, optimizer):
     name = f"lonely-{optimizer}"
     steps = grid(world).steps(name)
@@ -218,30 +220,29 @@ def test_loader_workers_change_nothing_on_two_ranks(grid):
     assert job.notes("workers") == job.notes("64-8")
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(("world", "sampler"), soaked(ALL_SAMPLED, SAMPLED))
 def test_a_sampler_of_the_users_is_the_same_on_any_number_of_ranks(grid, sampler, world):
     same_run((grid(1), sampler), (grid(world), sampler), 1e-12)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_a_sampler_keeps_its_meaning(grid, world):
-    def epochs(name):
-        order = flat(in_order(grid(world).steps(name)))
-        half = len(order) // 2
-        assert order[:half] != order[half:]
-        return order[:half], order[half:]
+OF_ONE = [(1, sampler) for sampler in SAMPLERS]
 
-    for order in epochs("weighted"):
-        assert len(order) == 99
-        assert all(index % 4 for index in order)
-        assert len(set(order)) < 75  # with replacement
-    for order in epochs("subset"):
-        assert sorted(order) == list(range(7, 100, 2))
-    for order in epochs("own"):
-        assert len(set(order)) == len(order) == 50
-    for name in ("hidden", "distributed"):
-        for order in epochs(name):
+
+@pytest.mark.parametrize(("world", "sampler"), soaked([*OF_ONE, *ALL_SAMPLED], [*OF_ONE, *SAMPLED]))
+def test_a_sampler_keeps_its_meaning(grid, world, sampler):
+    order = flat(in_order(grid(world).steps(sampler)))
+    epochs = order[: len(order) // 2], order[len(order) // 2 :]
+    assert epochs[0] != epochs[1]
+    for order in epochs:
+        if sampler == "weighted":
+            assert len(order) == 99
+            assert all(index % 4 for index in order)
+            assert len(set(order)) < 75  # with replacement
+        elif sampler == "subset":
+            assert sorted(order) == list(range(7, 100, 2))
+        elif sampler == "own":
+            assert len(set(order)) == len(order) == 50
+        else:
             assert sorted(order) == list(range(100))  # and none twice to make it even
 
 

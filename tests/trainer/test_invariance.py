@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.jobs import load_job
+from helpers.ranks import run_ranks
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline import DataModule, PacelineError, Trainer
@@ -30,16 +29,7 @@ DIFFERENT = {
 }
 MANUAL = "step 1 the gradient of first.weight differs"
 ON_RANKS = DIFFERENT | {"by-rank": NOISE.format("Ranked"), "manual-scaled": MANUAL}
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location("invariance_job", JOB)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-job = load_job()
+job = load_job(JOB)
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +38,8 @@ def on_ranks(tmp_path_factory):
     sharded = [
         f"{case}@{name}" for name in STRATEGIES for case in ("clean", "tokens", "batch-norm", "scaled")
     ]
-    command = [sys.executable, str(JOB), "2", str(folder), *SAME, "manual", *ON_RANKS, *sharded]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-4000:]
+    cases = [*SAME, "manual", *ON_RANKS, *sharded]
+    done = run_ranks(JOB, 2, 2, folder, *cases, folder=folder)
 
     def of(case: str) -> list[dict]:
         return [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(2)]

@@ -9,36 +9,30 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.environment import clean_environment
+from helpers.ranks import run_ranks
 
 JOB = Path(__file__).with_name("ranks_job.py")
-ON_RANKS = Path(__file__).parents[1] / "on_ranks.py"
 SECONDS = 120
 SAME_FOR_ALL = ["metrics", "decisions", "stop_on_one", "max_time"]
 CASES = {1: SAME_FOR_ALL, 2: ["verbs", "debug", *SAME_FOR_ALL, "debug_source"], 3: ["debug", *SAME_FOR_ALL]}
 
 
 class Job:
-    """What a job wrote, its exit code (None where it hung) and its output."""
+    """What a job wrote, its exit code and its output."""
 
     def __init__(self, folder: Path, devices: int, cases: list[str], own_launch: bool):
         self.folder, self.devices = folder, devices
-        command = [
-            sys.executable,
-            *([] if own_launch else [ON_RANKS]),
-            JOB,
-            str(devices),
-            str(folder),
-            *cases,
-        ]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        try:
-            # A launcher that is killed takes its ranks with it.
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False
-            )
+        if own_launch:
+            command = [sys.executable, JOB, str(devices), str(folder), *cases]
+            options = {"capture_output": True, "text": True, "timeout": SECONDS}
+            done = subprocess.run(command, env=clean_environment(), check=False, **options)
             self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
-        except subprocess.TimeoutExpired as error:
-            self.code, self.output, self.errors = None, str(error.stdout), str(error.stderr)
+        else:
+            options = {"folder": folder, "seconds": SECONDS, "check": False}
+            found = run_ranks(JOB, devices, devices, folder, *cases, **options)
+            self.code = 0 if found.codes == [0] * devices else 1
+            self.output, self.errors = found.stdout, found.output
 
     def notes(self, case: str) -> list[dict]:
         """What each rank noted."""

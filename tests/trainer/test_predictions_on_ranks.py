@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.ranks import run_ranks
 
 JOB = Path(__file__).with_name("predictions_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 STRATEGIES = ["ddp", "fsdp", "deepspeed_stage_2", "deepspeed_stage_3"]
 RANKS = 3
 
@@ -19,10 +17,8 @@ RANKS = 3
 def job(tmp_path_factory):
     folders = {}
     for devices, strategies in ((1, ["single"]), (RANKS, STRATEGIES)):
-        folders[devices] = tmp_path_factory.mktemp(f"world{devices}")
-        command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folders[devices]), *strategies]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-        assert done.returncode == 0, done.stderr[-4000:]
+        folders[devices] = place = tmp_path_factory.mktemp(f"world{devices}")
+        run_ranks(JOB, devices, devices, place, *strategies, folder=place)
 
     def of(strategy: str) -> list[dict]:
         devices = 1 if strategy == "single" else RANKS

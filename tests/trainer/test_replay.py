@@ -6,15 +6,16 @@ import hashlib
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.environment import clean_environment
+from helpers.jobs import load_job
+from helpers.ranks import run_ranks
 from torch.utils.data import DataLoader
 
 from paceline import PacelineError, Trainer, TrainModule, seed_everything
@@ -22,24 +23,22 @@ from paceline.callbacks import EarlyStopping
 from paceline.trainer.rng import derive, seed_for_sample
 
 JOB = Path(__file__).with_name("replay_job.py")
-job = SimpleNamespace(**runpy.run_path(str(JOB)))
-free_port = runpy.run_path(str(Path(__file__).parents[1] / "ports.py"))["free_port"]
+job = load_job(JOB)
 SECONDS = 120
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "PACELINE_")
 LINE = re.compile(r"paceline replay \S+ --step \d+")
 
 
-def environment(**more):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-    path = f"{Path(sys.executable).parent}:{kept.get('PATH', '')}"
-    return kept | {"OMP_NUM_THREADS": "1", "PATH": path} | more
+def environment():
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    return clean_environment(PATH=path)
 
 
 def command(words, folder, typed=""):
     """Its exit code, and all it printed."""
     folder.mkdir(exist_ok=True, parents=True)
     if isinstance(words, list) and words[0] == "paceline":
-        words = [str(Path(sys.executable).with_name("paceline")), *words[1:]]
+        done = run_ranks("paceline", 1, *words[1:], folder=folder, seconds=SECONDS, check=False)
+        return done.codes[0], done.stdout + done.stderr
     done = subprocess.run(
         words, shell=isinstance(words, str), cwd=folder, env=environment(), input=typed, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS,
@@ -75,10 +74,10 @@ def plant(folder, devices):
     line = LINE.search(told)
     assert line is not None, told
     before = everything_in(folder)
-    lines = {"planted": (line[0], ""), "healthy": (f"{line[0].split(' --')[0]} --step 43", "")}
+    lines = {"planted": (line[0], ""), "healthy": ([*line[0].split()[:3], "--step", "43"], "")}
     if devices == 1:
         lines["pdb"] = (f"{line[0].split(' --')[0]} --step 41 --pdb", "p batch_idx\nw\nc\n")
-        lines["early"] = ("paceline replay runs/first/1 --step 2", "")
+        lines["early"] = (["paceline", "replay", "runs/first/1", "--step", "2"], "")
     found = {"run": (code, told), "line": line[0]}
     with ThreadPoolExecutor(2) as pool:
         started = {name: pool.submit(command, line, folder, typed) for name, (line, typed) in lines.items()}
@@ -337,20 +336,7 @@ def pairs(tmp_path_factory):
     """By name of the case: what each of two ranks noted."""
     folder = tmp_path_factory.mktemp("pairs")
     (folder / "cases").write_text(json.dumps(PAIRS))
-    about = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    about |= {"MASTER_PORT": str(free_port())}
-    ranks = []
-    for rank in "01":
-        with (folder / f"output-{rank}").open("w") as output:
-            words = [sys.executable, str(JOB), "cases", str(folder), str(folder / "cases")]
-            env = environment(RANK=rank, LOCAL_RANK=rank, **about)
-            ranks.append(subprocess.Popen(words, stdout=output, stderr=output, env=env, cwd=folder))
-    try:
-        codes = [process.wait(SECONDS) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert codes == [0, 0], "\n".join((folder / f"output-{rank}").read_text()[-4000:] for rank in "01")
+    run_ranks(JOB, 2, "cases", folder, folder / "cases", folder=folder, seconds=SECONDS)
     found = [json.loads((folder / f"found-{rank}").read_text()) for rank in "01"]
     return {name: [one[name] for one in found] for name in PAIRS}
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import soaked
+from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 
 from paceline import Run
@@ -18,46 +17,52 @@ from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SECONDS = 240
 TIMED = {"time", "perf/samples_per_second"}
 STRATEGIES = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in (1, 2, 3))]
+USUAL = [strategy for strategy in STRATEGIES if strategy != "deepspeed_stage_1"]
 AT = 15  # step 7 of 8 in the second epoch, three behind its log point
 EXACT = {"precision": "64", "model": {"dropout": 0.0}}
 TWICE = {"fits": 2, "max_epochs": 1}
 NORMED = EXACT | TWICE | {"sync_batchnorm": True, "model": {"dropout": 0.0, "batch_norm": True}}
 EARLY = {"name": "early", "patience": 1, "max_epochs": 9}
-FIRST = [
-    *({"name": f"{s}-whole", "strategy": s, "save_at": AT, "finish": True} for s in STRATEGIES),
-    *({"name": s, "strategy": s, "stop_at": 1} for s in STRATEGIES),
-    *({"name": f"{s}-twice", "strategy": s} | TWICE for s in ("ddp", "fsdp", "deepspeed_stage_3")),
-    *({"name": f"{s}-normed", "strategy": s} | NORMED for s in ("ddp", "fsdp")),
-    {"name": "two", "strategy": "ddp", "save_at": AT} | EXACT,
-    EARLY,
-]
 ALONE = [
     {"name": "one", "save_at": AT} | EXACT,
     {"name": "one-from-two", "resume": f"two-at-{AT}"} | EXACT,
     EARLY | {"folder": "alone"},
     EARLY | {"folder": "alone", "resume": "latest"},
 ]
-SECOND = [
-    *({"name": s, "strategy": s, "resume": "latest"} for s in STRATEGIES),
-    *({"name": f"{s}-from", "strategy": s, "resume": f"{s}-whole-at-{AT}"} for s in STRATEGIES),
-    {"name": "two-from-one", "strategy": "ddp", "resume": f"one-at-{AT}"} | EXACT,
-    EARLY | {"resume": "latest"},
-]
+
+
+def first(strategies: list[str]) -> list[dict]:
+    """What two ranks train to begin with."""
+    return [
+        *({"name": f"{s}-whole", "strategy": s, "save_at": AT, "finish": True} for s in strategies),
+        *({"name": s, "strategy": s, "stop_at": 1} for s in strategies),
+        *({"name": f"{s}-twice", "strategy": s} | TWICE for s in ("ddp", "fsdp", "deepspeed_stage_3")),
+        *({"name": f"{s}-normed", "strategy": s} | NORMED for s in ("ddp", "fsdp")),
+        {"name": "two", "strategy": "ddp", "save_at": AT} | EXACT,
+        EARLY,
+    ]
+
+
+def second(strategies: list[str]) -> list[dict]:
+    """What new ranks resume."""
+    return [
+        *({"name": s, "strategy": s, "resume": "latest"} for s in strategies),
+        *({"name": f"{s}-from", "strategy": s, "resume": f"{s}-whole-at-{AT}"} for s in strategies),
+        {"name": "two-from-one", "strategy": "ddp", "resume": f"one-at-{AT}"} | EXACT,
+        EARLY | {"resume": "latest"},
+    ]
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory) -> Path:
+def folder(request, tmp_path_factory) -> Path:
     """Where two ranks trained, one device went on and trained, and two new ranks went on."""
     place = tmp_path_factory.mktemp("resume")
-    for devices, cases in ((2, FIRST), (1, ALONE), (2, SECOND)):
-        command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(place), json.dumps(cases)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
-        assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
+    for devices, cases in ((2, first(strategies)), (1, ALONE), (2, second(strategies))):
+        run_ranks(JOB, devices, devices, place, json.dumps(cases), folder=place, seconds=SECONDS)
     return place
 
 
@@ -89,14 +94,14 @@ def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tol
 
 
 @pytest.mark.parametrize("ending", ["", "-from"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_weights_and_optimizer_state_are_bit_identical(folder, strategy, ending):
     expected, found = final(folder, f"{strategy}-whole"), final(folder, f"{strategy}{ending}")
     assert any(name.startswith("optim.") for name in expected)
     close(found, expected, 0)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_every_row_of_metrics_is_bit_identical(folder, strategy):
     expected = rows(folder, f"{strategy}-whole")
     assert len(expected) > 8
@@ -104,7 +109,7 @@ def test_every_row_of_metrics_is_bit_identical(folder, strategy):
     assert rows(folder, f"{strategy}-from") == rows(folder, f"{strategy}-whole", AT)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_the_rest_of_the_state_is_the_same(folder, strategy):
     states = [
         json.loads((Run(folder / name / "1").latest / "state.json").read_text())
@@ -119,7 +124,7 @@ def test_the_rest_of_the_state_is_the_same(folder, strategy):
 
 
 def test_the_stopped_runs_were_stopped_within_an_epoch(folder):
-    for strategy in STRATEGIES:
+    for strategy in USUAL:
         names = [path.name for path in Run(folder / strategy / "1").checkpoints]
         assert names == [f"step-000000{step}" for step in ("02", "08", "16", "24")], strategy
 
@@ -163,7 +168,7 @@ def test_a_second_fit_synchronises_batch_norms_too(folder):
     close(found, expected, 1e-12)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_an_export_has_the_whole_weights(folder, strategy):
     expected = {
         name.removeprefix("model."): value
@@ -176,7 +181,7 @@ def test_an_export_has_the_whole_weights(folder, strategy):
     close(load_file(folder / f"{strategy}-whole-export-best" / "model.safetensors"), expected, 1e-6)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_a_validation_behind_the_fit_is_the_fits_own(folder, strategy):
     values = Run(folder / f"{strategy}-whole" / "1").metrics["val/loss"].values
     for found in notes(folder, f"{strategy}-whole"):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.ranks import run_ranks
 
 from paceline import Run
 
 JOB = Path(__file__).with_name("streams_job.py")
-ON_RANKS = str(Path(__file__).parents[1] / "on_ranks.py")
 SIZE = 100
 LIMITED = ["limited", "limited-map"]
 SHARED = ["stream", "stream-workers", "stream-uneven", "sharing-workers", "keeping", "list", "generator"]
@@ -40,9 +38,7 @@ def job(tmp_path_factory):
 
 
 def run_job(devices: int, folder: Path, cases: list[str]) -> None:
-    command = [sys.executable, ON_RANKS, str(JOB), str(devices), str(folder), *cases]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    run_ranks(JOB, devices, devices, folder, *cases, folder=folder)
 
 
 def rows(run: Run, *names: str) -> list[list[float]]:

@@ -1,10 +1,9 @@
-"""Runs commands with all they start, until nothing of them is left; tests read what became of them."""
+"""Runs commands, for tests of how they are launched and ended, until no process of them is left."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,21 +15,11 @@ from typing import Any
 
 import psutil
 
-JOB = Path(__file__).with_name("failing_job.py")
+from .environment import clean_environment
+
 MARK = "PACELINE_TEST_MARK"
 SECONDS = 60  # what any job may take on a machine that is busy
 GONE = 5  # what is left behind a job that has ended may take
-LAUNCHERS = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_",
-    "GROUP_",
-    "MASTER_",
-    "PET_",
-    "SLURM_",
-    "TORCHELASTIC_",
-    "PACELINE_",
-)
 
 
 class Outcome:
@@ -44,7 +33,6 @@ class Outcome:
 
     def __init__(self, folder: Path, command: list[Any], env: dict[str, str]) -> None:
         self.folder, self._mark = folder, uuid.uuid4().hex
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             process = subprocess.Popen(
                 list(map(str, command)),
@@ -52,7 +40,7 @@ class Outcome:
                 stdout=out,
                 stderr=err,
                 cwd=folder,
-                env=kept | {"OMP_NUM_THREADS": "1", MARK: self._mark} | env,
+                env=clean_environment() | {MARK: self._mark} | env,
                 start_new_session=True,
             )
         try:
@@ -104,14 +92,16 @@ def notes(folder: Path, what: str, **values: Any) -> list[dict[str, Any]]:
     return [one for one in found if all(one.get(key) == value for key, value in wanted.items())]
 
 
-def run(folder: Path, options: dict[str, Any], through: tuple[str, ...] = (), **env: str) -> Outcome:
-    """Run the job with these options, to its end.
+def run(
+    job: Path, folder: Path, options: dict[str, Any], through: tuple[str, ...] = (), **env: str
+) -> Outcome:
+    """Run a job with these options, to its end.
 
     Args:
         through: What starts it: modules with their arguments; () for the script itself.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return Outcome(folder, [sys.executable, *through, JOB, json.dumps(options)], env)
+    return Outcome(folder, [sys.executable, *through, job, json.dumps(options)], env)
 
 
 def side_by_side(folder: Path, work: dict[str, Callable[[Path], Any]], at_once: int) -> dict[str, Any]:

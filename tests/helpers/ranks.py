@@ -1,0 +1,321 @@
+"""Runs job scripts on ranks that are forked from one process for each worker of pytest.
+
+An interpreter that imports torch and the package takes three CPU seconds, a fork some milliseconds. Tests
+whose subject is how processes are launched start real ones: ``processes.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .environment import MODULE_MARK, clean_environment
+from .jobs import load_job
+
+SECONDS = 240  # for a job, where its test says nothing else
+_START = 120  # for the server's imports on a machine that is busy
+_numbers = itertools.count()
+
+
+@dataclass
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        codes: The ranks' exit codes, a signal's number below 0; None for a rank that had to be killed.
+        timed_out: Whether the deadline came first.
+        left: Command lines of what outlived the ranks for more than some seconds.
+        ended_at: When each rank ended, in seconds since the epoch.
+        printed: What each rank wrote to its standard output and to its standard error.
+    """
+
+    codes: list[int | None]
+    timed_out: bool
+    left: list[str]
+    ended_at: list[float]
+    printed: list[tuple[str, str]]
+
+    @property
+    def stdout(self) -> str:
+        """What all ranks wrote to it, one after another."""
+        return "".join(out for out, _ in self.printed)
+
+    @property
+    def stderr(self) -> str:
+        """What all ranks wrote to it, one after another."""
+        return "".join(err for _, err in self.printed)
+
+    @property
+    def output(self) -> str:
+        """The end of what was printed, for the message of a test that fails."""
+        ended = f"exit codes {self.codes}{', at the deadline' * self.timed_out}"
+        return "\n".join([ended, *(f"{out[-2000:]}\n{err[-3000:]}" for out, err in self.printed)])
+
+
+class Job:
+    """A job under way; its processes are killed at its deadline, and when this object is closed.
+
+    Args:
+        script: A file, or the name of a module to run as ``python -m`` does.
+        ranks: How many; 1 is a process that no launcher has given a place.
+        folder: What the ranks are started in.
+        seconds: The deadline for all of them.
+        function: Call this one, "module:name", with the arguments instead of running the script.
+        after_a_failure: Seconds that the other ranks have when one has failed; None for no limit.
+        environment: More variables for all ranks, or for each of them.
+        deepspeed: Whether the ranks have imported it; by default where the script names it.
+    """
+
+    def __init__(
+        self,
+        script: Path | str,
+        ranks: int,
+        *arguments: Any,
+        folder: Path,
+        seconds: float = SECONDS,
+        function: str | None = None,
+        after_a_failure: float | None = 20,
+        environment: dict[str, str] | list[dict[str, str]] | None = None,
+        deepspeed: bool | None = None,
+    ) -> None:
+        number = next(_numbers)
+        self.folder, self.ranks = folder, ranks
+        self._codes: list[int | None] = [None] * ranks
+        self._ended_at = [0.0] * ranks
+        self._ended: dict[str, Any] | None = None
+        if deepspeed is None:
+            source = script.read_text() if isinstance(script, Path) else ""
+            deepspeed = "deepspeed" in (source + repr(arguments)).lower()
+        if function is None:
+            arguments = tuple(map(str, arguments))
+        each = environment if isinstance(environment, list) else [environment or {}] * ranks
+        self._connection, outputs = _connected(deepspeed)
+        self._streams = [outputs / f"{name}-{number}" for name in ("stdout", "stderr")]
+        order = {
+            "script": str(script),
+            "is_module": isinstance(script, str),
+            "function": function,
+            "arguments": arguments,
+            "ranks": 0 if ranks == 1 else ranks,
+            "folder": str(folder),
+            "environment": clean_environment(),
+            "environments": each,
+            "stdout": str(self._streams[0]),
+            "stderr": str(self._streams[1]),
+            "seconds": seconds,
+            "after_a_failure": after_a_failure,
+        }
+        self._connection.sendall(json.dumps(order).encode() + b"\n")
+        self._patience = seconds + 60
+        self._answers = self._connection.makefile()
+        self.pids: list[int] = self._answer()["pids"]
+
+    def _answer(self) -> dict[str, Any]:
+        self._connection.settimeout(self._patience)
+        line = self._answers.readline()
+        assert line, f"the supervisor of the ranks has ended\n{self.printed()}"
+        return json.loads(line)
+
+    def _take(self) -> None:
+        found = self._answer()
+        if "rank" in found:
+            self._codes[found["rank"]] = found["code"]
+            self._ended_at[found["rank"]] = found["at"]
+        else:
+            self._ended = found
+
+    def code(self, rank: int = 0) -> int | None:
+        """A rank's exit code once it has ended; None where the job came to its deadline."""
+        while self._codes[rank] is None and self._ended is None:
+            self._take()
+        return self._codes[rank]
+
+    def wait(self) -> Outcome:
+        """How it ended, once it has."""
+        while self._ended is None:
+            self._take()
+        self.close()
+        ended = self._ended
+        return Outcome(self._codes, ended["timed_out"], ended["left"], self._ended_at, self._printed())
+
+    def _printed(self) -> list[tuple[str, str]]:
+        def text(stream: Path, rank: int) -> str:
+            path = stream.with_name(f"{stream.name}-{rank}.txt")
+            return path.read_text(errors="replace") if path.exists() else ""
+
+        stdout, stderr = self._streams
+        return [(text(stdout, rank), text(stderr, rank)) for rank in range(self.ranks)]
+
+    def printed(self) -> str:
+        """The end of what each rank has printed so far."""
+        return "\n".join(f"{out[-2000:]}\n{err[-3000:]}" for out, err in self._printed())
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        self._answers.close()
+        self._connection.close()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+
+def run_ranks(
+    script: Path | str, ranks: int, *arguments: Any, folder: Path, check: bool = True, **options: Any
+) -> Outcome:
+    """Run a job to its end; see ``Job`` for the arguments.
+
+    Args:
+        check: All ranks must end with exit code 0.
+    """
+    with Job(script, ranks, *arguments, folder=folder, **options) as job:
+        outcome = job.wait()
+    assert outcome.left == [], f"these outlived the ranks: {outcome.left}"
+    assert not check or outcome.codes == [0] * ranks, outcome.output
+    return outcome
+
+
+# -- one function on two ranks, case by case -----------------------------------------------------
+
+
+def run_cases(
+    script: Path,
+    folder: Path,
+    cases: dict[str, Any],
+    *,
+    one_pair: bool,
+    function: str = "on_rank",
+    seconds: float = SECONDS,
+) -> dict[str, list[dict[str, Any]]]:
+    """By name of the case: what ``function(folder, **case)`` returned on each of two ranks.
+
+    Args:
+        one_pair: The same two ranks do all of the cases; else each case has its own two, which it may end.
+
+    Returns:
+        With ``"output"``, what the rank printed.
+    """
+    for name in cases:
+        (folder / _folder_name(name)).mkdir()
+    parts = [cases] if one_pair else [{name: case} for name, case in cases.items()]
+    for part in parts:
+        arguments = [str(script), function, part]
+        options = {"function": f"{__name__}:_do_cases", "check": False, "seconds": seconds}
+        run_ranks(script, 2, *arguments, folder=folder, **options)
+    return {name: [_found(folder / _folder_name(name), rank) for rank in (0, 1)] for name in cases}
+
+
+def _folder_name(case: str) -> str:
+    return case.replace(" ", "-")
+
+
+def _found(folder: Path, rank: int) -> dict[str, Any]:
+    printed = (folder / f"output-{rank}").read_text()
+    path = folder / f"found-{rank}"
+    assert path.exists(), printed[-4000:]
+    return json.loads(path.read_text()) | {"output": printed}
+
+
+def _do_cases(script: str, function: str, cases: dict[str, Any]) -> None:
+    """What each rank does of ``run_cases``."""
+    rank, base = int(os.environ["RANK"]), Path.cwd()
+    work = getattr(load_job(Path(script)), function)
+    for name, case in cases.items():
+        place = base / _folder_name(name)
+        output = os.open(place / f"output-{rank}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        os.chdir(place)
+        try:
+            (place / f"found-{rank}").write_text(json.dumps(work(place, **case)))
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        sys.stdout.flush()
+
+
+# -- the server ----------------------------------------------------------------------------------
+
+
+class _Server:
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="ranks-")
+        self._addresses = {False: f"{self.folder}/server"}
+        environment = clean_environment()
+        environment.pop(MODULE_MARK, None)  # it outlives the module that starts it
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("rank_server.py")), self._addresses[False]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            cwd=self.folder,
+        )
+        deadline = time.monotonic() + _START
+        while not os.path.exists(self._addresses[False]):
+            assert self._process.poll() is None, "the server of ranks could not start"
+            assert time.monotonic() < deadline, "the server of ranks does not start"
+            time.sleep(0.01)
+
+    def connected(self, deepspeed: bool) -> socket.socket:
+        if deepspeed not in self._addresses:
+            connection = self._connected(self._addresses[False])
+            connection.sendall(b'"address with deepspeed"\n')
+            self._addresses[True] = json.loads(connection.makefile().readline())["address"]
+            connection.close()
+        return self._connected(self._addresses[deepspeed])
+
+    def _connected(self, address: str) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(_START)
+        for _ in range(500):  # between its bind and its listen a server refuses
+            with contextlib.suppress(ConnectionRefusedError):
+                connection.connect(address)
+                return connection
+            time.sleep(0.01)
+        raise ConnectionRefusedError(address)
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_servers: list[_Server] = []
+_lock = threading.Lock()
+
+
+def _connected(deepspeed: bool) -> tuple[socket.socket, Path]:
+    """A connection to the server for one job, and the folder for what its ranks print."""
+    with _lock:
+        if _servers and not _servers[0].is_alive():
+            _servers.clear()
+        if not _servers:
+            _servers.append(_Server())
+        return _servers[0].connected(deepspeed), Path(_servers[0].folder)
+
+
+def close_server() -> None:
+    """End this process's server, if it has one."""
+    while _servers:
+        _servers.pop().close()

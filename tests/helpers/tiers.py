@@ -1,0 +1,83 @@
+"""Which tier a test belongs to, by what its code and its fixtures reach.
+
+``launch``: they start commands (``subprocess`` or ``helpers.processes``); ``ranks``: they fork ranks from
+the server (``helpers.ranks``); ``unit``: all others. A mark in the file takes precedence.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+from . import processes
+
+TIERS = ("unit", "ranks", "launch")
+_current = ""
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Mark each test with its tier, and keep those that share the job of a file on one worker."""
+    for item in items:
+        tier = next((name for name in TIERS if item.get_closest_marker(name)), None) or tier_of(item)
+        item.add_marker(tier)
+        if tier != "unit":
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+
+
+def tier_of(item: pytest.Item) -> str:
+    """The tier of a test that is not marked."""
+    fixtures = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    functions = [item.function, *(f.func for name in item.fixturenames for f in fixtures.get(name, ()))]  # type: ignore[attr-defined]
+    reached = {name for function in functions for name in _reached(function, set())}
+    return "launch" if "launch" in reached else "ranks" if "ranks" in reached else "unit"
+
+
+def _reached(found: Any, seen: set[Any]) -> Iterator[str]:
+    """The tiers of what a function or a class uses, through functions and classes of its own module."""
+    if isinstance(found, type):
+        for part in vars(found).values():
+            yield from _reached(part, seen)
+    found = inspect.unwrap(found) if callable(found) else found
+    if not isinstance(found, FunctionType) or found in seen:
+        return
+    seen.add(found)
+    for name in _names(found.__code__):
+        used = found.__globals__.get(name)
+        if used is subprocess or used is processes:
+            yield "launch"
+        elif getattr(used, "__module__", None) == "helpers.ranks":
+            yield "ranks"
+        elif getattr(used, "__module__", None) == found.__module__:
+            yield from _reached(used, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+# -- no unit test starts an interpreter ----------------------------------------------------------
+
+
+def watch() -> None:
+    """Let a unit test fail that starts a Python interpreter."""
+    sys.addaudithook(_audit)
+
+
+def begin(item: pytest.Item | None) -> None:
+    """This test is under way; None: none is."""
+    global _current
+    _current = item.nodeid if item is not None and item.get_closest_marker("unit") else ""
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _current and event == "subprocess.Popen" and sys.executable in str(arguments[1]):
+        raise AssertionError(f"{_current} starts a process and is no test of the tier unit")
