@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from paceline.trainer.data.feed import FeedSettings, make_feed
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "seek.py"
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "seek.py"
 SAMPLES = 10_000_000
 
 
