@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from torch import nn
 
 import paceline
@@ -76,10 +76,11 @@ def test_an_error_of_the_step_arrives_as_it_was_raised(tmp_path):
 
 
 ON_RANKS = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("frames", {file!r})
-frames = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(frames)
+from pathlib import Path
+
+from helpers.jobs import load_job
+
+frames = load_job(Path({file!r}))
 for strategy in {strategies}:
     for precision in ("32", "bf16"):
         module = frames.Counting()
@@ -93,13 +94,9 @@ for strategy in {strategies}:
 
 def test_at_most_four_frames_under_every_strategy(tmp_path):
     strategies = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
-    done = subprocess.run(
-        [sys.executable, "-c", ON_RANKS.format(file=__file__, strategies=strategies)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-    )
+    script = tmp_path / "script.py"
+    script.write_text(ON_RANKS.format(file=__file__, strategies=strategies))
+    done = run_ranks(script, 1, folder=tmp_path, seconds=120, check=False)
     found = [line.split() for line in done.stdout.splitlines() if line.split()[0] in strategies]
-    assert len(found) == 2 * len(strategies), done.stderr
+    assert len(found) == 2 * len(strategies), done.output
     assert [line for line in found if int(line[2]) > 4] == []

@@ -72,6 +72,7 @@ def test_auto_without_cifar10_says_that_it_takes_digits(tmp_path, monkeypatch, c
         fit(tiny(tmp_path, data="cifar10", epochs=1))
 
 
+@pytest.mark.launch  # the whole recipe: it takes as long as a third of the unit tests
 def test_digits_are_learned_and_the_run_folder_is_complete(tmp_path, capsys):
     run = fit(tiny(tmp_path, epochs=18, dpi=300))
     assert isinstance(run, Run)

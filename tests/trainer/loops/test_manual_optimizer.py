@@ -1,77 +1,264 @@
-"""Manual optimization, built without a Trainer."""
+"""Manual optimization: several optimizers, stepped by the module itself."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError
-from paceline.strategies import Environment, Single, make_precision
-from paceline.trainer.faults.nonfinite import Guard, NonfinitePolicy
-from paceline.trainer.loops.manual_optimizer import ManualOptimization, ManualOptimizer
-from paceline.trainer.state import TrainState
-
-
-def parts(world=1, policy=None, **options):
-    strategy = Single()
-    strategy.attach(Environment(torch.device("cpu"), world=world), make_precision("32"))
-    weight = nn.Parameter(torch.tensor([3.0, 4.0]))
-    sgd = torch.optim.SGD([weight], lr=1.0)
-    guard = None
-    if policy is not None:
-        guard = Guard(
-            strategy,
-            TrainState(),
-            [sgd],
-            NonfinitePolicy.parse(policy),
-            samples_of=lambda micro_batch: [],
-            log_line=lambda text: None,
-            automatic=False,
-        )
-    optimizer = ManualOptimizer(sgd, strategy, guard=guard, **options)
-    return weight, optimizer, ManualOptimization([optimizer], strategy, guard)
+from paceline import PacelineError, Trainer, TrainModule, seed_everything
+from paceline.callbacks import Callback
 
 
-def test_a_step_shows_gradients_then_clips_them_then_updates():
+def real_data(samples=20):
+    generator = torch.Generator().manual_seed(4)
+    return torch.randn(samples, 2, generator=generator) * 0.5 + 1
+
+
+def loader(batch_size=6):
+    return DataLoader(TensorDataset(real_data()), batch_size=batch_size)
+
+
+class GAN(TrainModule):
+    """A generator and a critic, each with an optimizer and a schedule of its own."""
+
+    automatic_optimization = False
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.generator = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
+        self.critic = nn.Sequential(nn.Linear(2, 8), nn.LeakyReLU(), nn.Linear(8, 1))
+
+    def configure_optimizers(self):
+        return build(self.generator, self.critic)
+
+    def critic_loss(self, real):
+        fake = self.generator(torch.randn(len(real), 3)).detach()
+        return F.softplus(-self.critic(real)).mean() + F.softplus(self.critic(fake)).mean()
+
+    def generator_loss(self, real):
+        return F.softplus(-self.critic(self.generator(torch.randn(len(real), 3)))).mean()
+
+    def training_step(self, batch, batch_idx):
+        (real,) = batch
+        generator_opt, critic_opt = self.optimizers()
+        loss = self.critic_loss(real)
+        critic_opt.zero_grad()
+        self.manual_backward(loss)
+        critic_opt.step()
+        if batch_idx % 2 == 0:
+            generator_opt.zero_grad()
+            self.manual_backward(self.generator_loss(real))
+            generator_opt.step()
+        for schedule in self.lr_schedulers():
+            schedule.step()
+        self.log("critic", loss)
+
+
+def build(generator, critic):
+    optimizers = [
+        torch.optim.Adam(generator.parameters(), lr=1e-2, betas=(0.5, 0.9)),
+        torch.optim.SGD(critic.parameters(), lr=0.1, momentum=0.9),
+    ]
+    schedules = [
+        torch.optim.lr_scheduler.StepLR(optimizers[0], 2, gamma=0.5),
+        torch.optim.lr_scheduler.ExponentialLR(optimizers[1], 0.9),
+    ]
+    return optimizers, schedules
+
+
+def by_hand(epochs, clip=None, clip_value=None):
+    """The same training as a loop somebody would have written."""
+    module = GAN()
+    generator, critic = module.generator, module.critic
+    (generator_opt, critic_opt), schedules = build(generator, critic)
+
+    def update(optimizer, part):
+        if clip is not None:
+            nn.utils.clip_grad_norm_(part.parameters(), clip)
+        if clip_value is not None:
+            nn.utils.clip_grad_value_(part.parameters(), clip_value)
+        optimizer.step()
+
+    seed_everything(0)
+    for _ in range(epochs):
+        for index, real in enumerate(real_data().split(6)):
+            critic_opt.zero_grad()
+            module.critic_loss(real).backward()
+            update(critic_opt, critic)
+            if index % 2 == 0:
+                generator_opt.zero_grad()
+                module.generator_loss(real).backward()
+                update(generator_opt, generator)
+            for schedule in schedules:
+                schedule.step()
+    return module
+
+
+def quiet(**settings):
+    return Trainer(progress=False, loggers=False, checkpoint=False, **settings)
+
+
+def same(first, second):
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_gan_equals_the_hand_written_loop_bit_for_bit():
+    module, trainer = GAN(), quiet(max_epochs=3)
+    trainer.fit(module, loader())
+    assert same(module, by_hand(3))
+    assert not same(module, GAN())
+
+
+def test_global_step_counts_training_steps_however_many_optimizers():
+    trainer = quiet(max_epochs=3)
+    trainer.fit(GAN(), loader())
+    assert trainer.global_step == trainer.total_steps == 3 * 4
+    limited = quiet(max_steps=5)
+    limited.fit(GAN(), loader())
+    assert (limited.global_step, limited.stop_reason) == (5, "max_steps=5 reached")
+
+
+@pytest.mark.parametrize(
+    ("settings", "hand"),
+    [({"clip_grad_norm": 0.05}, {"clip": 0.05}), ({"clip_grad_value": 0.02}, {"clip_value": 0.02})],
+)
+def test_each_optimizer_is_clipped_by_itself(settings, hand):
+    module = GAN()
+    quiet(max_epochs=2, **settings).fit(module, loader())
+    assert same(module, by_hand(2, **hand))
+    assert not same(module, by_hand(2))
+
+
+def test_rates_and_values_are_logged_by_name():
+    module, trainer = GAN(), quiet(max_epochs=1)
+    trainer.fit(module, loader())
+    assert trainer.metrics["lr/Adam-0"] == pytest.approx(1e-2 * 0.25)
+    assert trainer.metrics["lr/SGD-1"] == pytest.approx(0.1 * 0.9**4)
+    assert trainer.metrics["train/critic_epoch"] > 0
+
+
+def test_before_optimizer_step_is_called_inside_each_step_with_its_optimizer():
     seen = []
-    weight, optimizer, manual = parts(
-        clip_norm=1.0, before_step=lambda o: seen.append(weight.grad.tolist())
-    )
-    manual.backward((weight * torch.tensor([3.0, 4.0])).sum())
-    assert not manual.has_stepped
-    optimizer.step()
-    assert manual.has_stepped
-    assert seen == [[3.0, 4.0]]
-    assert torch.allclose(weight.detach(), torch.tensor([2.4, 3.2]), atol=1e-5)
+
+    class Look(Callback):
+        def on_before_optimizer_step(self, trainer, optimizer):
+            norm = nn.utils.get_total_norm([p.grad for p in optimizer.param_groups[0]["params"]])
+            seen.append((type(optimizer).__name__, norm.item() > 1e-4))
+
+        def on_step_end(self, trainer):
+            seen.append("end")
+
+    quiet(max_steps=2, callbacks=Look(), clip_grad_norm=1e-4).fit(GAN(), loader())
+    assert seen == [("SGD", True), ("Adam", True), "end", ("SGD", True), "end"]
 
 
-def test_everything_else_is_the_optimizers_own():
-    weight, optimizer, _ = parts()
-    assert optimizer.param_groups[0]["lr"] == 1.0
-    weight.grad = torch.ones(2)
-    optimizer.zero_grad()
-    assert weight.grad is None
+def test_accumulate_is_refused():
+    with pytest.raises(PacelineError, match="accumulate is not possible with manual optimization"):
+        quiet(accumulate=2).fit(GAN(), loader())
 
 
-def test_losses_are_weighted_so_that_samples_count_alike():
-    weight, _, manual = parts()
-    manual.begin_step(0.5)
-    manual.backward(weight.sum())
-    assert weight.grad.tolist() == [0.5, 0.5]
+def test_one_optimizer_and_schedule_come_without_a_list():
+    class One(TrainModule):
+        automatic_optimization = False
+
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(2, 1)
+            self.seen = []
+
+        def training_step(self, batch):
+            optimizer, schedule = self.optimizers(), self.lr_schedulers()
+            loss = self.net(batch[0]).pow(2).mean()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            self.seen.append((optimizer.param_groups[0]["lr"], schedule.get_last_lr()))
+            schedule.step()
+            return loss.detach()
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+            return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    module, trainer = One(), quiet(max_steps=3)
+    trainer.fit(module, loader())
+    assert module.seen == [(1.0, [1.0]), (0.5, [0.5]), (0.25, [0.25])]
+    assert trainer.metrics["train/loss"] > 0  # what a step returns is logged
 
 
-def test_a_loss_that_is_not_finite_skips_its_update():
-    weight, optimizer, manual = parts(policy="skip")
-    manual.backward(weight.sum() * math.nan)
-    optimizer.step()
-    assert weight.tolist() == [3.0, 4.0]
-    assert weight.grad is None
+def test_no_schedule_is_none_and_several_optimizers_are_a_list():
+    seen = []
+
+    class Two(GAN):
+        def configure_optimizers(self):
+            return build(self.generator, self.critic)[0]
+
+        def training_step(self, batch):
+            seen.append((self.lr_schedulers(), [type(o.optimizer).__name__ for o in self.optimizers()]))
+
+    module, trainer = Two(), quiet(max_steps=1)
+    trainer.fit(module, loader())
+    assert seen == [(None, ["Adam", "SGD"])]
+    assert same(module, GAN())  # a step that updates nothing is allowed
+    assert trainer.global_step == 1
 
 
-def test_a_closure_works_on_one_device_only():
-    _, optimizer, _ = parts(world=2)
-    with pytest.raises(PacelineError, match="works on one device"):
-        optimizer.step(lambda: None)
+def test_an_optimizer_with_a_closure():
+    class Newton(TrainModule):
+        automatic_optimization = False
+
+        def __init__(self):
+            super().__init__()
+            self.x = nn.Parameter(torch.tensor([3.0, -2.0]))
+
+        def training_step(self, batch):
+            optimizer = self.optimizers()
+
+            def closure():
+                optimizer.zero_grad()
+                loss = (self.x - 1).pow(2).sum()
+                self.manual_backward(loss)
+                return loss
+
+            optimizer.step(closure)
+
+        def configure_optimizers(self):
+            return torch.optim.LBFGS(self.parameters(), lr=1.0)
+
+    module = Newton()
+    quiet(max_steps=3).fit(module, loader())
+    torch.testing.assert_close(module.x.detach(), torch.ones(2), rtol=1e-4, atol=1e-4)
+
+
+def test_schedules_and_optimizers_survive_a_resume(tmp_path):
+    def trainer(epochs):
+        return Trainer(max_epochs=epochs, progress=False, loggers=False, run_dir=tmp_path)
+
+    trainer(1).fit(GAN(), loader())
+    module = GAN()
+    resumed = trainer(3)
+    resumed.fit(module, loader(), resume="latest")
+    assert resumed.global_step == 12
+    assert same(module, by_hand(3))
+
+
+def test_forgetting_to_step_is_told(tmp_path, capsys):
+    class Forgetful(TrainModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch):
+            self.manual_backward(self.layer(batch).mean())
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    Trainer(accelerator="cpu", progress=False, run_dir=tmp_path).fit(Forgetful(), [torch.randn(4, 2)])
+    assert "no weight has changed" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 from paceline.callbacks.hooks import HOOKS
 
-PAGE = Path(__file__).parents[2] / "docs" / "loop.md"
+PAGE = Path(__file__).parents[3] / "docs" / "loop.md"
 _CALLS = r"\b(on_\w+|validate|prepare_data|setup|training_step|validation_step)\("
 
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+from helpers.jobs import load_job
 from torch.utils.data import DataLoader
 
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import FeedSettings
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "seek.py"
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "seek.py"
 SAMPLES = 10_000_000
-
-
-def load_benchmark():
-    spec = importlib.util.spec_from_file_location("seek", BENCHMARK)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def megabytes(what: str) -> float:
@@ -35,7 +28,7 @@ def test_it_takes_less_than_200_megabytes_beyond_the_samplers_own():
 
 
 def test_no_sample_before_the_position_is_read():
-    class Counting(load_benchmark().Numbers):
+    class Counting(load_job(BENCHMARK).Numbers):
         read = 0
 
         def __getitem__(self, index: int) -> int:

@@ -1,6 +1,6 @@
 """What the variables of a launcher say of a process, and that processes train together by them alone.
 
-The job is tests/strategies/launch_job.py; nothing but variables tells its two processes of each other.
+The job is launch_job.py; nothing but variables tells its two processes of each other.
 """
 
 from __future__ import annotations

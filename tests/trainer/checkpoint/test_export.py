@@ -19,7 +19,7 @@ from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.export import consolidate, export_checkpoint
 from paceline.trainer.checkpoint.integrity import verify
 
-GOLDEN = Path(__file__).parents[1] / "golden/format-1"
+GOLDEN = Path(__file__).parents[2] / "golden/format-1"
 
 
 class Net(TrainModule):

@@ -17,7 +17,7 @@ from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("golden_job.py")
-FORMATS = sorted((Path(__file__).parents[1] / "golden").glob("format-*"))
+FORMATS = sorted((Path(__file__).parents[2] / "golden").glob("format-*"))
 WRITTEN = [path for folder in FORMATS for path in sorted(folder.iterdir()) if path.is_dir()]
 job = load_job(JOB)
 
