@@ -81,7 +81,7 @@ class Checkpoint(Callback):
             )
         if on_save_error not in ("raise", "warn"):
             raise PacelineError(
-                "Checkpoint: invalid on_save_error",
+                "Checkpoint: on_save_error is not valid",
                 got=on_save_error,
                 allowed="'raise' or 'warn'",
             )

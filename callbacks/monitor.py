@@ -56,7 +56,7 @@ class Monitor:
         self.name = monitor_name(name)
         self.mode = mode or self._mode_of(self.name, owner)
         if self.mode not in ("min", "max"):
-            raise PacelineError(f"{owner}: invalid mode", got=mode, allowed="'min', 'max'")
+            raise PacelineError(f"{owner}: mode is not valid", got=mode, allowed="'min', 'max'")
 
     @staticmethod
     def _mode_of(name: str, owner: str) -> str:

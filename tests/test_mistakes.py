@@ -135,12 +135,12 @@ def _per_sample(self, batch, batch_idx):
         (_no_key, ["without 'loss'", "'los', 'accuracy'", "allowed: a Tensor, or a mapping", "fix: name"]),
         (_nothing, ["returned no loss", "got: None", "allowed:", "fix: return loss"]),
         (_a_tuple, ["returned no loss", "got: (float32 [], float32 [4, 4])", "fix: return loss"]),
-        (_detached, ["no gradient", "detached", "fix: leave out .detach()"]),
-        (_detached_inside, ["no gradient", "detached", "fix: leave out .detach()"]),
-        (_no_grad, ["no gradient", "torch.no_grad()"]),
-        (_item, ["no tensor", "(float)", "fix:", "without .item()"]),
-        (_bare_item, ["a loss that is no tensor", "(float)", "allowed:", "without .item()"]),
-        (_per_sample, ["more than one number", "float32 [4]", "one element", "loss.mean()"]),
+        (_detached, ["without a gradient", "detached", "fix: remove .detach()"]),
+        (_detached_inside, ["without a gradient", "detached", "fix: remove .detach()"]),
+        (_no_grad, ["without a gradient", "torch.no_grad()"]),
+        (_item, ["not a tensor", "(float)", "fix:", "without .item()"]),
+        (_bare_item, ["a loss that is not a tensor", "(float)", "allowed:", "without .item()"]),
+        (_per_sample, ["not a scalar", "float32 [4]", "one element", "loss.mean()"]),
     ],
 )
 def test_loss_that_cannot_be_trained_on(step, expected):
@@ -275,7 +275,7 @@ def test_configure_optimizers_returns_something_else(returned, expected):
     [
         ({"intervall": "step"}, ["'intervall'", "did you mean: interval?"]),
         ({"interval": "steps"}, ["interval", "got: steps", "'epoch', 'step'"]),
-        ({"frequency": 0}, ["frequency", "got: 0", "from 1 on"]),
+        ({"frequency": 0}, ["frequency", "got: 0", "at least 1"]),
     ],
 )
 def test_scheduler_options(options, expected):
@@ -610,7 +610,7 @@ def test_arguments_of_callbacks(build, expected):
     ("build", "expected"),
     [
         (lambda: EarlyStopping("val/loss", mode="mim"), ["mode", "got: mim", "'min', 'max'"]),
-        (lambda: EarlyStopping("val/loss", patience=0), ["patience", "got: 0", "from 1 on"]),
+        (lambda: EarlyStopping("val/loss", patience=0), ["patience", "got: 0", "at least 1"]),
         (lambda: EarlyStopping("val/score"), ["'val/score'", "mode='min' or mode='max'"]),
         (lambda: Checkpoint(keep=0), ["keep", "got: 0", "None for all"]),
         (lambda: Checkpoint(every="1epoch"), ["every", "got: 1epoch", '"2ep"']),

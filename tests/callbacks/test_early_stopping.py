@@ -102,7 +102,7 @@ def test_names_that_want_to_be_large(name):
 
 @pytest.mark.parametrize("name", ["score", "val/reward", "floss", "accent"])
 def test_any_other_name_asks_for_the_mode(name):
-    with pytest.raises(PacelineError, match="cannot be told from its name") as told:
+    with pytest.raises(PacelineError, match="not clear from its name") as told:
         EarlyStopping(name)
     assert "mode='min' or mode='max'" in str(told.value)
     assert EarlyStopping(name, "max").monitor == (name if "/" in name else f"val/{name}")

@@ -14,6 +14,7 @@ from torch import nn
 
 from paceline import PacelineError
 from paceline.callbacks import ReplicaCheck
+from paceline.strategies.sharding import is_sharded
 
 JOB = Path(__file__).with_name("watch_job.py")
 job = load_job(JOB)
@@ -87,22 +88,22 @@ class Ranks:
 
     def __init__(self, module, *others, world=None):
         self.module, self.others = module, others
-        self.world = len(others) + 1 if world is None else world
-        self.strategy = SimpleNamespace(gather=self.gather)
+        self.world_size = len(others) + 1 if world is None else world
+        self.strategy = SimpleNamespace(is_sharded=is_sharded)
         self.steps_per_epoch, self.global_step = None, 7
         self.said, self.gathered = [], []
 
-    def gather(self, value):
+    def all_gather(self, value):
         self.gathered.append(value)
         return [value, *(value | other for other in self.others)]
 
-    def agreed_clock(self):
+    def seconds(self):
         return 0.0
 
     def is_due(self, cadence):
         return True
 
-    def say(self, text):
+    def log_line(self, text):
         self.said.append(text)
 
 

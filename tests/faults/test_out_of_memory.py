@@ -153,7 +153,7 @@ def test_the_crash_report_holds_what_is_known(tmp_path):
         thread.join()
     path = trainer.folder / "crash-rank-0.txt"
     assert str(path) in notes
-    assert f"see it again: paceline replay {trainer.folder} --step {job.STEP}" in notes
+    assert f"to reproduce: paceline replay {trainer.folder} --step {job.STEP}" in notes
     parts = dict(re.findall(r"(?ms)^== (\w+)\n(.*?)(?=^== |\Z)", path.read_text()))
     assert list(parts) == ["where", "error", "metrics", "configuration", "environment", "stacks"]
     assert f"step {job.STEP}, epoch 1, {job.SIZE * 2} samples into the epoch, rank 0 of 1" in parts["where"]

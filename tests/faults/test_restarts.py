@@ -130,7 +130,7 @@ def test_they_go_on_in_their_run_folder_and_say_how_often(jobs):
     assert [path.name for path in (job.folder / "runs/n").iterdir()] == ["1"]
     log = (job.folder / "runs/n/1/log.txt").read_text()
     for number in (1, 2):
-        assert f"started again, {number} of at most 2 times" in log
+        assert f"restart {number} of at most 2" in log
         assert f"starting again, {number} of at most 2 times" in job.errors()
 
 

@@ -13,7 +13,7 @@ JOB = Path(__file__).with_name("failing_job.py")
 
 SOON = 10  # seconds for the others
 RAISED = "ArithmeticError: of the user"
-MORE = "every frame, stacks and settings: runs/n/1/crash-rank-"
+MORE = "full traceback, stacks and settings: runs/n/1/crash-rank-"
 ADDED = (MORE, "in step ", "worker ", "while reading ")
 STRATEGIES = ("fsdp", "hsdp")
 

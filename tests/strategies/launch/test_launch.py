@@ -484,7 +484,7 @@ def test_two_machines_without_a_meeting_place_are_told_so(start):
     jobs = [start(command, env=told) for told in ({}, {"PET_NNODES": "2:2"})]
     for job in jobs:
         assert job.ends() == 1
-        assert "nothing says where they meet" in job.err.read_text()
+        assert "no rendezvous is configured" in job.err.read_text()
         assert not job.notes("read")
 
 

@@ -160,7 +160,7 @@ def test_another_set_of_callbacks_is_said_and_goes_on(tmp_path, capsys):
     capsys.readouterr()
     fit(tmp_path, callbacks=[counts], resume="latest", max_steps=6)
     said = capsys.readouterr().out
-    assert "the checkpoint's state of EarlyStopping is not used: this run has none" in said
+    assert "the checkpoint's state of EarlyStopping is not used: this run has no such callback" in said
     assert "Counts starts from scratch: the checkpoint has no state for it" in said
     assert counts.count == 2
 

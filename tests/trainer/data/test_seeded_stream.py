@@ -131,7 +131,7 @@ def test_that_each_worker_reads_all_is_said_once():
     for epoch in (0, 1):
         list(feed.steps(epoch))
     assert len(lines) == 1
-    assert "Plain does not ask get_worker_info()" in lines[0]
+    assert "Plain is not sharded by worker" in lines[0]
     for data, workers in ((Sharing(), 2), (Plain(), 0), (Plain(), 1)):
         feed, lines = feed_of(DataLoader(data, batch_size=4, num_workers=workers))
         list(feed.steps(0))

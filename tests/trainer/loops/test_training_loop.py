@@ -669,7 +669,7 @@ def test_a_returned_mapping_and_log_are_the_same():
         (1.0, "no tensor"),
         ({"los": 1.0}, "without 'loss'"),
         ({"loss": 1.0}, "no tensor"),
-        (torch.ones(2, requires_grad=True), "more than one number"),
+        (torch.ones(2, requires_grad=True), "not a scalar"),
         (torch.ones(()), "no gradient"),
     ],
 )
