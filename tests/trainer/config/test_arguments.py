@@ -172,7 +172,7 @@ def test_a_name_like_none_of_ours_gets_no_guess():
 
 @pytest.mark.parametrize(("theirs", "ours"), PEERS.items())
 def test_peers_names(theirs, ours):
-    assert f"{theirs}: use {ours}" in refusal(**{theirs: 1})
+    assert f"{theirs}: unknown argument; use {ours}" in refusal(**{theirs: 1})
 
 
 def test_peers_names_lead_to_names_that_exist():
