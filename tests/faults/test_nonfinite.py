@@ -232,8 +232,8 @@ def late(monkeypatch):
     """Flags are read a step late, as on an accelerator with a fused optimizer."""
     made = Guard.__init__
 
-    def init(self, trainer):
-        made(self, trainer)
+    def init(self, *given, **more):
+        made(self, *given, **more)
         self.late = True
 
     monkeypatch.setattr(Guard, "__init__", init)

@@ -12,11 +12,12 @@ from .thread_stacks import all_stacks
 
 
 def write_crash_report(
-    folder: Path, rank: int, error: BaseException, parts: Mapping[str, str]
+    folder: Path, rank: int, error: BaseException, where: str, parts: Mapping[str, str]
 ) -> Path | None:
     """``crash-rank-<n>.txt`` in the run folder: the error, ``parts``, env.json, and all threads' stacks.
 
     Args:
+        where: How far the run was.
         parts: Further texts by their headings.
 
     Returns:
@@ -26,6 +27,7 @@ def write_crash_report(
     with suppress(OSError):  # a full disk is what many runs fail of
         environment = folder / "env.json"
         found = {
+            "where": where,
             "error": "".join(traceback.format_exception(error)),
             **parts,
             "environment": environment.read_text() if environment.exists() else "",

@@ -68,6 +68,7 @@ class Guard:
 
     Attributes:
         reads_losses: Whether losses are read at once, though that waits for the device.
+        late: Whether the flag of a step is read in the next one: with a fused optimizer on an accelerator.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Guard:
         self._unread: list[Tensor] = []
         self._automatic = automatic
         on_cpu = strategy.device.type == "cpu"
-        self._late = not on_cpu and not self.reads_losses and automatic and is_fused(optimizers[0])
+        self.late = not on_cpu and not self.reads_losses and automatic and is_fused(optimizers[0])
         # Scaled gradients may overflow, and the precision skips those updates itself.
         self._check = _no_check if strategy.precision.scales else strategy.find_nonfinite
         self._word: array[float] | None = None
@@ -124,12 +125,12 @@ class Guard:
             PacelineError: for a loss of this rank that no gradient comes from.
         """
         checked = self._check(optimizer, self._flag)
-        if self._word is not None and not (self._word[0] or self._seen or self._late):
+        if self._word is not None and not (self._word[0] or self._seen or self.late):
             return False  # on a CPU, as a rule, where no loss is left unread
         unread, self._unread = self._unread, []
         if not checked:
             return False
-        if self._late:
+        if self.late:
             return self._finds_late(optimizer)
         found = self._flag.item() > 0
         if found:

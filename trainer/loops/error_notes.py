@@ -63,13 +63,15 @@ def _crash_report(error: Exception, context: StageContext) -> Path | None:
     if folder is None:
         return None
     config = run_config(context.directory.name, context.settings, context.strategy, context.module)
+    where = (
+        f"{context.name}, {state.step_label}, {state.position} samples into the epoch, "
+        f"rank {ranks.rank} of {ranks.world_size}, process {os.getpid()}"
+    )
     parts = {
-        "where": f"{context.name}, {state.step_label}, {state.position} samples into the epoch, "
-        f"rank {ranks.rank} of {ranks.world_size}, process {os.getpid()}",
         "metrics": json.dumps(context.logger.latest, indent=1),
         "configuration": yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
     }
-    return write_crash_report(folder, ranks.rank, error, parts)
+    return write_crash_report(folder, ranks.rank, error, where, parts)
 
 
 def _explain_memory(error: Exception, context: StageContext, training: bool) -> None:

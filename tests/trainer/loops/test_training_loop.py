@@ -666,11 +666,11 @@ def test_a_returned_mapping_and_log_are_the_same():
     ("returned", "told"),
     [
         (None, "returned no loss"),
-        (1.0, "no tensor"),
+        (1.0, "not a tensor"),
         ({"los": 1.0}, "without 'loss'"),
-        ({"loss": 1.0}, "no tensor"),
+        ({"loss": 1.0}, "not a tensor"),
         (torch.ones(2, requires_grad=True), "not a scalar"),
-        (torch.ones(()), "no gradient"),
+        (torch.ones(()), "without a gradient"),
     ],
 )
 def test_what_is_no_loss_is_told_before_any_weight_changes(returned, told):
