@@ -12,10 +12,10 @@ setup:  ## Create .venv with everything for development, and install the pre-com
 	.venv/bin/pre-commit install
 
 test:  ## Run the tests, as the README does
-	.venv/bin/python -m pytest -n 3 --dist loadgroup
+	.venv/bin/python -m pytest -n 3 --dist loadfile
 
 test-all:  ## Run the tests with the long versions (hours)
-	.venv/bin/python -m pytest -n 3 --dist loadgroup --soak
+	.venv/bin/python -m pytest -n 3 --dist loadfile --soak
 
 lint:  ## Run ruff, ruff format --check, lint-imports, and mypy against a wheel
 	.ci/lint

@@ -22,12 +22,10 @@ _current = ""
 
 
 def mark(items: list[pytest.Item]) -> None:
-    """Mark each test with its tier, and keep those that share the job of a file on one worker."""
+    """Mark each test with its tier."""
     for item in items:
         tier = next((name for name in TIERS if item.get_closest_marker(name)), None) or tier_of(item)
         item.add_marker(tier)
-        if tier != "unit":
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
 
 
 def tier_of(item: pytest.Item) -> str:
