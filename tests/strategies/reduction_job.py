@@ -130,9 +130,9 @@ class Half(Net):
     precision = "fp16-true"
 
 
-def read_late(guard: Any, trainer: Any, made: Any = Guard.__init__) -> None:
+def read_late(guard: Any, *given: Any, made: Any = Guard.__init__, **more: Any) -> None:
     """As on an accelerator with a fused optimizer."""
-    made(guard, trainer)
+    made(guard, *given, **more)
     guard.late = True
 
 

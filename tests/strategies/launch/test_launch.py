@@ -525,7 +525,7 @@ def test_under_pytest_several_ranks_are_refused_and_auto_is_one_device():
     with pytest.raises(PacelineError, match="pytest would be started again") as told:
         Trainer(accelerator="cpu", devices=2)
     assert "fix: " in str(told.value)
-    assert Trainer(accelerator="cpu").world == 1
+    assert Trainer(accelerator="cpu").world_size == 1
 
 
 def test_a_notebook_with_several_devices_trains_on_one(monkeypatch):
