@@ -283,7 +283,7 @@ def test_without_a_state_of_its_own_a_stream_is_read_forward_and_that_is_said(ac
     assert feed.state_dict() == {}
     assert rows(take(feed, 0, 12)) == list(range(12, SIZE))
     assert len(lines) == 1
-    assert "read 3 batches forward" in lines[0]
+    assert "skipped 3 batches to resume" in lines[0]
     assert rows(take(feed, 1)) == list(range(SIZE))
     assert len(lines) == 1  # from its start nothing is passed over
 
@@ -549,7 +549,7 @@ def test_a_dataset_without_a_state_is_read_forward_and_draws_the_same(workers, d
     assert first.state_dict() == {}
     assert first.settings.say == []
     assert len(second.settings.say) == 1
-    assert f"read {done} batches forward" in second.settings.say[0]
+    assert f"skipped {done} batches to resume" in second.settings.say[0]
 
 
 def test_reading_forward_changes_no_sample_when_the_accumulation_does():
