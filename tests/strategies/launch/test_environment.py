@@ -90,7 +90,7 @@ def test_a_process_that_nobody_launched_is_alone(told, variables):
     assert find_place() is None
     found = find_environment("cpu", "auto")
     assert (found.rank, found.world, found.starts) == (0, 1, 0)
-    assert Trainer(accelerator="cpu", devices=1).world == 1
+    assert Trainer(accelerator="cpu", devices=1).world_size == 1
 
 
 @pytest.mark.fault(27)
