@@ -200,7 +200,7 @@ def test_killed_while_saving_keeps_the_checkpoint_before(tmp_path):
             f"""
             import os, signal, sys
             sys.path.insert(0, {str(Path(__file__).parent)!r})
-            from test_checkpoint_files import train
+            from test_format import train
             from paceline.trainer.checkpoint import format as files
             rename, count = os.rename, 0
             def killed(source, target):

@@ -70,7 +70,7 @@ def test_the_first_lines_report_it_where_the_check_is_ours(changed, reported, tm
     batches = list(torch.randn(2, 4, 6))
     trainer.fit(Net(changed.get("fused")), batches)
     strategy.shown = torch.device(changed.get("device", "cuda"))
-    lines = first_lines(trainer, trainer.feeds[0], None, [])
+    lines = first_lines(trainer._fit, trainer.optimizers, trainer._fit.feed, None, [])
     assert ("fused=True" in lines[-1]) is reported
 
 
@@ -82,7 +82,7 @@ def test_an_optimizer_keeps_the_kernel_it_was_given(tmp_path):
     for chosen in (None, True, False):
         trainer = Trainer(**OFF, max_steps=1, run_dir=tmp_path)
         trainer.fit(Net(chosen), list(torch.randn(2, 4, 6)))
-        assert trainer.optimization.optimizers[0].param_groups[0]["fused"] is chosen
+        assert trainer.optimizers[0].param_groups[0]["fused"] is chosen
 
 
 class Net(TrainModule):
