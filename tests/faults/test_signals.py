@@ -353,9 +353,9 @@ def test_a_second_signal_ends_a_call_outside_of_python_with_its_workers(jobs, nu
         time.sleep(0.01)
     for checkpoint in files.finished(job.folder / "n/1/checkpoints"):
         verify(checkpoint)
-    # That of step 4 may or may not have been written by then; what there is of it is whole.
-    assert job.checkpoints()[:3] == [f"step-{step:08d}" for step in (1, 2, 3)]
-    assert job.checkpoints()[3:] in ([], ["step-00000004"])
+    # That of step 4 may have been committed by then, and the oldest of four deleted.
+    kept = [int(name.removeprefix("step-")) for name in job.checkpoints()]
+    assert kept in ([1, 2, 3], [1, 2, 3, 4], [2, 3, 4])
 
 
 def is_alive(process):

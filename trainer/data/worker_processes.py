@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -66,7 +68,9 @@ class WorkerProcesses:
 
     def ended(self) -> list[tuple[int, int]]:
         """Number and exit code of the workers that have ended; those that failed, if any."""
-        codes = [(number, process.exitcode) for number, process in enumerate(self._processes)]
+        started = [(n, process) for n, process in enumerate(self._processes) if process.pid is not None]
+        dead = set(wait([process.sentinel for _, process in started], timeout=0))
+        codes = [(number, _exit_code(process)) for number, process in started if process.sentinel in dead]
         found = [(number, code) for number, code in codes if code is not None]
         return [(number, code) for number, code in found if code] or found
 
@@ -87,6 +91,14 @@ class WorkerProcesses:
                 process.kill()
             for process in alive:
                 process.join(_SECONDS)
+
+
+def _exit_code(dead: BaseProcess) -> int | None:
+    """That of a process that has ended; while another thread asks for it too, it may be hidden from us."""
+    deadline = time.monotonic() + _SECONDS
+    while (code := dead.exitcode) is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return code
 
 
 @contextmanager

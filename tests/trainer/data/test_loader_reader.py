@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import multiprocessing
+import multiprocessing.connection
 import os
 import queue
 import random
@@ -24,6 +25,7 @@ import paceline
 from paceline.trainer.data import loader_reader
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import FeedSettings
+from paceline.trainer.data.worker_processes import WorkerProcesses
 from paceline.trainer.faults.signals import SignalStop
 
 SIZE = 24
@@ -257,6 +259,7 @@ import time
 from torch.utils.data import DataLoader
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import FeedSettings
+from paceline.trainer.data.worker_processes import WorkerProcesses
 
 class Stuck(list):
     def __getitem__(self, index):
@@ -369,3 +372,32 @@ FILES = [
 def test_nothing_private_of_torch_or_multiprocessing_is_used(name):
     path = Path(paceline.__file__).parent / "trainer/data" / name
     assert set(private_names(path)) == PRIVATE.get(name, set())
+
+
+def test_an_exit_code_that_another_thread_is_asking_for_is_waited_for():
+    """Of two that ask at once one gets the code from the system, and the other None."""
+    workers = WorkerProcesses(1, multiprocessing.get_context("fork"))
+    process = workers.context().Process(target=os._exit, args=(3,))
+    process.start()
+    assert multiprocessing.connection.wait([process.sentinel], timeout=30)
+    asked = []
+
+    class Hidden:
+        """The process, whose code is not to be had at the first two times."""
+
+        pid, sentinel = process.pid, process.sentinel
+
+        @property
+        def exitcode(self):
+            asked.append(process.exitcode)
+            return asked[-1] if len(asked) > 2 else None
+
+    workers._processes = [Hidden()]
+    assert workers.ended() == [(0, 3)]
+    assert len(asked) == 3
+
+
+def test_a_worker_that_was_not_started_has_not_ended():
+    workers = WorkerProcesses(2, multiprocessing.get_context("fork"))
+    workers.context().Process(target=os._exit)
+    assert workers.ended() == []
