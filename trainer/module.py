@@ -13,6 +13,7 @@ from ..callbacks.hooks import Hooks
 from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError, nearest
 from .checkpoint.json_codec import is_plain
+from .metrics.logger import MetricLogger
 
 T = TypeVar("T", bound="TrainModule")
 
@@ -38,6 +39,7 @@ class TrainModule(Hooks, nn.Module):
 
     automatic_optimization: bool = True
     _trainer: TrainerView | None = None
+    _logger: MetricLogger | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor, for ``hparams``."""
@@ -47,7 +49,7 @@ class TrainModule(Hooks, nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: not the trainer, even while a run is under way."""
-        return {name: value for name, value in self.__dict__.items() if name != "_trainer"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_trainer", "_logger")}
 
     # -- what you write ------------------------------------------------------------------------
 
@@ -151,9 +153,9 @@ class TrainModule(Hooks, nn.Module):
         """
         if unknown:
             raise _unknown_log_argument(next(iter(unknown)))
-        trainer = self._trainer
-        if trainer is not None:  # outside a run a step can be called by hand, and logs nothing
-            trainer.log(name, value, prog_bar=prog_bar, weight=weight, reduce=reduce)
+        logger = self._logger
+        if logger is not None:  # outside a run a step can be called, and logs nothing
+            logger.current.log(name, value, prog_bar, weight, reduce)
 
     def log_dict(self, values: Any, **options: Any) -> None:
         """``log`` each item of a mapping or of a torchmetrics collection."""

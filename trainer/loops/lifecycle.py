@@ -133,7 +133,7 @@ def _open_stage(
     settings, strategy = run.settings, run.strategy
     run.stop.begin_stage()
     closing.callback(_leave, run, module)
-    vars(module)["_trainer"] = trainer
+    vars(module).update(_trainer=trainer, _logger=run.logger)
     signals = SignalStop(run.stop.request, give_up_reads=run.ranks.world_size == 1)
     closing.callback(signals.close)
     seconds = deadlines(settings.timeouts, run.ranks.world_size)
@@ -168,7 +168,8 @@ def _close_compilation(context: StageContext) -> None:
 
 def _leave(run: RunContext, module: TrainModule) -> None:
     run.stop.end_stage()
-    vars(module).pop("_trainer", None)
+    for name in ("_trainer", "_logger"):
+        vars(module).pop(name, None)
     run.clock.stop()
 
 

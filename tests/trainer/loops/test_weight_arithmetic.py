@@ -143,7 +143,7 @@ class World:
             validation=None,
         )
         trainer._run = trainer._fit = context
-        vars(module)["_trainer"] = trainer
+        vars(module).update(_trainer=trainer, _logger=context.logger)
         loop = TrainLoop(context)
         loop.world_size = layout["world"]
         step = loop.step if loop.manual is None else loop.manual_step
