@@ -9,7 +9,7 @@ import os
 import pickle
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import accumulate, islice
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.feeds import SEED, Quiet, feed_of, read, rows, same_state, take
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -36,12 +37,12 @@ from torch.utils.data import (
 
 from paceline.errors import PacelineError
 from paceline.trainer.data import seeded_loader as sampling
-from paceline.trainer.data.factory import make_feed
-from paceline.trainer.data.feed import Feed, FeedSettings
 from paceline.trainer.data.map_feed import MapFeed
 from paceline.trainer.rng import cpu_state, order_seed, seed_everything
 
-SEED, SIZE = 5, 23
+pytestmark = pytest.mark.usefixtures("no_worker_stays")
+
+SIZE = 23
 
 
 class Numbers(Dataset):
@@ -64,51 +65,6 @@ class Drawing(Numbers):
         return index, torch.rand(()).item(), random.random(), float(np.random.rand())
 
 
-class Quiet(list):
-    """Takes the feed's lines."""
-
-    def __call__(self, line: str) -> None:
-        self.append(line)
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_stays():
-    yield
-    if multiprocessing.active_children():
-        gc.collect()  # slow: only where something may be waiting for it
-    left = multiprocessing.active_children()
-    for process in left:
-        process.terminate()
-    assert not left
-
-
-def feed_of(loader: DataLoader, **settings: Any) -> Feed:
-    return make_feed(loader, FeedSettings(**{"seed": SEED, "say": Quiet(), **settings}))
-
-
-def take(feed: Feed, epoch: int = 0, position: int = 0, steps: int | None = None) -> list[Any]:
-    with closing(feed.steps(epoch, position)) as iterator:
-        return list(islice(iterator, steps))
-
-
-def rows(steps: Iterable[Any]) -> list[Any]:
-    """Sample by sample, as plain data."""
-    found: list[Any] = []
-    for batches, sizes, _, _ in steps:
-        for batch, size in zip(batches, sizes, strict=True):
-            if not size:  # something to run on a rank that has no sample
-                continue
-            columns = batch if isinstance(batch, (list, tuple)) else [batch]
-            samples = [tuple(row) for row in zip(*(c.tolist() for c in columns), strict=True)]
-            assert len(samples) == size
-            found += samples if len(columns) > 1 else [row[0] for row in samples]
-    return found
-
-
-def read(loader: DataLoader, epoch: int = 0, position: int = 0, **settings: Any) -> list[Any]:
-    return rows(take(feed_of(loader, **settings), epoch, position))
-
-
 def by_hand(loader: DataLoader, epoch: int = 0, generators: tuple[torch.Generator, ...] = ()) -> list[Any]:
     """The batches a hand-written loop gets under the public order seed."""
     before = cpu_state()
@@ -118,15 +74,6 @@ def by_hand(loader: DataLoader, epoch: int = 0, generators: tuple[torch.Generato
     batches = [batch.tolist() for batch in loader]
     torch.set_rng_state(before[0])
     return batches
-
-
-def same_state(first: Any, second: Any) -> bool:
-    numpy = zip(first[2], second[2], strict=True)
-    return (
-        torch.equal(first[0], second[0])
-        and first[1] == second[1]
-        and all(np.array_equal(a, b) for a, b in numpy)
-    )
 
 
 class Draws(Sampler):

@@ -7,19 +7,20 @@ import multiprocessing
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.feeds import Quiet, feed_of, read, rows, same_state, take
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from paceline.errors import PacelineError
-from paceline.trainer.data.factory import make_feed
-from paceline.trainer.data.feed import Feed, FeedSettings
 from paceline.trainer.data.stream_feed import StreamFeed
 from paceline.trainer.rng import cpu_state
+
+pytestmark = pytest.mark.usefixtures("no_worker_stays")
 
 SIZE = 23
 
@@ -81,60 +82,6 @@ class Shuffling(Numbers):
 
     def __iter__(self) -> Iterator[int]:
         yield from torch.randperm(self.size).tolist()
-
-
-class Quiet(list):
-    """Takes the feed's lines."""
-
-    def __call__(self, line: str) -> None:
-        self.append(line)
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_stays():
-    yield
-    if multiprocessing.active_children():
-        gc.collect()  # slow: only where something may be waiting for it
-    left = multiprocessing.active_children()
-    for process in left:
-        process.terminate()
-    assert not left
-
-
-def feed_of(data: Any, **settings: Any) -> Feed:
-    return make_feed(data, FeedSettings(**{"seed": 5, "say": Quiet(), **settings}))
-
-
-def take(feed: Feed, epoch: int = 0, position: int = 0, steps: int | None = None) -> list[Any]:
-    with closing(feed.steps(epoch, position)) as iterator:
-        return list(islice(iterator, steps))
-
-
-def rows(steps: Iterable[Any]) -> list[Any]:
-    """Sample by sample, as plain data."""
-    found: list[Any] = []
-    for batches, sizes, _, _ in steps:
-        for batch, size in zip(batches, sizes, strict=True):
-            if not size:  # something to run on a rank that has no sample
-                continue
-            columns = batch if isinstance(batch, (list, tuple)) else [batch]
-            samples = [tuple(row) for row in zip(*(c.tolist() for c in columns), strict=True)]
-            assert len(samples) == size
-            found += samples if len(columns) > 1 else [row[0] for row in samples]
-    return found
-
-
-def read(data: Any, epoch: int = 0, position: int = 0, **settings: Any) -> list[Any]:
-    return rows(take(feed_of(data, **settings), epoch, position))
-
-
-def same_state(first: Any, second: Any) -> bool:
-    numpy = zip(first[2], second[2], strict=True)
-    return (
-        torch.equal(first[0], second[0])
-        and first[1] == second[1]
-        and all(np.array_equal(a, b) for a, b in numpy)
-    )
 
 
 def ready(sizes: Iterable[int] = (4, 4, 4, 4, 4, 3)) -> list[torch.Tensor]:

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.loggers import Rows
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from paceline import DataModule, PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, JSONLogger, Logger
+from paceline.callbacks import Callback, Checkpoint, JSONLogger
 from paceline.trainer.data.feed import limited
 from paceline.trainer.state import Clock
 
@@ -61,19 +62,6 @@ class Stream(IterableDataset):
         for _ in range(self.samples):
             x = torch.randn(2, generator=generator)
             yield x, x.sum(0, keepdim=True)
-
-
-class Rows(Logger):
-    """Keeps every row in memory."""
-
-    def __init__(self):
-        self.rows = []
-
-    def write(self, row):
-        self.rows.append(dict(row))
-
-    def series(self, name):
-        return [(row["step"], row[name]) for row in self.rows if name in row]
 
 
 def quiet(**settings):

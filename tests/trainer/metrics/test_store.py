@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.loggers import Rows
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
@@ -14,21 +15,8 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from torchmetrics.regression import MeanAbsoluteError
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback, Logger
+from paceline.callbacks import Callback
 from paceline.trainer.metrics import store as metrics
-
-
-class Rows(Logger):
-    """Keeps every row in memory."""
-
-    def __init__(self):
-        self.rows = []
-
-    def write(self, row):
-        self.rows.append(dict(row))
-
-    def series(self, name):
-        return [(row["step"], row[name]) for row in self.rows if name in row]
 
 
 class Module(TrainModule):
