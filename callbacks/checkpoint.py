@@ -39,10 +39,12 @@ class Checkpoint(Callback):
         monitor: A value to keep the best checkpoint of.
         mode: ``"min"`` or ``"max"``; None takes it from the name.
         keep: The newest so many are kept, beside the best; None keeps all.
-        weights_only: Write the weights alone, a third of the size under Adam. A run cannot go on from them.
-        background: Write in a thread while training goes on, from a copy of the tensors in the host's
+        weights_only: Write the weights alone, a third of the size under Adam. A run cannot resume from
+            them.
+        background: Write in a thread while training continues, from a copy of the tensors in the host's
             memory; False: training waits for the disk, and no copy is held.
-        on_save_error: ``"raise"`` ends the run when one cannot be written, ``"warn"`` says it and goes on.
+        on_save_error: ``"raise"`` ends the run when one cannot be written, ``"warn"`` reports it and
+            continues.
         name: The key of its state, where there are two of this class. The first one that monitors writes
             the pointer ``best``, another one ``best-<name>``.
 

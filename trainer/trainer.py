@@ -88,7 +88,7 @@ class Trainer(RunView):
             them; read again with new workers (``"retry"``, three times in turn, ``"retry:5"``); or leave
             samples out (``"skip"``, 10 of a rank at most, ``"skip:100"``), which costs a reduction of one
             word a step on several ranks. For DataLoaders of samples; streams are not read again.
-        max_restarts: How often all ranks are started again when one of them has failed; they go on from
+        max_restarts: How often all ranks are started again when one of them has failed; they resume from
             the run's newest checkpoint. A ``PacelineError`` is not tried again.
         timeouts: The longest time without progress, as a duration or by phase (``"start"``,
             ``"first_step"``, ``"step"``, ``"validation"``: a batch of one, ``"save"``). Then every rank's

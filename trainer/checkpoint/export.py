@@ -89,7 +89,7 @@ def _write(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> N
 
 
 def consolidate(source: Path, target: Path) -> Path:
-    """Write a checkpoint of many ranks again as one device would have: a run can go on from it.
+    """Write a checkpoint of many ranks again as one device would have: a run can resume from it.
 
     What a rank kept to itself (random states, its place in the data) stays as it was.
 

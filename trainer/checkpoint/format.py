@@ -212,7 +212,7 @@ def finished(folder: Path, kind: str = STEP) -> list[Path]:
     """The checkpoints under ``folder`` that have a manifest, oldest first.
 
     Args:
-        kind: ``STEP`` for those a run can go on from, ``WEIGHTS`` for those of weights only.
+        kind: ``STEP`` for those a run can resume from, ``WEIGHTS`` for those of weights only.
     """
     if not folder.is_dir():
         return []

@@ -81,7 +81,7 @@ class Run:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """The finished checkpoints a run can go on from, oldest first."""
+        """The finished checkpoints a run can resume from, oldest first."""
         return files.finished(self.folder / "checkpoints")
 
     @property
