@@ -7,6 +7,7 @@ import builtins
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 import uuid
@@ -131,6 +132,8 @@ def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
     teller = _Teller(job, config)
 
     class Agent(api.LocalElasticAgent):
+        _held: socket.socket | None = None
+
         def _monitor_workers(self, worker_group: Any) -> Any:
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
@@ -148,6 +151,11 @@ def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
 
         def _initialize_workers(self, worker_group: Any) -> None:
             forget(job)
+            if config.max_nodes == 1:  # the agent's own choice may be taken before rank 0 listens there
+                if self._held is not None:
+                    self._held.close()
+                self._held = _hold_port()
+                worker_group.spec.master_port = self._held.getsockname()[1]
             super()._initialize_workers(worker_group)
 
         def _exit_barrier(self) -> None:
@@ -174,6 +182,14 @@ def _run(config: Any, program: Any, arguments: list[str], job: Path) -> int:
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     return 128 + stops(job)[0] if stops(job) else 0
+
+
+def _hold_port() -> socket.socket:
+    """A free port that nobody else is given: bound, but not listening, so that rank 0 may listen there."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held
 
 
 class _Teller:

@@ -33,6 +33,7 @@ from .dataset_proxy import StandIn
 from .loader_reader import drop_iterator
 from .read_errors import Samples
 from .seeded_stream import PlacedStream, watch_worker
+from .worker_processes import end_with_parent
 from .worker_tensors import stack_in_own_memory
 
 
@@ -168,13 +169,14 @@ class SeededDataset(StandIn, Dataset[Any]):
 class WorkerInit:
     """Runs in each loader worker: leaves signals to the main process, shows user code its own dataset.
 
-    Small tensors go to the main process by value (``worker_tensors.py``).
+    The worker ends when the main process has ended. Small tensors go to the main process by value (``worker_tensors.py``).
     """
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users
 
     def __call__(self, worker_id: int) -> None:
+        end_with_parent()
         stack_in_own_memory()
         for number in WATCHED:  # they often go to whole process groups, and mean the rank
             signal.signal(number, signal.SIG_IGN)

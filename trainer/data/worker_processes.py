@@ -93,6 +93,22 @@ class WorkerProcesses:
                 process.join(_SECONDS)
 
 
+def end_with_parent() -> None:
+    """End this worker when the process it reads for has ended, however that ended.
+
+    torch's worker asks for its parent's id when it is ready to read: one whose parent was killed before
+    that would wait forever.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_exit_after, args=(parent,), name="parent watch", daemon=True).start()
+
+
+def _exit_after(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
+
+
 def _exit_code(dead: BaseProcess) -> int | None:
     """That of a process that has ended; while another thread asks for it too, it may be hidden from us."""
     deadline = time.monotonic() + _SECONDS

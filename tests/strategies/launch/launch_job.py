@@ -26,7 +26,8 @@ def note(what: str, **values) -> None:
 
 
 rank_told = os.environ.get("RANK")
-note("top", rank=rank_told, argv=sys.argv, folder=os.getcwd(), omp=os.environ.get("OMP_NUM_THREADS"))
+told = {"omp": os.environ.get("OMP_NUM_THREADS"), "port": os.environ.get("MASTER_PORT")}
+note("top", rank=rank_told, argv=sys.argv, folder=os.getcwd(), **told)
 print(f"printed above by {rank_told}", flush=True)
 if OPTIONS.get("waits_before") and rank_told is not None:  # a rank that has not come to paceline yet
     time.sleep(600)

@@ -320,6 +320,16 @@ def test_no_rank_outlives_a_launcher_that_is_killed_early(start):
     job.is_gone(10)
 
 
+def test_nobody_else_is_given_the_port_before_rank_0_listens_there(start):
+    job = start(script(waits_before=True))
+    job.wait_for("top", 3)
+    port = int(next(note["port"] for note in job.notes("top") if note["rank"] == "0"))
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    job.process.kill()
+    job.is_gone(10)
+
+
 def test_ctrl_c_ends_ranks_that_have_not_begun_to_train(start):
     job = start(script(waits_before=True))
     job.wait_for("top", 3)
