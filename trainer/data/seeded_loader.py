@@ -169,7 +169,7 @@ class SeededDataset(StandIn, Dataset[Any]):
 class WorkerInit:
     """Runs in each loader worker: leaves signals to the main process, shows user code its own dataset.
 
-    The worker ends when the main process has ended. Small tensors go to the main process by value (``worker_tensors.py``).
+    It ends when the main process has ended. Small tensors go there by value (``worker_tensors.py``).
     """
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
