@@ -55,7 +55,7 @@ def fit(
     context_settings={
         "allow_extra_args": True,
         "ignore_unknown_options": True,
-        "allow_interspersed_args": False,  # what stands behind the script is the script's
+        "allow_interspersed_args": False,  # what follows the script is the script's
     },
     options_metavar="[--nproc N] [--nnodes N ...]",
 )

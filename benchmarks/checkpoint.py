@@ -2,8 +2,8 @@
 
     python benchmarks/checkpoint.py [--gigabytes 1.0] [--rounds 7] [--json FILE]
 
-One run trains a stack of linear layers under AdamW whose weights and moments come to so many gigabytes.
-At its step boundaries, in turn:
+One run trains a stack of linear layers under AdamW whose weights and moments take so many gigabytes.
+At its step boundaries, one after the other:
 
 "bare"        safetensors writes the same tensors, model and moments in a file each; both are synced
 "waited"      a checkpoint that training waits for (``Checkpoint(background=False)``)

@@ -7,7 +7,7 @@ own documentation has takes as many, with the same options: what the machine doe
 (Where a step is 4 micro-batches there are four times the pairs, so that all rows have as many steps.)
 How their memory lies makes one of the two up to 3 % faster for the whole of a run: there are several, and
 each of the two is the first to be built in every other one. A run counts as the mean of its pairs'
-differences, the tenth at either end left out; the table has the mean over runs and its standard error,
+differences, without the tenth at either end; the table has the mean over runs and its standard error,
 against the 2 % or 10 us that we allow ourselves.
 """
 

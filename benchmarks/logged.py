@@ -2,7 +2,7 @@
 
     python benchmarks/logged.py [--rounds 5] [--json FILE]
 
-One run of the tiny MLP of ``overhead.py`` logs no value, one, and ten, in turn for 20 steps each: medians
+One run of the tiny MLP of ``overhead.py`` logs no value, one, and ten, alternating every 20 steps: medians
 of blocks that differ in nothing else. A value is the loss's tensor, which has to be read, or a number.
 """
 

@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py [--steps 200000] [--json FILE]
 
-The tiny MLP of ``overhead.py`` over a shuffled DataLoader, in epochs of 2000 steps, validated behind each,
+The tiny MLP of ``overhead.py`` over a shuffled DataLoader, in epochs of 2000 steps, validated after each,
 with three logged values, TensorBoard, metrics.jsonl and checkpoints; every tenth of the run is a row. Then
 shorter runs over data sets of growing size. Exits with 1 where anything has grown.
 """

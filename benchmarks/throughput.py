@@ -35,7 +35,7 @@ WORKLOADS = ON_ACCELERATOR if FAST else ON_CPU
 
 
 class Clock:
-    """Called behind each step: times those behind the warm-up."""
+    """Called after each step: times those after the warm-up."""
 
     def __init__(self, workload: Workload, loader: DataLoader) -> None:
         self.steps, self.warm_up = 0, workload.warm_up

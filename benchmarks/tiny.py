@@ -53,7 +53,7 @@ class Logging(Plain):
 
 
 class Stopwatch(Callback):
-    """Times an epoch from its first step to its end, so that start and end of the run are left out."""
+    """Times an epoch from its first step to its end, without the start and the end of the run."""
 
     def on_train_epoch_start(self, trainer):
         self.begun = time.perf_counter()

@@ -58,7 +58,7 @@ class Tokens(Dataset):
 
 
 class Layer(nn.Module):
-    """Causal attention and an MLP, each behind a norm."""
+    """Causal attention and an MLP, each after a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

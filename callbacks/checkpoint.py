@@ -116,7 +116,7 @@ class Checkpoint(Callback):
         self._prepared = False
 
     def _forget_missing(self, trainer: TrainerView) -> None:
-        """A run that began from another run's checkpoint keeps a best of its own."""
+        """A run that began from another run's checkpoint keeps its own best."""
         if trainer.folder is None:
             return
         folder = trainer.folder / "checkpoints"

@@ -33,7 +33,7 @@ class Curves(Callback):
 
 
 def draw(rows: Path, picture: Path, dpi: int = 120) -> None:
-    """Draw a ``metrics.jsonl`` into a PNG. Panels without a value are left out."""
+    """Draw a ``metrics.jsonl`` into a PNG. Panels without a value are not drawn."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

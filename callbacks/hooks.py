@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Hooks:
     """Every hook of a run, each with one place in the loop (docs/loop.md shows all of them).
 
-    Trailing arguments may be left out when you override one. A hook nobody overrides costs nothing.
+    Trailing arguments may be omitted when you override one. A hook nobody overrides costs nothing.
     ``stage`` is ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
     """
 
@@ -93,7 +93,7 @@ class Hooks:
 
 HOOKS = tuple(name for name in vars(Hooks) if name.startswith("on_"))
 
-# Callbacks before the module when something opens, behind it when something closes: nested like `with`.
+# Callbacks before the module when something opens, after it when something closes: nested like `with`.
 _OPENING = ("on_setup", "on_before_optimizer_step", "on_load_checkpoint")
 
 _PEERS = {

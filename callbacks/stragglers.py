@@ -28,7 +28,7 @@ class Stragglers(Callback):
 
     Measured is what a rank does by itself: waiting for data, from a step boundary to the start of the next
     step, and computing, from there to its last gradient. At the end of each window of ``every`` steps the
-    ranks share their medians over its last 5 (an epoch's first step is left out). Published are
+    ranks share their medians over its last 5 (without an epoch's first step). Published are
     ``perf/step_seconds_max`` and ``_median`` over the ranks (data and computing), ``perf/data_seconds_max``
     and ``_median``, and ``perf/slowest_rank``. Where that rank takes more than 1.5 times the median of the
     others and 1 ms more, a line names it; the same rank again after 10 reports at the earliest. On one

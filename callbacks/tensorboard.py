@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .trainer_view import TrainerView
 
 _POSITION = {"step", "epoch", "time", "samples"}
-_QUEUE = 1000  # rows; at tensorboard's default of 10 a step with a row of its own would wait for the disk
+_QUEUE = 1000  # rows; at tensorboard's default of 10, a row every step would wait for the disk
 _FLUSH_SECONDS = 10
 
 

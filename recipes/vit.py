@@ -11,7 +11,7 @@ class DropPath(nn.Module):
     """Drops a residual branch of whole samples (stochastic depth, https://arxiv.org/abs/1603.09382).
 
     Args:
-        rate: The probability with which a sample's branch is left out in training.
+        rate: The probability with which a sample's branch is dropped in training.
     """
 
     def __init__(self, rate: float) -> None:

@@ -56,7 +56,7 @@ class Strategy(ABC):
         simulated_ranks: For how many ranks this process computes, one after another (a replay).
         holds_less: The argument that chooses a strategy with less in each device's memory; None: this one.
         patience: Seconds that a collective may take; None is torch's default.
-        holds_back: Whether an update with gradients that are not finite is to be left out.
+        holds_back: Whether an update with gradients that are not finite is to be skipped.
         skips_by_itself: Whether its own step finds and skips non-finite gradients.
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
         say: Takes a line for the user; the Trainer puts its own here.
@@ -139,7 +139,7 @@ class Strategy(ABC):
         """Leave the reduced, true gradients of ``optimizer`` in ``.grad``."""
 
     def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
-        """Raise ``found`` above 0 where a gradient of ``optimizer`` is not finite, behind ``unscale``.
+        """Raise ``found`` above 0 where a gradient of ``optimizer`` is not finite, after ``unscale``.
 
         Args:
             found: One number on the device, float32, no dimension; the same on all ranks afterwards.
@@ -222,7 +222,7 @@ class Strategy(ABC):
         state.load_optimizer(module, optimizer, tensors, plain)
 
     def state_dict(self) -> dict[str, Any]:
-        """What it must remember to go on exactly as it would have, as plain data."""
+        """What it must remember to continue exactly as it would have, as plain data."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -287,7 +287,7 @@ def refuse_sharded(module: nn.Module) -> None:
             raise PacelineError(
                 f"{type(module).__name__} is still sharded by the strategy of an earlier run",
                 got=f"a sharded {name}",
-                fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a whole one; or go on "
+                fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a complete one; or resume "
                 "with the same strategy",
             )
 

@@ -25,13 +25,13 @@ _CHUNK = 25 * 2**20  # as torch's buckets
 class DDP(Distributed):
     """torch's DistributedDataParallel.
 
-    Step 1 shows which parameters get no gradient: its gradients are averaged behind its backward. Where
-    all get one, the reducer takes over from step 2 on, and a parameter that is left out later is an error.
-    Else the unused ones are named and every step goes on as the first. Under manual optimization there is
-    no reducer: each ``optimizer.step()`` averages the gradients of its own parameters.
+    Step 1 shows which parameters get no gradient: its gradients are averaged after its backward. Where
+    all get one, the reducer takes over from step 2 on, and a parameter that is unused later is an error.
+    Else the unused ones are named and every step runs as the first did. Under manual optimization there is
+    no reducer: each ``optimizer.step()`` averages its parameters' gradients.
 
     In which order sums over three ranks or more are taken depends on how gradients lie in the reducer's
-    buckets. torch lays them out anew behind the reducer's first backward, in the order in which gradients
+    buckets. torch lays them out anew after the reducer's first backward, in the order in which gradients
     came. Here step 1 shows that order too, and checkpoints keep it: a resumed run adds up as it did before.
     ``static_graph`` leaves it to torch.
 
@@ -185,7 +185,7 @@ class DDP(Distributed):
         return super().step(optimizer)
 
     def _check_reduced(self) -> None:
-        """A parameter left out of a step keeps its bucket from being reduced: ranks would drift apart."""
+        """A parameter unused in a step keeps its bucket from being reduced: ranks would drift apart."""
         assert self._wrapped is not None
         try:
             rebuild_buckets(self._wrapped)  # sees first that all buckets were reduced

@@ -42,7 +42,7 @@ def find_kind(accelerator: str) -> str:
 
 
 def find_ids(kind: str, devices: int | str | Sequence[int]) -> list[int]:
-    """The devices of one machine, by number. On a CPU a number stands for a process of its own.
+    """The devices of one machine, by number. On a CPU a number stands for a separate process.
 
     Args:
         devices: ``"auto"`` (all accelerators, one CPU process), a count, -1 for all, a list of ids, or

@@ -63,7 +63,7 @@ class Distributed(Single):
         parameters have one on any rank.
 
         Args:
-            most: Begin another collective behind so many bytes: each needs as much memory again.
+            most: Begin another collective after so many bytes: each needs as much memory again.
         """
         used = [False] * len(parameters)
         for indices in _batched(parameters, most):

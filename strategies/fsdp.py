@@ -24,7 +24,7 @@ from .torch_internals import end_iteration, forget_gradients
 
 T = TypeVar("T")
 _ROOT = "_sharded_root"
-"""Where a module keeps the root it was sharded under: a later run goes on with it."""
+"""Where a module keeps the root it was sharded under: a later run uses it again."""
 
 
 class FSDP(Distributed):
@@ -114,7 +114,7 @@ class FSDP(Distributed):
             owner._buffers[name.rpartition(".")[2]] = buffer.to(self.device)
 
     def _outer_parts(self, module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
-        """Under manual optimization: the module's children, each the root of its own units."""
+        """Under manual optimization: the module's children, each a root of units."""
         if not self._manual:
             return []
         own = [name for name, _ in module.named_parameters(recurse=False)]

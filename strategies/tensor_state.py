@@ -93,7 +93,7 @@ def load_optimizer(
     for saved, group in zip(content["param_groups"], plain["groups"], strict=True):
         saved.update({key: value for key, value in group.items() if key not in OWN_SETTINGS})
     optimizer.load_state_dict(content)
-    # torch casts state to its parameter's dtype; what was kept in one of its own stays in it.
+    # torch casts state to its parameter's dtype; what was kept in another stays in it.
     own = set(plain["own_dtype"])
     for position, kept in content["state"].items():
         state = optimizer.state[parameters[position]]

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class DataModule:
-    """Dataloaders and how to prepare them. Every method may be left out.
+    """Dataloaders and how to prepare them. Every method is optional.
 
     The same methods on the module serve too; dataloaders given to ``fit`` come first.
     """

@@ -67,7 +67,7 @@ class TrainModule(Hooks, nn.Module):
 
         A Tensor, or a mapping with ``loss`` and values to log.
         With ``"weight"`` in the mapping (tokens, say; the loss is a mean over it), the step's gradient is
-        the weighted mean over all its micro-batches. ``batch_idx`` may be left out.
+        the weighted mean over all its micro-batches. ``batch_idx`` is optional.
         """
         raise NotImplementedError
 
@@ -149,7 +149,7 @@ class TrainModule(Hooks, nn.Module):
             reduce: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"``.
 
         Raises:
-            PacelineError: for a value that is not one number.
+            PacelineError: for a value that is not a scalar.
         """
         if unknown:
             raise _unknown_log_argument(next(iter(unknown)))

@@ -25,7 +25,7 @@ def derive(*parts: int) -> int:
 
 
 def deriver(*parts: int) -> Callable[[int], int]:
-    """``derive`` of ``parts`` and one number more, at half the cost."""
+    """``derive`` of ``parts`` and one more number, at half the cost."""
     begun = hashlib.blake2b(",".join(map(str, parts)).encode() + b",", digest_size=8)
 
     def of(number: int) -> int:

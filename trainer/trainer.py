@@ -81,12 +81,12 @@ class Trainer(RunView):
         callbacks: Added to the default ones; one of the same class (or a subclass) replaces it.
         progress, checkpoint, loggers: The default callbacks, each off with False.
         nonfinite: For a loss or gradient that is NaN or infinite, on any rank: ``"raise"`` before weights
-            change, leave that update out (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``.
+            change, skip that update (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``.
             On an accelerator looking at them waits for the device once a step (``"skip"``: once a
             micro-batch), except under ``"raise"`` with a fused optimizer; ``"ignore"`` never waits.
         on_data_error: For a sample that cannot be read and a loader worker that dies: ``"raise"``, naming
-            them; read again with new workers (``"retry"``, three times in turn, ``"retry:5"``); or leave
-            samples out (``"skip"``, 10 of a rank at most, ``"skip:100"``), which costs a reduction of one
+            them; read again with new workers (``"retry"``, three consecutive times, ``"retry:5"``); or skip
+            samples (``"skip"``, 10 of a rank at most, ``"skip:100"``), which costs a reduction of one
             word a step on several ranks. For DataLoaders of samples; streams are not read again.
         max_restarts: How often all ranks are started again when one of them has failed; they resume from
             the run's newest checkpoint. A ``PacelineError`` is not tried again.

@@ -166,7 +166,7 @@ class RunView:
 
     @property
     def is_fit_validation(self) -> bool:
-        """Whether the current validation is one of training, not the sanity pass or a call of its own."""
+        """Whether the current validation is part of ``fit``, not the sanity check or a separate ``validate``."""
         return self._stage == "fit" and self._run.logger.publishes
 
     def log(

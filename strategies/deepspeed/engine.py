@@ -42,7 +42,7 @@ class _Engine:
 
 
 _ENGINE = "_zero_engine"
-"""Where a module keeps the stage 3 engine that holds its parameters, behind its run."""
+"""Where a module keeps the stage 3 engine that holds its parameters, after its run."""
 
 
 class DeepSpeed(Distributed):
@@ -201,7 +201,7 @@ class DeepSpeed(Distributed):
         return applied
 
     def _clip_reduced(self) -> None:
-        """In the place of the engine's own clipping at stage 0, behind its reduction."""
+        """In place of the engine's own clipping at stage 0, after its reduction."""
         norm, value = self._clip
         parameters = [p for p in self._engine.module.parameters() if p.grad is not None]
         if self.holds_back and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
@@ -226,7 +226,7 @@ class DeepSpeed(Distributed):
         return {p: name for name, p in self._module.named_parameters()}
 
     def _is_mine(self, name: str) -> bool:
-        """Which rank writes what is whole on none: in turn, so that no host holds all of it."""
+        """Which rank writes what is complete on none: one after the other, so that no host holds all of it."""
         return self._turns[name] % self.environment.world == self.environment.rank
 
     def module_tensors(self, module: nn.Module) -> dict[str, Tensor]:

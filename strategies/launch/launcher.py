@@ -218,7 +218,7 @@ class _Teller:
             # torch counts whole seconds. A rank that was killed says nothing: others fail by its absence.
             return (told[rank].time if rank in told else 0, -rank)
 
-        # What ended behind the first one was ended by this process, or for want of the others.
+        # What ended after the first one was ended by this process, or because the others were gone.
         by_itself = [rank for rank, one in self.failures.items() if one.local_rank in self.dead]
         first = min(by_itself or self.failures, key=order)
         failure = self.failures[first]

@@ -67,7 +67,7 @@ def host_group() -> dist.ProcessGroup:
 
 
 def writers_group() -> dist.ProcessGroup:
-    """Another one, for the thread that writes checkpoints while the main one goes on."""
+    """Another one, for the thread that writes checkpoints while the main one trains."""
     assert dist.group.WORLD is not None
     return _extra_group(dist.group.WORLD, "writers")
 

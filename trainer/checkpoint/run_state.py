@@ -54,7 +54,7 @@ class RunState:
     Args:
         counters, clock: Where the run is.
         hooks: Calls ``on_save_checkpoint`` and ``on_load_checkpoint`` with ``trainer`` and a dictionary.
-        feed: The training data: its fingerprint, and its position where it keeps one of its own.
+        feed: The training data: its fingerprint, and its position where it keeps one itself.
         datamodule: None where there is none.
         config: What config.yaml of the run holds.
     """
@@ -93,7 +93,7 @@ class RunState:
         return parts | ({} if self.datamodule is None else {"datamodule": self.datamodule})
 
     def _own(self) -> dict[str, Stateful]:
-        """What each rank has of its own."""
+        """What differs from rank to rank."""
         return {
             "rng": GeneratorStates(self.strategy.device),
             "metric_objects": MetricObjectStates(self.module, self.logger.train, self.strategy.device),

@@ -1,6 +1,6 @@
 """Writes a run's checkpoints: all ranks together, in the background where asked, one at a time.
 
-1. All ranks: plan who writes what, and (in the background only) copy it, so that training may go on.
+1. All ranks: plan who writes what, and (in the background only) copy it, so that training may continue.
 2. Each rank: write its files, sync them, take their checksums.
 3. All ranks: tell each other how it went. Rank 0: write state.json and the manifest, rename.
 4. All ranks: hear of it. Rank 0: what follows a checkpoint, pointers and the deletion of older ones.

@@ -41,7 +41,7 @@ class Transfer:
 
 
 class TransferAside(Transfer):
-    """The same on a stream of its own, from pinned memory: the copy waits for nothing on the device.
+    """The same on a side stream, from pinned memory: the copy waits for nothing on the device.
 
     The host is ahead of the device, so that a step's batch is copied while the step before is computed.
     """

@@ -95,7 +95,7 @@ class MapFeed(Feed):
             epoch = 0
         loader, seed = self.data, order_seed(self.settings.seed, epoch)
         inner = getattr(loader.batch_sampler, "sampler", None)
-        # The sampler of a batch sampler that was given is not loader.sampler; none is told twice.
+        # The sampler of a batch sampler that was given is not loader.sampler; none is set twice.
         owners = (loader, loader.dataset, loader.sampler, loader.batch_sampler, inner)
         for owner in {id(o): o for o in owners}.values():
             set_epoch = getattr(owner, "set_epoch", None)

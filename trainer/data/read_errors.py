@@ -1,4 +1,4 @@
-"""What happens when data cannot be read: the sample is named, read again, or left out."""
+"""What happens when data cannot be read: the sample is named, read again, or skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READING = re.compile(r"^while reading .*$", re.MULTILINE)
 
 
 class Delivered(NamedTuple):
-    """A batch as a worker hands it over where samples may be left out.
+    """A batch as a worker sends it where samples may be skipped.
 
     Args:
         batch: None where no sample is left.
@@ -27,7 +27,7 @@ class Delivered(NamedTuple):
 
 
 class Samples(list[Any]):
-    """What was read of a batch, and what was left out of it."""
+    """What was read of a batch, and what was skipped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Samples(list[Any]):
 
 
 class Collate:
-    """The user's collate function, in a loader whose samples may be left out."""
+    """The user's collate function, in a loader whose samples may be skipped."""
 
     def __init__(self, users: Callable[[Any], Any]) -> None:
         self._users = users
@@ -49,12 +49,12 @@ class DataErrors:
     """Counts reads that failed, under ``on_data_error``.
 
     Args:
-        policy: ``"raise"``, ``"retry:3"`` or ``"skip:10"``; the numbers may be left out.
+        policy: ``"raise"``, ``"retry:3"`` or ``"skip:10"``; the numbers are optional.
         say: Takes lines for the log.
 
     Attributes:
-        retries: How often in turn one read may be done again.
-        left_out, repeated: How many samples were left out and how many reads repeated, by this rank.
+        retries: How many consecutive times one read may be repeated.
+        left_out, repeated: How many samples were skipped and how many reads repeated, by this rank.
     """
 
     def __init__(self, policy: str, say: Callable[[str], None]) -> None:
@@ -79,7 +79,7 @@ class DataErrors:
         return True
 
     def unpack(self, delivered: Delivered) -> tuple[Any, int]:
-        """The batch, and how many samples were left out of it.
+        """The batch, and how many of its samples were skipped.
 
         Raises:
             PacelineError: when they are too many, or none is left.

@@ -63,11 +63,11 @@ class SeededDataset(StandIn, Dataset[Any]):
 
     torch's generator is seeded for each sample. Seeding those of ``random`` and numpy costs more than many
     a sample: it begins when one was seen to draw from them, and the batch where that was is read again.
-    A dataset with ``__getitems__`` of its own is read by the micro-batch, as long as nothing is drawn.
+    A dataset that defines ``__getitems__`` is read by the micro-batch, as long as nothing is drawn.
 
     Args:
         workers: How many read it.
-        skips: A sample that cannot be read is left out.
+        skips: A sample that cannot be read is skipped.
     """
 
     def __init__(self, dataset: Any, workers: int = 0, skips: bool = False) -> None:
@@ -157,7 +157,7 @@ class SeededDataset(StandIn, Dataset[Any]):
         return 0 if self._at is None else int(self._at[worker])
 
     def _tell_worker(self, epoch: int) -> None:
-        """A worker that lives on has a dataset of its own, which must hear of a new epoch too."""
+        """A persistent worker has its own copy of the dataset, which must be given a new epoch too."""
         if epoch == self._epoch:
             return
         self._epoch = epoch
@@ -209,7 +209,7 @@ class Source:
 
 
 def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """A shallow copy with workers and a generator of its own; the user's loader stays as it is.
+    """A shallow copy with its own workers and generator; the user's loader stays as it is.
 
     ``vars(copy)`` is where more is replaced: DataLoader forbids assigning most of it after construction,
     to keep users from half-changing one.

@@ -19,7 +19,7 @@ class PlacedStream(StandIn, IterableDataset[Any]):
     """Stands where the user's dataset was, in this process or in each loader worker.
 
     A dataset that asks which worker reads it shares itself out, and so may a ``worker_init_fn``. One that
-    does not would give each worker all of it: there each worker keeps the samples of its own batches
+    does not would give each worker all of it: there each worker keeps its batches' samples
     only, so that together they give the order of one.
 
     Args:
@@ -40,7 +40,7 @@ class PlacedStream(StandIn, IterableDataset[Any]):
 
     @property
     def read_by_each(self) -> bool:
-        """Whether each of several workers reads all of it; known behind the first batch."""
+        """Whether each of several workers reads all of it; known after the first batch."""
         return bool(self._told[2])
 
     def __iter__(self) -> Iterator[Any]:
@@ -70,7 +70,7 @@ class PlacedStream(StandIn, IterableDataset[Any]):
             info.when_asked = asked
         if info is not None:
             set_epoch = getattr(self.inner, "set_epoch", None)
-            if callable(set_epoch):  # a worker that lives on has a dataset of its own
+            if callable(set_epoch):  # a persistent worker has its own copy of the dataset
                 set_epoch(epoch)
         seed()
         samples = iter(self.inner)
@@ -87,7 +87,7 @@ class PlacedStream(StandIn, IterableDataset[Any]):
                 continue
             self._told[2] = 1
             turn = next(mine, None)
-            if turn is None:  # behind the last batch that is asked for
+            if turn is None:  # after the last batch that is asked for
                 return
             if turn:
                 yield sample

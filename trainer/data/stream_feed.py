@@ -105,7 +105,7 @@ class StreamFeed(Feed):
                 self._sizes = [size] * (wanted // size) + [wanted % size] * (wanted % size > 0)
             self._in_step = len(self._sizes)
             vars(duplicate)["batch_sampler"] = Source()
-        if not hasattr(loader, "state_dict"):  # one that keeps a position of its own does all by itself
+        if not hasattr(loader, "state_dict"):  # one that keeps its own position does all by itself
             sizes = BatchSizes((size or 1,))
             stream = PlacedStream(loader.dataset, self.settings.seed, sizes, loader.num_workers)
             vars(duplicate)["dataset"] = self._placed = stream
@@ -202,7 +202,7 @@ class StreamFeed(Feed):
             reader.close(for_good=False)
 
     def _steps_over(self, cursor: Cursor) -> StreamSteps:
-        """See whether all ranks read the same, or each a part of its own.
+        """See whether all ranks read the same, or each its part.
 
         Raises:
             PacelineError: when there is no part for a rank, or parts cannot make up the global batch.

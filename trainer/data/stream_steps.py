@@ -1,4 +1,4 @@
-"""Deals the batches of a stream out to steps: to ranks that read all of it, or each a part of its own."""
+"""Deals the batches of a stream out to steps: to ranks that read all of it, or each its part."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class StreamSteps(ABC):
 
     Args:
         moved: Brings a batch to the device.
-        full: The batches of a full step: over all ranks, or of this one where it reads a part of its own.
+        full: The batches of a full step: over all ranks, or of this one where it reads its part.
 
     Attributes:
-        own_part: Whether each rank reads a part of its own.
+        own_part: Whether each rank reads its part.
         short: Whether the step given last has fewer batches than a full one.
     """
 
@@ -117,7 +117,7 @@ class SharedSteps(StreamSteps):
 
 
 class OwnSteps(StreamSteps):
-    """Each rank reads a part of its own, and in each step the ranks say what they have left."""
+    """Each rank reads its part, and in each step the ranks say what they have left."""
 
     own_part = True
     _last: Any = None  # a rank whose part is at its end computes with this batch

@@ -68,7 +68,7 @@ class Rows:
         """The batch of these rows.
 
         Args:
-            pin: Into memory that a device can copy from while the host goes on.
+            pin: Into memory that a device can copy from while the host continues.
         """
         batch = [_select(tensor, rows) for tensor in self._tensors]
         if pin:

@@ -1,7 +1,7 @@
 """Forks loader workers out of a process whose threads may be inside Python at that moment.
 
 Before Python 3.12 the lock over thread states is copied as it is: a worker forked while a thread of the
-process group takes it (to drop the last reference to a tensor) waits for it for ever, and the loader for
+process group takes it (to drop the last reference to a tensor) waits for it forever, and the loader for
 the worker. Such a worker is noticed, ended and forked again.
 """
 
@@ -33,7 +33,7 @@ class _Popen(popen_fork.Popen):
                 os.close(process_obj.alive)
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        raise RuntimeError(f"a loader worker did not start, {_TRIES} times in turn")
+        raise RuntimeError(f"a loader worker did not start, in {_TRIES} attempts")
 
 
 class _Process(ForkProcess):

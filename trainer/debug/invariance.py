@@ -93,7 +93,7 @@ class _Recorder(Callback):
         tensor = first_tensor(output)
         logger, batch_idx = trainer._fit.logger, trainer._fit.state.batch_idx
         size = logger.current.weight
-        own = not logger.is_evaluating  # else this rank computes without a sample of its own
+        own = not logger.is_evaluating  # else this rank computes without a sample
         if own and tensor is not None and tensor.ndim and tensor.size(0) == size:
             call = self._calls.get((what, batch_idx), 0) + 1
             self._calls[what, batch_idx] = call

@@ -185,7 +185,7 @@ class SignalStop(Signals):
         """After an orderly stop, end the process as the signal meant: nothing of the script runs on.
 
         Args:
-            number: The signal that stopped the run, which may have come to another rank.
+            number: The signal that stopped the run, which another rank may have received.
             requeue: The command that puts this job back into the queue, for SIGUSR1.
         """
         if number is None:

@@ -12,7 +12,7 @@ def all_stacks() -> str:
     """The Python stacks of all threads, this one's first; no source lines, whose files may not answer.
 
     ``faulthandler.dump_traceback`` takes no lock, since it is made for signal handlers: it ends the process
-    where a thread of another library comes to Python meanwhile, as those of collectives do.
+    where a thread of another library enters Python meanwhile, as those of collectives do.
     """
     here = threading.get_ident()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
@@ -23,7 +23,7 @@ def all_stacks() -> str:
 
 
 def _stack(frame: FrameType) -> str:
-    """A line for each frame, and an end of line behind each."""
+    """A line for each frame, each with an end of line."""
     return "".join(
         f'  File "{at.f_code.co_filename}", line {line} in {at.f_code.co_name}\n'
         for at, line in traceback.walk_stack(frame)

@@ -14,7 +14,7 @@ from ..faults.nonfinite import Guard
 
 
 class ManualOptimizer:
-    """An optimizer whose ``step`` unscales and clips the gradients of its own parameters first.
+    """An optimizer whose ``step`` unscales and clips its parameters' gradients first.
 
     Everything else is the optimizer's own: ``zero_grad``, ``param_groups``, ``state`` ...
 

@@ -1,4 +1,4 @@
-"""Contributions to logged values, and what they come to. Sums are Python floats: double precision."""
+"""Contributions to logged values, and their results. Sums are Python floats: double precision."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class MetricStore:
         """Take one contribution.
 
         Raises:
-            PacelineError: for a value that is not one number, and for an unknown ``reduce``.
+            PacelineError: for a value that is not a scalar, and for an unknown ``reduce``.
         """
         known = self._known.get(name)
         if known is None or known.reduce != reduce or (prog_bar and not known.shown):
@@ -215,7 +215,7 @@ class MetricStore:
         self._compare_objects(names)
         for name in names:
             self._of_objects |= _computed(name, self.objects[name])
-        for metric in self.objects.values():  # behind them all: one may have two names
+        for metric in self.objects.values():  # after them all: one may have two names
             metric.reset()
         self.objects.clear()
 

@@ -214,7 +214,7 @@ class RunLog:
     def open(self, folder: Path | None, rank: int = 0) -> None:
         """Write to this folder's log from now on; None: to the console only.
 
-        Rank 0 has log.txt; another rank has a log of its own, with everything it prints.
+        Rank 0 has log.txt; every other rank has its own log, with everything it prints.
         """
         self._path = None
         if folder is not None:

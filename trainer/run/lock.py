@@ -80,7 +80,7 @@ def check_writable(folder: Path) -> None:
         os.close(descriptor)
         os.unlink(name)
     except OSError as error:
-        if error.errno != errno.ENOSPC:  # a full disk is told at a save, with the bytes it takes
+        if error.errno != errno.ENOSPC:  # a full disk is reported at a save, with the bytes it takes
             raise _not_writable(folder, error) from None
 
 

@@ -1,4 +1,4 @@
-"""What torch offers for ``deterministic=True``, switched on for a run and put back behind it."""
+"""What torch offers for ``deterministic=True``, switched on for a run and restored after it."""
 
 from __future__ import annotations
 
