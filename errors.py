@@ -159,7 +159,7 @@ def _with_users_frames(kind: type[BaseException], error: BaseException, tb: Trac
 
 def _essence(message: list[str]) -> list[str]:
     """The lines that matter of a long message: torch lists all overloads, a worker its whole traceback."""
-    told = [line for line in message if line.strip(" ^~") and not line.startswith("while reading ")]
-    if any("Original Traceback" in line for line in told):
-        return told[:1] + told[-3:]
-    return told[:1] if message[0].strip() else told[:8]
+    shown = [line for line in message if line.strip(" ^~") and not line.startswith("while reading ")]
+    if any("Original Traceback" in line for line in shown):
+        return shown[:1] + shown[-3:]
+    return shown[:1] if message[0].strip() else shown[:8]

@@ -69,8 +69,8 @@ class ReplicaCheck(Callback):
                 where=f"after step {trainer.global_step}",
                 got=difference,
                 fix="change weights on every rank alike. Usual causes: a parameter set outside the "
-                "optimizer on one rank; weights made from random draws or from buffers, which differ "
-                "from rank to rank; gradients not averaged, as of a graph promised to be static that is not",
+                "optimizer on one rank; weights made from random draws or from buffers, which differ from "
+                "rank to rank; gradients not averaged, as of a graph promised to be static that is not",
             )
 
 

@@ -140,7 +140,7 @@ class TrainerView(Protocol):
 
     @property
     def is_fit_validation(self) -> bool:
-        """Whether the current validation is part of ``fit``, not the sanity check or a separate ``validate``."""
+        """Whether the current validation is part of ``fit``: no sanity check, no call of ``validate``."""
 
     def log(
         self, name: str, value: Any, *, prog_bar: bool = False, weight: Any = None, reduce: str = "mean"

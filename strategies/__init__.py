@@ -1,4 +1,4 @@
-"""Where a run computes: strategies, precision plugins and the process' place among others."""
+"""Strategies, precision plugins and the distributed environment."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _BUILDERS: dict[str, Callable[[], Strategy]] = {
 STRATEGIES = ("auto", *_BUILDERS)
 
 
-def make_strategy(strategy: str | Strategy, world: int = 1) -> Strategy:
+def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
     """The strategy of that name; an object of ``Strategy`` is taken as it is.
 
     ``"auto"`` is ``Single`` in a world of one and ``DDP`` in a larger one, until ``choose_strategy`` has
@@ -79,7 +79,7 @@ def make_strategy(strategy: str | Strategy, world: int = 1) -> Strategy:
     if isinstance(strategy, Strategy):
         return strategy
     if strategy == "auto":
-        return DDP() if world > 1 else Single()
+        return DDP() if world_size > 1 else Single()
     build = _BUILDERS.get(strategy)
     if build is not None:
         return build()

@@ -54,12 +54,12 @@ class Strategy(ABC):
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         debug: Check that all ranks call the same collective before each of ours.
         simulated_ranks: For how many ranks this process computes, one after another (a replay).
-        holds_less: The argument that chooses a strategy with less in each device's memory; None: this one.
-        patience: Seconds that a collective may take; None is torch's default.
-        holds_back: Whether an update with gradients that are not finite is to be skipped.
+        smaller_strategy: The argument for a strategy that needs less memory on each device, if any.
+        collective_timeout: Seconds that a collective may take; None is torch's default.
+        skip_nonfinite: Whether an update with gradients that are not finite is to be skipped.
         skips_by_itself: Whether its own step finds and skips non-finite gradients.
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
-        say: Takes a line for the user; the Trainer puts its own here.
+        log_line: Takes a line for the user; the Trainer sets its log's.
     """
 
     name: str = ""
@@ -68,17 +68,17 @@ class Strategy(ABC):
     sync_batchnorm: bool = False
     debug: bool = False
     simulated_ranks: int = 1
-    holds_less: str | None = None
-    patience: float | None = None
-    holds_back: bool = True
+    smaller_strategy: str | None = None
+    collective_timeout: float | None = None
+    skip_nonfinite: bool = True
     skips_by_itself: bool = False
     plan: StepPlan = StepPlan()
-    say: Callable[[str], None] = staticmethod(print)
+    log_line: Callable[[str], None] = staticmethod(print)
     environment: Environment
     precision: Precision
 
     def attach(self, environment: Environment, precision: Precision) -> None:
-        """Take this process' place and the run's precision.
+        """Join the other ranks, with this environment and the run's precision.
 
         Raises:
             PacelineError: when this strategy cannot compute there.
@@ -96,16 +96,16 @@ class Strategy(ABC):
         *,
         debug: bool = False,
         sync_batchnorm: bool = False,
-        holds_back: bool = True,
-        patience: float | None = None,
+        skip_nonfinite: bool = True,
+        collective_timeout: float | None = None,
     ) -> None:
         """Take the run's settings, before ``attach``; the meanings are those of the attributes."""
-        self.debug, self.sync_batchnorm, self.holds_back = debug, sync_batchnorm, holds_back
-        self.patience = patience
+        self.debug, self.sync_batchnorm, self.skip_nonfinite = debug, sync_batchnorm, skip_nonfinite
+        self.collective_timeout = collective_timeout
 
-    def log_to(self, say: Callable[[str], None]) -> None:
+    def log_to(self, log_line: Callable[[str], None]) -> None:
         """Take what writes a line for the user: the log of each new run."""
-        self.say = say
+        self.log_line = log_line
 
     def set_plan(self, plan: StepPlan) -> None:
         """Take what a step of the run will be, before ``setup``."""
@@ -166,16 +166,16 @@ class Strategy(ABC):
         """``update``, for a step with one optimizer: a new loss scale is chosen, gradients cleared."""
 
     @abstractmethod
-    def reduce(self, values: Tensor, op: str = "sum") -> Tensor:
+    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
         """``sum``, ``min`` or ``max`` over all ranks, the same result on each."""
 
-    def reduce_later(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
+    def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
         """Start ``reduce``; the function waits for the result and returns it."""
-        result = self.reduce(values, op)
+        result = self.all_reduce(values, op)
         return lambda: result
 
     @abstractmethod
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
 
     @abstractmethod
@@ -287,8 +287,8 @@ def refuse_sharded(module: nn.Module) -> None:
             raise PacelineError(
                 f"{type(module).__name__} is still sharded by the strategy of an earlier run",
                 got=f"a sharded {name}",
-                fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a complete one; or resume "
-                "with the same strategy",
+                fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a complete one; or "
+                "resume with the same strategy",
             )
 
 

@@ -32,7 +32,7 @@ class Collectives:
     @property
     def world_size(self) -> int:
         """How many ranks there are."""
-        return self._strategy.environment.world
+        return self._strategy.environment.world_size
 
     @property
     def is_global_zero(self) -> bool:
@@ -56,7 +56,7 @@ class Collectives:
 
     def all_gather(self, value: Any) -> list[Any]:
         """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
-        return self._strategy.gather(value)
+        return self._strategy.all_gather(value)
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
         """What ``function`` returns on rank 0, on every rank; it is called there alone.

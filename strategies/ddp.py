@@ -81,7 +81,7 @@ class DDP(Distributed):
         self._order: list[str] = []
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
-        self.place(module)
+        self.prepare_module(module)
         built = build_optimizers()
         self._manual = not getattr(module, "automatic_optimization", True)
         if built is not None and not self._manual:
@@ -143,7 +143,7 @@ class DDP(Distributed):
             # On this rank some may have had none.
             self._use_reducer([*dict.fromkeys([*came, *self._trained()])])
             return
-        self.say(
+        self.log_line(
             f"{_counted(unused)} no gradient in step 1, so gradients are all-reduced after backward, "
             f"which is slower: {_listed(unused)}; freeze them with requires_grad_(False)"
         )
@@ -193,8 +193,8 @@ class DDP(Distributed):
             if "finished reduction" not in str(error):
                 raise
             names = [n for n, p in self._wrapped.module.module.named_parameters() if p.requires_grad]
-            told = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
-            unused = [names[int(index)] for index in told[1].split()] if told else []
+            named = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+            unused = [names[int(index)] for index in named[1].split()] if named else []
             raise PacelineError(
                 f"{_counted(unused)} no gradient in this step's last backward, and did in step 1",
                 got=_listed(unused),

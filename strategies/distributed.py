@@ -33,26 +33,26 @@ class Distributed(Single):
     """
 
     many_ranks = True
-    holds_less: str | None = 'strategy="fsdp"'
+    smaller_strategy: str | None = 'strategy="fsdp"'
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         super().attach(environment, precision)
         if not environment.starts:
-            join(environment, self.patience)
+            join(environment, self.collective_timeout)
 
     @property
     def _group(self) -> dist.ProcessGroup:
         return host_group()
 
-    def place(self, module: nn.Module, *, in_shards: bool = False) -> None:
+    def prepare_module(self, module: nn.Module, *, in_shards: bool = False) -> None:
         """What is done with a module first: values, dtype, device, batch norms; rank 0's values on all."""
-        super().place(module, in_shards=in_shards)
+        super().prepare_module(module, in_shards=in_shards)
         if self.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module)
         self._broadcast_tensors([*module.parameters(), *module.buffers()])
 
     def _broadcast_tensors(self, tensors: list[Tensor]) -> None:
-        if self.environment.world > 1:
+        if self.environment.world_size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), 0)
 
@@ -72,7 +72,7 @@ class Distributed(Single):
             present = mine[0].new_tensor([p.grad is not None for p in mine])
             flat = torch.cat([*(g.reshape(-1) for g in grads), present])
             dist.all_reduce(flat)
-            *means, somewhere = (flat / self.environment.world).split(
+            *means, somewhere = (flat / self.environment.world_size).split(
                 [*(p.numel() for p in mine), len(mine)]
             )
             for index, parameter, mean, any_rank in zip(
@@ -89,10 +89,10 @@ class Distributed(Single):
 
     # -- collectives ---------------------------------------------------------------------------
 
-    def reduce(self, values: Tensor, op: str = "sum") -> Tensor:
-        return self.reduce_later(values, op)()
+    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
+        return self.all_reduce_async(values, op)()
 
-    def reduce_later(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
+    def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
         self._check("reduce", values, op)
         result = values.detach().clone()
         group = self._group if result.is_cpu else None
@@ -104,15 +104,15 @@ class Distributed(Single):
 
         return wait
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         value = whole(value)  # of a sharded tensor each rank gets the whole, as everywhere else
         self._check("gather", value if isinstance(value, Tensor) else _OBJECT)
-        world = self.environment.world
+        world_size = self.environment.world_size
         if not isinstance(value, Tensor):
-            found: list[Any] = [None] * world
+            found: list[Any] = [None] * world_size
             dist.all_gather_object(found, value, group=self._group)
             return found
-        tensors = [torch.empty_like(value) for _ in range(world)]
+        tensors = [torch.empty_like(value) for _ in range(world_size)]
         group = self._group if value.is_cpu else None
         dist.all_gather(tensors, value.detach().contiguous(), group=group)
         return tensors
@@ -138,7 +138,7 @@ class Distributed(Single):
             return
         about = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else value or ""
         mine = (" ".join(filter(None, [what, about, *map(str, more)])), _called_from())
-        found: list[Any] = [None] * self.environment.world
+        found: list[Any] = [None] * self.environment.world_size
         dist.all_gather_object(found, mine, group=self._group)
         calls = [call for call, _ in found]
         if len(set(calls)) == 1:
@@ -161,14 +161,14 @@ class Distributed(Single):
         return collect(folder, tensors, take, self._group)
 
     def exchange(self) -> Callable[[Any], list[Any]]:
-        group, world = writers_group(), self.environment.world
+        group, world_size = writers_group(), self.environment.world_size
 
-        def gather(value: Any) -> list[Any]:
-            found: list[Any] = [None] * world
+        def all_gather(value: Any) -> list[Any]:
+            found: list[Any] = [None] * world_size
             dist.all_gather_object(found, value, group=group)
             return found
 
-        return gather
+        return all_gather
 
     def load_tensors(
         self, folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None

@@ -45,7 +45,7 @@ class FSDP(Distributed):
     """
 
     name = "fsdp"
-    holds_less = None
+    smaller_strategy = None
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class FSDP(Distributed):
         """The ranks as ``fully_shard`` is to see them."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        return init_device_mesh(self.device.type, (self.environment.world,), mesh_dim_names=("shard",))
+        return init_device_mesh(self.device.type, (self.environment.world_size,), mesh_dim_names=("shard",))
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self._manual = not getattr(module, "automatic_optimization", True)
@@ -111,7 +111,7 @@ class FSDP(Distributed):
             fully_shard(part, **options)
         for name, buffer in [*module.named_buffers()]:
             owner = module.get_submodule(name.rpartition(".")[0])
-            owner._buffers[name.rpartition(".")[2]] = buffer.to(self.device)
+            setattr(owner, name.rpartition(".")[2], buffer.to(self.device))
 
     def _outer_parts(self, module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
         """Under manual optimization: the module's children, each a root of units."""
@@ -235,13 +235,13 @@ class HSDP(FSDP):
 
         environment = self.environment
         groups = self.replicate or (environment.nodes if environment.nodes > 1 else 2)
-        if environment.world % groups:
+        if environment.world_size % groups:
             raise PacelineError(
-                f"HSDP cannot split {environment.world} ranks into {groups} groups of one size",
-                got=f"replicate={groups}, {environment.world} ranks",
+                f"HSDP cannot split {environment.world_size} ranks into {groups} groups of one size",
+                got=f"replicate={groups}, {environment.world_size} ranks",
                 fix="HSDP(replicate=...) of paceline.strategies with a divisor, or strategy='fsdp'",
             )
-        shape = (groups, environment.world // groups)
+        shape = (groups, environment.world_size // groups)
         return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 

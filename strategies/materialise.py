@@ -37,18 +37,18 @@ def materialise(module: nn.Module, within: nn.Module | None = None) -> None:
         if id(part) not in chosen:
             continue
         fresh = False
-        for key, parameter in list(part._parameters.items()):
-            if parameter is None or not parameter.is_meta:
+        for key, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+            if not parameter.is_meta:
                 continue
             fresh = True
             if id(parameter) not in made:  # tied parameters stay tied
                 empty = torch.empty_like(parameter, device="cpu")
                 made[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
                 kept.append(parameter)
-            part._parameters[key] = made[id(parameter)]
-        for key, buffer in list(part._buffers.items()):
-            if buffer is not None and buffer.is_meta:
-                part._buffers[key] = torch.empty_like(buffer, device="cpu")
+            setattr(part, key, made[id(parameter)])
+        for key, buffer in list(part.named_buffers(recurse=False, remove_duplicate=False)):
+            if buffer.is_meta:
+                setattr(part, key, torch.empty_like(buffer, device="cpu"))
                 fresh = True
         if fresh:
             _initialise(part, name)

@@ -27,7 +27,7 @@ def choose_strategy(strategy: Strategy, module: nn.Module) -> tuple[Strategy, st
     environment = strategy.environment
     needed, there = state_bytes(module), device_memory(environment.device)
     if environment.device.type == "cpu":
-        there //= environment.local_world
+        there //= environment.local_world_size
     if needed <= _SHARE * there:
         return strategy, None
     return FSDP(), (

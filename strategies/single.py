@@ -31,10 +31,10 @@ class Single(Strategy):
         self.activation_checkpointing = activation_checkpointing
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
-        self.place(module)
+        self.prepare_module(module)
         return build_optimizers()
 
-    def place(self, module: nn.Module, *, in_shards: bool = False) -> None:
+    def prepare_module(self, module: nn.Module, *, in_shards: bool = False) -> None:
         """What is done with a module first: values, dtype, device.
 
         Args:
@@ -123,10 +123,10 @@ class Single(Strategy):
         optimizer.zero_grad()  # to None, unless a subclass does otherwise
         return applied
 
-    def reduce(self, values: Tensor, op: str = "sum") -> Tensor:
+    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
         return values
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         return [value]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:

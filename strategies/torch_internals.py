@@ -1,16 +1,21 @@
-"""All that strategies use of torch without a public name, each with its reason.
+"""All that is used of torch without a public name, each with its reason.
 
+The launcher's part is in ``launch/elastic_agent.py``.
 ``tests/strategies/test_torch_internals.py`` fails by name where a torch lacks one of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import collate
+from torch.utils.data._utils import worker as data_worker
 
 # GradScaler's own kernel: one pass over all gradients. isfinite() on each takes ten times as long on a CPU.
 check_and_multiply = torch._amp_foreach_non_finite_check_and_unscale_
@@ -74,3 +79,45 @@ def end_iteration(part: nn.Module) -> None:
     state: Any = part._get_fsdp_state()  # type: ignore[operator]
     if state._is_root:
         part.reset_iter_state()  # type: ignore[operator]
+
+
+# -- DataLoader ----------------------------------------------------------------------------------
+
+# torch's documented way to extend default_collate, which has no public path:
+# https://docs.pytorch.org/docs/stable/data.html#torch.utils.data._utils.collate.collate
+collate_table = collate.default_collate_fn_map
+collate_tensors = collate.collate_tensor_fn
+
+
+def drop_iterator(loader: DataLoader[Any]) -> None:
+    """Let go of the iterator, and so of the workers, that a loader keeps from one epoch to the next.
+
+    ``persistent_workers`` end with it alone, and a copy of a loader must not share it.
+    """
+    vars(loader)["_iterator"] = None
+
+
+def set_worker_info(info: Any) -> None:
+    """In a loader worker: what ``get_worker_info`` returns from now on. Nothing public changes it."""
+    data_worker._worker_info = info
+
+
+# -- torch.compile -------------------------------------------------------------------------------
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether ``module.compile`` was called, which would compile it a second time."""
+    return module._compiled_call_impl is not None
+
+
+def compile_callbacks() -> Any:
+    """Where functions are registered that torch.compile calls before and after each compilation."""
+    from torch._dynamo import callback
+
+    return callback.callback_handler
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+# Documented, with the underscore: https://docs.pytorch.org/docs/stable/torch_cuda_memory.html
+dump_memory_snapshot: Callable[[str], None] = torch.cuda.memory._dump_snapshot

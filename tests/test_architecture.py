@@ -105,6 +105,47 @@ def test_backends_are_named_in_strategies_only():
     assert not named
 
 
+PRIVATE = {
+    "strategies/torch_internals.py": "torch",
+    "strategies/launch/elastic_agent.py": "torch's agent, overridden through self",
+    "strategies/deepspeed/internals.py": "DeepSpeed",
+    "strategies/deepspeed/zero_state.py": "DeepSpeed",
+    "trainer/metrics/metric_objects.py": "torchmetrics",
+}
+"""The files that use private names of a library: each has its reasons there, and a test by name."""
+PUBLIC = {"_exit", "_current_frames"}  # of os and sys, in their documentation
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {*(node.module or "").split("."), *(alias.name for alias in node.names)}
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            found.add(str(node.slice.value))
+    return {name for name in found if name.startswith("_") and not name.startswith("__")} - PUBLIC
+
+
+def own_names(tree: ast.AST) -> set[str]:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    own = {n.name for n in ast.walk(tree) if isinstance(n, functions)}
+    attributes = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
+    return own | {n.attr for n in attributes if ast.unparse(n.value) in ("self", "cls")}
+
+
+# Attributes that ours puts on objects of others: on an error, and on a module.
+MARKS = {"_crossed_fit", "_configured"}
+
+
+def test_private_names_of_libraries_are_in_one_file_each():
+    own = set.union(MARKS, *(own_names(tree) for path, tree in trees() if name_of(path) not in PRIVATE))
+    found = {name_of(path): private_names(tree) - own for path, tree in trees()}
+    assert {name: names for name, names in found.items() if names and name not in PRIVATE} == {}
+    assert found["strategies/torch_internals.py"] >= {"_worker_info", "_foreach_mul_"}
+
+
 def test_public_face_is_exactly_the_documented_names():
     page = (ROOT / "docs" / "architecture.md").read_text()
     documented = re.search(r"<!-- public face -->\n(.*?)\n<!-- end -->", page, re.DOTALL)[1]

@@ -73,7 +73,7 @@ def fit_fails(module, data=None, *, kind=PacelineError, trainer=None, **more):
     return caught.value
 
 
-def told(error):
+def printed(error):
     """The message, in the promised form."""
     text = str(error)
     assert 1 < len(text.splitlines()) <= 12, text
@@ -144,7 +144,7 @@ def _per_sample(self, batch, batch_idx):
     ],
 )
 def test_loss_that_cannot_be_trained_on(step, expected):
-    text = told(fit_fails(stepping(step)))
+    text = printed(fit_fails(stepping(step)))
     for part in ["training_step", "step 1, epoch 1", *expected]:
         assert part in text
 
@@ -152,7 +152,7 @@ def test_loss_that_cannot_be_trained_on(step, expected):
 def test_the_place_of_a_wrong_loss_is_the_users_file_and_line():
     # No frame of the step is left in the traceback by then: only the message can say where it is.
     line = _nothing.__code__.co_firstlineno
-    assert f"{Path(__file__).name}:{line}" in told(fit_fails(stepping(_nothing)))
+    assert f"{Path(__file__).name}:{line}" in printed(fit_fails(stepping(_nothing)))
 
 
 # -- 2: optimizers -------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_no_configure_optimizers():
         def training_step(self, batch):
             raise AssertionError("nothing is computed")
 
-    text = told(fit_fails(Bare()))
+    text = printed(fit_fails(Bare()))
     assert "Bare has no configure_optimizers" in text
     assert "return torch.optim." in text
 
@@ -181,7 +181,7 @@ def test_no_training_step():
         def configure_optimizers(self):
             return None
 
-    text = told(fit_fails(Bare()))
+    text = printed(fit_fails(Bare()))
     assert "Bare has no training_step" in text
     assert "return loss" in text
 
@@ -196,7 +196,7 @@ def test_optimizer_over_some_parameters_names_the_others():
             return torch.optim.SGD(self.head.parameters(), lr=0.1)
 
     module = Two()
-    text = told(fit_fails(module))
+    text = printed(fit_fails(module))
     assert "configure_optimizers: 2 of 4 trainable parameters" in text
     assert "net.weight, net.bias" in text
     assert "head" not in text
@@ -206,7 +206,7 @@ def test_optimizer_over_some_parameters_names_the_others():
 
 
 def test_optimizer_over_another_model_names_all():
-    text = told(fit_fails(configured(lambda self: torch.optim.SGD(nn.Linear(4, 2).parameters()))))
+    text = printed(fit_fails(configured(lambda self: torch.optim.SGD(nn.Linear(4, 2).parameters()))))
     assert "2 of 2 trainable parameters" in text
     assert "net.weight, net.bias" in text
 
@@ -220,7 +220,7 @@ def test_many_forgotten_parameters_fit_on_a_line():
         def configure_optimizers(self):
             return torch.optim.SGD(self.net.parameters(), lr=0.1)
 
-    text = told(fit_fails(Deep()))
+    text = printed(fit_fails(Deep()))
     assert "100 of 102" in text
     assert "and 94 more" in text
 
@@ -242,7 +242,7 @@ def test_frozen_parameters_need_no_optimizer():
 def test_all_parameters_frozen():
     module = Net()
     module.requires_grad_(False)
-    text = told(fit_fails(module))
+    text = printed(fit_fails(module))
     assert "no trainable parameter" in text
     assert "requires_grad_(True)" in text
 
@@ -264,7 +264,7 @@ def test_all_parameters_frozen():
 )
 def test_configure_optimizers_returns_something_else(returned, expected):
     module = configured(returned)
-    text = told(fit_fails(module))
+    text = printed(fit_fails(module))
     for part in expected:
         assert part in text
     assert module.calls == 0
@@ -284,7 +284,7 @@ def test_scheduler_options(options, expected):
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **options}}
 
-    text = told(fit_fails(configured(configure)))
+    text = printed(fit_fails(configured(configure)))
     for part in expected:
         assert part in text
 
@@ -295,7 +295,7 @@ def test_scheduler_options(options, expected):
 def refused(**arguments):
     with pytest.raises(PacelineError) as caught:
         quiet(**arguments)
-    return told(caught.value)
+    return printed(caught.value)
 
 
 def test_strategy_typo():
@@ -498,7 +498,7 @@ def test_arguments_of_a_run(method, given, ours):
     module = Net()
     with pytest.raises(PacelineError) as caught:
         getattr(quiet(), method)(module, **{given: samples()})
-    text = told(caught.value)
+    text = printed(caught.value)
     assert f"{method} has no argument {given!r}" in text
     assert re.search(rf"(did you mean: {ours}\?|use {ours})", text), text
     assert module.calls == 0
@@ -511,7 +511,7 @@ def test_lightnings_keyword_for_the_module(method):
 
 
 def test_no_train_module():
-    text = told(fit_fails(nn.Linear(4, 2)))
+    text = printed(fit_fails(nn.Linear(4, 2)))
     assert "fit takes a TrainModule" in text
     assert "got: Linear" in text
     assert "fix: subclass TrainModule" in text
@@ -558,7 +558,7 @@ def test_log_arguments(option, expected):
         self.log("accuracy", 0.5, **{option: True})
         return self.loss(batch)
 
-    text = told(fit_fails(stepping(logs)))
+    text = printed(fit_fails(stepping(logs)))
     assert f"log has no argument {option!r}" in text
     assert "allowed: prog_bar, weight, reduce" in text
     assert expected in text
@@ -569,7 +569,7 @@ def test_log_reduction_typo():
         self.log("accuracy", 0.5, reduce="meen")
         return self.loss(batch)
 
-    text = told(fit_fails(stepping(logs)))
+    text = printed(fit_fails(stepping(logs)))
     assert "no reduction 'meen'" in text
     assert "did you mean: mean?" in text
 
@@ -586,7 +586,7 @@ def test_log_reduction_typo():
 def test_a_hook_that_is_none(hook, meant, base):
     owner = type("Owner", (base,), {hook: lambda self, *_: None})()
     module = owner if base is Net else Net()
-    text = told(fit_fails(module, trainer=quiet(callbacks=() if base is Net else [owner])))
+    text = printed(fit_fails(module, trainer=quiet(callbacks=() if base is Net else [owner])))
     assert f"Owner.{hook} is no hook" in text
     assert f"did you mean: {meant}?" in text
     assert module.calls == 0
@@ -603,7 +603,7 @@ def test_a_hook_that_is_none(hook, meant, base):
 def test_arguments_of_callbacks(build, expected):
     with pytest.raises(PacelineError) as caught:
         build()
-    assert expected in told(caught.value)
+    assert expected in printed(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -620,7 +620,7 @@ def test_values_of_callbacks(build, expected):
     with pytest.raises(PacelineError) as caught:
         build()
     for part in expected:
-        assert part in told(caught.value)
+        assert part in printed(caught.value)
 
 
 # -- 7: monitors ---------------------------------------------------------------------------------
@@ -654,7 +654,7 @@ WHO = range(3)
 def test_monitor_that_is_never_logged(who, name):
     owner, module, arguments = watching(name)[who]
     error = fit_fails(module, trainer=quiet(**arguments), val_dataloader=samples())
-    text = told(error)
+    text = printed(error)
     assert f"{owner} watches 'val/acuracy', which validation does not log" in text
     assert "got: logged: val/accuracy, val/loss" in text
     assert "did you mean: val/accuracy?" in text
@@ -665,7 +665,7 @@ def test_monitor_that_is_never_logged(who, name):
 @pytest.mark.parametrize("who", WHO)
 def test_monitor_of_validation_without_data(who):
     owner, module, arguments = watching("val/loss")[who]
-    text = told(fit_fails(module, trainer=quiet(**arguments)))
+    text = printed(fit_fails(module, trainer=quiet(**arguments)))
     assert f"{owner} watches 'val/loss', but this run has no validation" in text
     assert "val_dataloader" in text
     assert module.calls == 0
@@ -674,7 +674,7 @@ def test_monitor_of_validation_without_data(who):
 def test_monitor_of_validation_without_a_step():
     module = Net()
     trainer = quiet(callbacks=[EarlyStopping("val/loss")])
-    text = told(fit_fails(module, trainer=trainer, val_dataloader=samples()))
+    text = printed(fit_fails(module, trainer=trainer, val_dataloader=samples()))
     assert "this run has no validation" in text
     assert "validation_step" in text
     assert module.calls == 0
@@ -685,7 +685,7 @@ def test_monitor_of_validation_without_a_step():
 def test_monitor_where_validation_is_switched_off(who, never):
     _, module, arguments = watching("val/loss")[who]
     error = fit_fails(module, trainer=quiet(**arguments, **never), val_dataloader=samples())
-    assert "'val/loss'" in told(error)
+    assert "'val/loss'" in printed(error)
     assert next(iter(never)) in str(error)
     assert module.calls == 0
 
@@ -696,14 +696,14 @@ def test_monitor_of_training_that_is_never_logged():
     module = stepping(lambda self, batch: self.loss(batch))
     with pytest.raises(PacelineError) as caught:
         trainer.fit(module, samples())
-    text = told(caught.value)
+    text = printed(caught.value)
     assert "EarlyStopping watches 'train/los', which was not logged" in text
     assert "did you mean: train/loss?" in text
     assert trainer.epoch == 0
 
 
 def test_plateau_without_a_monitor():
-    text = told(fit_fails(Plateau(), val_dataloader=samples()))
+    text = printed(fit_fails(Plateau(), val_dataloader=samples()))
     assert "ReduceLROnPlateau watches a value, but none is named" in text
     assert '"monitor": "val/loss"' in text
 
@@ -752,7 +752,7 @@ def test_value_that_is_not_one_number(value, expected):
         return self.loss(batch)
 
     error = fit_fails(stepping(logs))
-    assert "log('scores')" in told(error)
+    assert "log('scores')" in printed(error)
     for part in expected:
         assert part in str(error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -765,7 +765,7 @@ def test_name_and_value_exchanged(value):
         self.log(value, "scores")
         return self.loss(batch)
 
-    assert "name of a value is a string" in told(fit_fails(stepping(logs)))
+    assert "name of a value is a string" in printed(fit_fails(stepping(logs)))
 
 
 def test_a_matrix_beside_the_loss():
@@ -773,7 +773,7 @@ def test_a_matrix_beside_the_loss():
     def returns(self, batch, batch_idx):
         return {"loss": self.loss(batch), "logits": self.net(batch[0])}
 
-    text = told(fit_fails(stepping(returns)))
+    text = printed(fit_fails(stepping(returns)))
     assert "'logits'" in text
     assert "a tensor of shape (4, 2)" in text
     assert "training_step" in text
@@ -867,7 +867,7 @@ def test_a_nan_loss_raises_before_the_weights_change(value, accumulate):
     module = Bad(calls=(4,), value=value)
     with pytest.raises(PacelineError) as caught:
         quiet(accumulate=accumulate).fit(module, samples(32))
-    text = told(caught.value)
+    text = printed(caught.value)
     step = 4 // accumulate
     assert f"the loss is {value}; nothing was updated" in text
     assert f"step {step}, epoch 1, rank 0, dataset indices 12, 13, 14, 15" in text

@@ -159,9 +159,9 @@ class Trainer(RunView):
         environment = find_environment(
             settings.accelerator, settings.devices, settings.num_nodes, settings.max_restarts > 0
         )
-        strategy = make_strategy(settings.strategy, environment.world)
-        if environment.world > 1:
-            _refuse_several_ranks(settings, strategy, environment.world)
+        strategy = make_strategy(settings.strategy, environment.world_size)
+        if environment.world_size > 1:
+            _refuse_several_ranks(settings, strategy, environment.world_size)
         attach(strategy, settings, environment, make_precision(settings.precision))
         super().__init__(RunContext.begin(settings, strategy, _all_callbacks(settings)))
 
@@ -371,11 +371,11 @@ class Trainer(RunView):
         self._run = RunContext.begin(run.settings, strategy, run.callbacks, run.fit_number, quiet)
 
 
-def _refuse_several_ranks(settings: Any, strategy: Strategy, world: int) -> None:
+def _refuse_several_ranks(settings: Any, strategy: Strategy, world_size: int) -> None:
     if not strategy.many_ranks:
         raise PacelineError(
             f"strategy {strategy.name!r} trains on one device",
-            got=f"{world} ranks",
+            got=f"{world_size} ranks",
             fix='strategy="auto", or devices=1',
         )
 

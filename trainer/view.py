@@ -166,7 +166,7 @@ class RunView:
 
     @property
     def is_fit_validation(self) -> bool:
-        """Whether the current validation is part of ``fit``, not the sanity check or a separate ``validate``."""
+        """Whether the current validation is part of ``fit``: no sanity check, no call of ``validate``."""
         return self._stage == "fit" and self._run.logger.publishes
 
     def log(

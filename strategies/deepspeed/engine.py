@@ -86,7 +86,7 @@ class DeepSpeed(Distributed):
             )
         self.offload = offload
         self.name = f"deepspeed_stage_{self.stage}" + ("_offload" if offload else "")
-        self.holds_less = 'strategy="deepspeed_stage_3"' if self.stage < 3 else None
+        self.smaller_strategy = 'strategy="deepspeed_stage_3"' if self.stage < 3 else None
         self._engine: Any = None
         self._module: nn.Module | None = None
         self._groups: list[list[str]] = []
@@ -112,7 +112,7 @@ class DeepSpeed(Distributed):
                 materialise(module, unit)
                 self.precision.convert_module(unit)
                 deepspeed.zero.Init(module=unit, config_dict_or_path=config)
-        self.place(module, in_shards=late)
+        self.prepare_module(module, in_shards=late)
         built = build_optimizers()
         if built is None:  # nothing is trained: ranks compute on their own
             return built
@@ -163,7 +163,9 @@ class DeepSpeed(Distributed):
 
         if self.stage < 2:  # averaged in the engine's own step only
             grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-            found = {name: self.reduce(grad) / self.environment.world for name, grad in grads.items()}
+            found = {
+                name: self.all_reduce(grad) / self.environment.world_size for name, grad in grads.items()
+            }
         elif self.stage == 2 and self.offload:
             found = {}  # on their way to the host, where reading them would count them twice
         else:
@@ -204,7 +206,7 @@ class DeepSpeed(Distributed):
         """In place of the engine's own clipping at stage 0, after its reduction."""
         norm, value = self._clip
         parameters = [p for p in self._engine.module.parameters() if p.grad is not None]
-        if self.holds_back and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
+        if self.skip_nonfinite and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
             raise _NotFinite
         if norm is not None:
             nn.utils.clip_grad_norm_(parameters, norm)
@@ -226,8 +228,8 @@ class DeepSpeed(Distributed):
         return {p: name for name, p in self._module.named_parameters()}
 
     def _is_mine(self, name: str) -> bool:
-        """Which rank writes what is complete on none: one after the other, so that no host holds all of it."""
-        return self._turns[name] % self.environment.world == self.environment.rank
+        """Whether this rank writes what is complete on none: they alternate, so that no host holds all."""
+        return self._turns[name] % self.environment.world_size == self.environment.rank
 
     def module_tensors(self, module: nn.Module) -> dict[str, Tensor]:
         found = super().module_tensors(module)

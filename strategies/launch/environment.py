@@ -1,4 +1,4 @@
-"""Where this process stands: its rank among the others and its device, decided once, in one place."""
+"""Rank, world size and device of this process, decided once, in one place."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .launcher import why_not_relaunch
 
 @dataclass(frozen=True)
 class Environment:
-    """Rank, world and device of this process. Strategies read these here, never ``os.environ``.
+    """Rank, world size and device of this process. Strategies read these here, never ``os.environ``.
 
     Args:
         device: The device this process computes on.
-        rank, world: Its number among all processes, and how many there are.
-        local_rank, local_world: The same among the processes of this machine.
+        rank, world_size: Its number among all processes, and how many there are.
+        local_rank, local_world_size: The same among the processes of this machine.
         starts: How many ranks this process has yet to start on this machine; 0 for a rank itself.
         requeue: The command that puts this job back into its batch system's queue; on rank 0 alone.
     """
 
     device: torch.device
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
     local_rank: int = 0
-    local_world: int = 1
+    local_world_size: int = 1
     starts: int = 0
     requeue: tuple[str, ...] = ()
 
@@ -44,24 +44,24 @@ class Environment:
     @property
     def nodes(self) -> int:
         """How many machines there are."""
-        return -(-self.world // self.local_world)
+        return -(-self.world_size // self.local_world_size)
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a launcher says about this process."""
+class LauncherRank:
+    """The rank that a launcher gave this process."""
 
     rank: int
-    world: int
+    world_size: int
     local_rank: int
-    local_world: int
-    told_by: str
+    local_world_size: int
+    launcher: str
 
 
 def find_environment(
     accelerator: str, devices: int | str | Sequence[int], num_nodes: int = 1, restarts: bool = False
 ) -> Environment:
-    """This process' place: a rank of a job that was started, or the process that is to start it.
+    """The rank and device of this process: a rank of a job, or the process that is to start the ranks.
 
     Args:
         accelerator, devices: As ``find_kind`` and ``find_ids`` take them.
@@ -69,22 +69,22 @@ def find_environment(
         restarts: A process that fails is to be started again, so that one alone needs a launcher too.
 
     Raises:
-        PacelineError: when the devices are not there, when the job has another world than the one
+        PacelineError: when the devices are not there, when the job has another world size than the one
             asked for, and when this program cannot be started again on several ranks.
     """
     kind = find_kind(accelerator)
     ids = find_ids(kind, devices)
-    place = find_place()
-    if place is not None:
+    launched = find_launcher_rank()
+    if launched is not None:
         if devices != "auto":
-            _check_world(place, len(ids), num_nodes, devices)
+            _check_world(launched, len(ids), num_nodes, devices)
         return Environment(
-            _device_of(kind, ids, place),
-            rank=place.rank,
-            world=place.world,
-            local_rank=place.local_rank,
-            local_world=place.local_world,
-            requeue=_requeue() if place.rank == 0 else (),
+            _device_of(kind, ids, launched),
+            rank=launched.rank,
+            world_size=launched.world_size,
+            local_rank=launched.local_rank,
+            local_world_size=launched.local_world_size,
+            requeue=_requeue() if launched.rank == 0 else (),
         )
     if len(ids) * num_nodes > 1 or restarts:
         hindrance = why_not_relaunch()
@@ -102,8 +102,8 @@ def find_environment(
     several = len(ids) * num_nodes > 1
     return Environment(
         device,
-        world=len(ids) * num_nodes,
-        local_world=len(ids),
+        world_size=len(ids) * num_nodes,
+        local_world_size=len(ids),
         starts=len(ids) if several or restarts else 0,
         requeue=_requeue(),
     )
@@ -114,34 +114,36 @@ def _requeue() -> tuple[str, ...]:
     return ("scontrol", "requeue", job) if job else ()
 
 
-def find_place() -> Place | None:
-    """This process' place as its launcher tells it; None for a process that was started alone."""
+def find_launcher_rank() -> LauncherRank | None:
+    """The rank that a launcher gave this process; None for a process that was started alone."""
     if dist.is_available() and dist.is_initialized():
-        rank, world = dist.get_rank(), dist.get_world_size()
-        local_world = _number("LOCAL_WORLD_SIZE", world) if world > 1 else 1
-        return Place(rank, world, _number("LOCAL_RANK", rank % local_world), local_world, "torch")
-    for told_by, names in _LAUNCHERS.items():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        local_world_size = _number("LOCAL_WORLD_SIZE", world_size) if world_size > 1 else 1
+        return LauncherRank(
+            rank, world_size, _number("LOCAL_RANK", rank % local_world_size), local_world_size, "torch"
+        )
+    for launcher, names in _LAUNCHERS.items():
         if names[0] in os.environ and names[1] in os.environ:
-            rank, world = _number(names[0]), _number(names[1])
-            if (world == 1 and told_by != "torchrun") or _counts_machines(told_by):
+            rank, world_size = _number(names[0]), _number(names[1])
+            if (world_size == 1 and launcher != "torchrun") or _counts_machines(launcher):
                 continue
             local_rank = _number(names[2], rank)
-            place = Place(rank, world, local_rank, _number(names[3], world), told_by)
-            if not 0 <= place.rank < place.world:
+            launched = LauncherRank(rank, world_size, local_rank, _number(names[3], world_size), launcher)
+            if not 0 <= launched.rank < launched.world_size:
                 raise PacelineError(
                     f"{names[0]} is not below {names[1]}",
-                    got=f"{names[0]}={rank}, {names[1]}={world}",
+                    got=f"{names[0]}={rank}, {names[1]}={world_size}",
                     fix="unset both to train alone, or let one launcher set them",
                 )
-            _tell_torch(place)
-            return place
+            _set_torch_variables(launched)
+            return launched
     return None
 
 
-def _counts_machines(told_by: str) -> bool:
+def _counts_machines(launcher: str) -> bool:
     """Kubernetes operators number pods by RANK; torchrun, and so our launcher, numbers processes."""
     several = os.environ.get("PET_NPROC_PER_NODE", "1") != "1"
-    return told_by == "torchrun" and several and not is_supervised()
+    return launcher == "torchrun" and several and not is_supervised()
 
 
 # rank, world, rank on this machine, ranks on this machine
@@ -172,18 +174,20 @@ def _number(name: str, default: int | None = None) -> int:
     return int(found[0])
 
 
-def _tell_torch(place: Place) -> None:
-    """Set the variables that torch (and every library over it) reads, where a launcher did not."""
+def _set_torch_variables(launched: LauncherRank) -> None:
+    """Set the variables that torch (and libraries on top of it) read, where a launcher did not."""
     for name, value in zip(
-        _LAUNCHERS["torchrun"], (place.rank, place.world, place.local_rank, place.local_world), strict=True
+        _LAUNCHERS["torchrun"],
+        (launched.rank, launched.world_size, launched.local_rank, launched.local_world_size),
+        strict=True,
     ):
         os.environ.setdefault(name, str(value))
     if "MASTER_ADDR" not in os.environ:
-        nodes = os.environ.get("SLURM_STEP_NODELIST") if place.told_by == "srun" else None
-        if nodes is None and place.local_world != place.world:
+        nodes = os.environ.get("SLURM_STEP_NODELIST") if launched.launcher == "srun" else None
+        if nodes is None and launched.local_world_size != launched.world_size:
             raise PacelineError(
-                f"{place.told_by} started ranks on several machines, and MASTER_ADDR does not say which "
-                "of them has rank 0",
+                f"{launched.launcher} started ranks on several machines, and MASTER_ADDR does not say "
+                "which of them has rank 0",
                 fix="export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500 before starting",
             )
         os.environ["MASTER_ADDR"] = first_host(nodes) if nodes else "127.0.0.1"
@@ -200,31 +204,32 @@ def first_host(nodelist: str) -> str:
     return re.sub(r"\[([^,\]-]*)[^\]]*\]", r"\1", first[0])
 
 
-def _check_world(place: Place, asked: int, num_nodes: int, devices: object) -> None:
-    if asked * num_nodes == place.world:
+def _check_world(launched: LauncherRank, asked: int, num_nodes: int, devices: object) -> None:
+    if asked * num_nodes == launched.world_size:
         return
+    here = launched.local_world_size
     raise PacelineError(
-        f"{place.told_by} started {place.world} rank{'s' if place.world > 1 else ''}, and "
-        f"{asked * num_nodes} {'are' if asked * num_nodes > 1 else 'is'} asked for",
-        got=f"devices={devices!r}, num_nodes={num_nodes}; a world of {place.world}, "
-        f"{place.local_world} on this machine",
-        fix=f"devices={place.local_world}, num_nodes={-(-place.world // place.local_world)}, "
+        f"{launched.launcher} started {launched.world_size} rank{'s' if launched.world_size > 1 else ''}, "
+        f"and {asked * num_nodes} {'are' if asked * num_nodes > 1 else 'is'} asked for",
+        got=f"devices={devices!r}, num_nodes={num_nodes}; a world of {launched.world_size}, "
+        f"{here} on this machine",
+        fix=f"devices={here}, num_nodes={-(-launched.world_size // here)}, "
         'or devices="auto", which takes the world as it is',
     )
 
 
-def _device_of(kind: str, ids: list[int], place: Place) -> torch.device:
+def _device_of(kind: str, ids: list[int], launched: LauncherRank) -> torch.device:
     if kind == "cpu":
         return torch.device("cpu")
     if len(ids) == 1:  # the launcher shows each rank one device
         return _numbered(kind, ids[0])
-    if place.local_rank >= len(ids):
+    if launched.local_rank >= len(ids):
         raise PacelineError(
             f"there are more ranks on this machine than {kind} devices",
-            got=f"{place.local_world} ranks, {len(ids)} devices",
+            got=f"{launched.local_world_size} ranks, {len(ids)} devices",
             fix=f"start {len(ids)} ranks here",
         )
-    return _numbered(kind, ids[place.local_rank])
+    return _numbered(kind, ids[launched.local_rank])
 
 
 def _numbered(kind: str, index: int) -> torch.device:

@@ -1,4 +1,4 @@
-"""What ranks and their launcher tell each other, through a folder named in the environment of both."""
+"""Notes between ranks and their launcher, through a folder named in the environment of both."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Failure:
     Args:
         time: When, in nanoseconds: what fails after it may fail because of it.
         what: The error's last line.
-        told: The error as it is to be printed; "" while that is not known.
+        message: The error as it is to be printed; "" while that is not known.
         mistake: Whether it would fail in the same way again.
     """
 
     time: int
     what: str = ""
-    told: str = ""
+    message: str = ""
     mistake: bool = False
 
 
@@ -51,7 +51,7 @@ def _rank() -> str:
     return os.environ.get("RANK", "0")
 
 
-# -- a rank tells ------------------------------------------------------------------------------
+# -- a rank's notes -----------------------------------------------------------------------------
 
 
 def is_supervised() -> bool:
@@ -70,17 +70,17 @@ def die_with_launcher() -> None:
 
 
 def note_stop(signal_number: int) -> None:
-    """Tell the launcher that this job ended in order because of a signal."""
+    """Note for the launcher that this job ended in order because of a signal."""
     job = job_folder()
     if job is not None:
         (job / f"stopped-{_rank()}").write_text(str(signal_number))
 
 
-def note_failure(error: BaseException, told: str = "") -> bool:
-    """Tell the launcher that this rank has failed. Whether there is one.
+def note_failure(error: BaseException, message: str = "") -> bool:
+    """Note for the launcher that this rank has failed. Whether there is one.
 
     Args:
-        told: The error as it is to be printed.
+        message: The error as it is to be printed.
     """
     job = job_folder()
     if job is None:
@@ -89,7 +89,7 @@ def note_failure(error: BaseException, told: str = "") -> bool:
     failure = Failure(
         time=earlier.time if earlier else time.time_ns(),
         what=f"{type(error).__name__}: {error}".splitlines()[0][:_SHOWN],
-        told=told,
+        message=message,
         mistake=isinstance(error, PacelineError),
     )
     (job / f"failed-{_rank()}").write_text(json.dumps(asdict(failure)))
@@ -170,7 +170,7 @@ def stops(job: Path) -> list[int]:
 
 
 def failures(job: Path) -> dict[int, Failure]:
-    """The ranks that told how they failed."""
+    """The failures that ranks noted, by rank."""
     found = {}
     for note in job.glob("failed-*"):
         with suppress(ValueError):  # half written by a rank that was killed
@@ -202,6 +202,6 @@ def note_end(job: Path) -> None:
 
 
 def forget(job: Path) -> None:
-    """Another attempt begins: what was told of the one before is over."""
+    """Another attempt begins: the notes of the one before are removed."""
     for note in [p for kind in ("failed-*", "stopped-*", "verdict", "end") for p in job.glob(kind)]:
         note.unlink()

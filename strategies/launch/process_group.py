@@ -17,20 +17,20 @@ from .job_notes import die_with_launcher
 _usual = dist.default_pg_timeout
 
 
-def join(environment: Environment, patience: float | None = None) -> None:
-    """Take this rank's place among the others. Waits until all are there; later calls do nothing.
+def join(environment: Environment, collective_timeout: float | None = None) -> None:
+    """Join the process group. Waits until all are there; later calls do nothing.
 
     Args:
-        patience: Seconds that a collective may take; None is torch's default.
+        collective_timeout: Seconds that a collective may take; None is torch's default.
     """
     global _usual
     if dist.is_initialized():
         return
-    if patience is not None:
-        _usual = timedelta(seconds=patience)
+    if collective_timeout is not None:
+        _usual = timedelta(seconds=collective_timeout)
     die_with_launcher()
-    if environment.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, torch.get_num_threads() // environment.local_world))
+    if environment.local_world_size > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // environment.local_world_size))
     device = environment.device
     backend = "gloo"
     if device.type != "cpu":
@@ -38,12 +38,12 @@ def join(environment: Environment, patience: float | None = None) -> None:
         # A backend for tensors on the CPU too: offload and host values need one.
         backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     hook = sys.excepthook
-    if environment.world == 1:
+    if environment.world_size == 1:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     else:
-        rank, world = environment.rank, environment.world
-        timeout = None if patience is None else _usual
-        dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout)
+        rank, world_size = environment.rank, environment.world_size
+        timeout = None if collective_timeout is None else _usual
+        dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timeout)
     sys.excepthook = hook  # torch's shows every frame
     atexit.register(_leave)
 

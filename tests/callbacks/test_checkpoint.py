@@ -242,9 +242,9 @@ def test_latest_goes_on_in_its_own_folder_and_equals_a_run_that_never_stopped(fi
 
 
 def test_latest_must_exist_and_auto_need_not(fit, capsys):
-    with pytest.raises(PacelineError, match="no checkpoint to resume from") as told:
+    with pytest.raises(PacelineError, match="no checkpoint to resume from") as raised:
         fit(resume="latest")
-    assert 'resume="auto"' in str(told.value)
+    assert 'resume="auto"' in str(raised.value)
     _, first = fit(max_epochs=1, resume="auto")
     assert "starts fresh" in capsys.readouterr().out
     trainer, second = fit(max_epochs=2, resume="auto")

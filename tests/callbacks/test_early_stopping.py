@@ -102,9 +102,9 @@ def test_names_that_want_to_be_large(name):
 
 @pytest.mark.parametrize("name", ["score", "val/reward", "floss", "accent"])
 def test_any_other_name_asks_for_the_mode(name):
-    with pytest.raises(PacelineError, match="not clear from its name") as told:
+    with pytest.raises(PacelineError, match="not clear from its name") as raised:
         EarlyStopping(name)
-    assert "mode='min' or mode='max'" in str(told.value)
+    assert "mode='min' or mode='max'" in str(raised.value)
     assert EarlyStopping(name, "max").monitor == (name if "/" in name else f"val/{name}")
 
 
@@ -153,9 +153,9 @@ def test_a_training_value_is_looked_at_after_each_epoch():
 
 
 def test_a_name_nobody_logs_is_told_in_the_sanity_pass():
-    with pytest.raises(PacelineError, match="'val/accuracy', which validation does not log") as told:
+    with pytest.raises(PacelineError, match="'val/accuracy', which validation does not log") as raised:
         fit(EarlyStopping("accuracy"), [1.0, 1.0])
-    assert "got: logged: val/loss" in str(told.value)
+    assert "got: logged: val/loss" in str(raised.value)
 
 
 def test_without_validation_it_is_told_before_training():

@@ -98,8 +98,8 @@ def train(
     error = None
     try:
         trainer.fit(module, loader, resume=source)
-    except PacelineError as told:
-        error = str(told)
+    except PacelineError as raised:
+        error = str(raised)
     rows = Run(folder / name / "1").rows if (folder / name / "1/metrics.jsonl").exists() else []
     losses = [[row["step"], row["train/loss"]] for row in rows if "train/loss" in row]
     note(
@@ -142,8 +142,8 @@ def empty(folder: Path, devices: int, name: str) -> None:
     error = None
     try:
         trainer.fit(module, EMPTY[name]())
-    except PacelineError as told:
-        error = str(told)
+    except PacelineError as raised:
+        error = str(raised)
     same = devices > 1 or all(map(torch.equal, before, module.parameters()))
     note(folder, name, trainer.rank, seen=module.seen, error=error, steps=trainer.global_step, same=same)
 

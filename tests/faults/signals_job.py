@@ -210,7 +210,7 @@ class Series:
         place = self.folder / self.name / name
         place.mkdir(parents=True, exist_ok=True)
         found: list[Any] = []
-        about["signals"] = sum(map(bool, attempts)) + name.startswith(("stuck", "told"))
+        about["signals"] = sum(map(bool, attempts)) + name.startswith(("stuck", "sends"))
         for number, faults in enumerate(attempts):
             given = data if number == 0 else type(data)() if data is not None else None
             found.append(self.attempt(place, faults, given))
@@ -265,23 +265,23 @@ class Series:
             self.case(name, [[], []], Samples(**{fault: 13 if fault == "stuck" else 3}))
         self.loader_type = DataLoader
 
-    def told(self) -> None:
+    def sends(self) -> None:
         """A signal while a worker is told what to read, and the lock of its queue is taken."""
         enter = threading.Condition.__enter__
         self.case("whole stream", [[]], Stream())
         for at, data in itertools.product((1, 5, 9, 14), (Samples, Stream)):
-            told = itertools.count(1)
+            sends = itertools.count(1)
 
-            def entered(condition: Any, at: int = at, told: Any = told) -> Any:
+            def entered(condition: Any, at: int = at, sends: Any = sends) -> Any:
                 found = enter(condition)
-                if sys._getframe(1).f_code is Queue.put.__code__ and next(told) == at:
+                if sys._getframe(1).f_code is Queue.put.__code__ and next(sends) == at:
                     signal.raise_signal(signal.SIGTERM)
                 return found
 
             with mock.patch.object(threading.Condition, "__enter__", entered):
                 of = " stream" if data is Stream else ""
-                self.case(f"told {at}{of}", [[], []], data(SAMPLES) if data is Samples else data())
-                assert next(told) > at
+                self.case(f"sends {at}{of}", [[], []], data(SAMPLES) if data is Samples else data())
+                assert next(sends) > at
 
     def evaluations(self) -> None:
         """The same in validate, test and predict that are called by themselves."""

@@ -226,9 +226,9 @@ def test_a_manifest_that_leads_elsewhere_is_refused(kind, run, tmp_path, capsys)
         manifest["files"][name] = files.entry_of(outside)
 
     reseal(bad, lead)
-    with pytest.raises(PacelineError, match="names a file outside its folder") as told:
+    with pytest.raises(PacelineError, match="names a file outside its folder") as raised:
         fit(tmp_path / "runs", resume=bad)
-    assert name in str(told.value)
+    assert name in str(raised.value)
     capsys.readouterr()
     fit(tmp_path / "runs", resume="auto")
     assert f"resumes from {good}" in capsys.readouterr().out

@@ -136,7 +136,7 @@ def crashed(request, tmp_path_factory):
         shutil.rmtree(place, ignore_errors=True)
 
 
-def told(case):
+def printed(case):
     return (
         f"rank {case['rank']} killed {case['when']} {case['number']}: {case['operation']}\n{case['output']}"
     )
@@ -179,16 +179,16 @@ def test_all_is_synced_before_a_rename_and_the_folder_behind_it(crashed):
 @pytest.mark.fault(2)
 def test_each_was_killed_where_it_was_meant_to_be_and_no_rank_outlived_it(crashed):
     for case in crashed["cases"]:
-        assert case["codes"][case["rank"]] == -signal.SIGKILL, told(case)
-        assert case["same"], told(case)
+        assert case["codes"][case["rank"]] == -signal.SIGKILL, printed(case)
+        assert case["same"], printed(case)
         others = [code for rank, code in enumerate(case["codes"]) if rank != case["rank"]]
-        assert None not in others, told(case)
+        assert None not in others, printed(case)
 
 
 @pytest.mark.fault(2, 5)
 def test_a_crash_leaves_no_checkpoint_that_is_not_whole(crashed):
     for case in crashed["cases"]:
-        assert case["before"]["damaged"] == [], told(case)
+        assert case["before"]["damaged"] == [], printed(case)
 
 
 @pytest.mark.fault(2)
@@ -196,11 +196,11 @@ def test_after_a_crash_a_run_resumes_and_ends_bit_identical(crashed):
     whole = crashed["whole"]["end"]
     assert any(name.startswith("optim.") for name in whole["tensors"])
     for case in crashed["cases"]:
-        assert set(case["resumed"]) == {0}, told(case)
-        assert case["end"]["run"] == ("1" if case["before"]["finished"] else "2"), told(case)
-        assert case["end"]["tensors"] == whole["tensors"], told(case)
-        assert case["end"]["state"] == whole["state"], told(case)
-        assert case["end"]["damaged"] == [], told(case)
+        assert set(case["resumed"]) == {0}, printed(case)
+        assert case["end"]["run"] == ("1" if case["before"]["finished"] else "2"), printed(case)
+        assert case["end"]["tensors"] == whole["tensors"], printed(case)
+        assert case["end"]["state"] == whole["state"], printed(case)
+        assert case["end"]["damaged"] == [], printed(case)
 
 
 @pytest.mark.fault(2)
@@ -209,9 +209,9 @@ def test_half_written_folders_are_swept_before_a_run_goes_on(crashed):
     for case in crashed["cases"]:
         found = case["begin"] or case["end"]  # a run that has all its steps does not begin again
         left = [n for n in found["names"] if n.startswith((".staging-", "step-"))]
-        assert left == found["finished"], told(case)
+        assert left == found["finished"], printed(case)
         if case["before"]["finished"]:
-            assert case["junk"] == [], told(case)
+            assert case["junk"] == [], printed(case)
 
 
 @pytest.mark.fault(2)
@@ -236,10 +236,10 @@ def test_what_was_committed_before_a_crash_is_there_and_nothing_else(crashed):
     for case in crashed["cases"]:
         done = crashed["journals"][case["rank"]][: case["number"] - (case["when"] != "after")]
         if case["rank"] == 0:
-            assert case["before"]["finished"] == committed(done), told(case)
+            assert case["before"]["finished"] == committed(done), printed(case)
         else:  # another rank begins to write when the save before is done
             begun = list(dict.fromkeys(re.findall(r"\.staging-(step-\d+)", "\n".join(done))))
-            assert set(begun[:-1]) <= set(case["before"]["finished"]), told(case)
+            assert set(begun[:-1]) <= set(case["before"]["finished"]), printed(case)
 
 
 @pytest.mark.fault(2)
@@ -247,7 +247,7 @@ def test_a_run_goes_on_from_the_newest_that_is_there(crashed):
     for case in crashed["cases"]:
         newest = case["before"]["finished"][-1:]
         said = f"checkpoints/{newest[0]}\n" if newest else "starts fresh"
-        assert re.search(rf"resumes from \S*{said}" if newest else said, case["output"]), told(case)
+        assert re.search(rf"resumes from \S*{said}" if newest else said, case["output"]), printed(case)
 
 
 @pytest.mark.fault(4)
@@ -255,8 +255,8 @@ def test_one_that_is_half_deleted_is_not_gone_on_from(crashed):
     deleting = [c for c in crashed["cases"] if re.match("(unlink|rmdir) checkpoints/step-", c["operation"])]
     assert {case["operation"].split()[0] for case in deleting} == {"unlink", "rmdir"}
     for case in deleting:
-        assert f"checkpoints/{case['operation'].split('/')[1]}\n" not in case["output"], told(case)
-        assert "resumes from" in case["output"], told(case)
+        assert f"checkpoints/{case['operation'].split('/')[1]}\n" not in case["output"], printed(case)
+        assert "resumes from" in case["output"], printed(case)
 
 
 def test_pointers_and_deletions_catch_up_after_a_crash(crashed):
@@ -339,9 +339,9 @@ def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
     code, _, err = ended("train", tmp_path, disk=str(disk), **settings)
     assert code == 1, err[-3000:]
     assert "saving the checkpoint failed; partial files were removed" in err
-    told = re.search(r"No space left on device; ([0-9.]+ k?B) needed, ([0-9.]+ k?B) free", err)
-    assert limit or told, err[-3000:]
-    assert limit or bytes_of(told[1]) > bytes_of(told[2]), told[0]
+    printed = re.search(r"No space left on device; ([0-9.]+ k?B) needed, ([0-9.]+ k?B) free", err)
+    assert limit or printed, err[-3000:]
+    assert limit or bytes_of(printed[1]) > bytes_of(printed[2]), printed[0]
     assert staged(disk) == []
     reached = {int((tmp_path / f"steps-{rank}").read_text()) for rank in range(devices)}
     assert len(reached) == 1  # all ranks end at one step

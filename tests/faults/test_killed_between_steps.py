@@ -34,7 +34,7 @@ def started_at(order):
     return next((b for a, b in pairwise(numbers) if b <= a), None)
 
 
-def told(case):
+def printed(case):
     return f"rank {case['rank']} killed behind step {case['step']}\n{case['output']}"
 
 
@@ -45,8 +45,8 @@ def test_every_step_had_its_kill_and_the_run_is_one_that_could_differ(killed):
     if devices == 1:
         assert [case["step"] for case in killed["cases"]] == list(range(1, STEPS))
     for case in killed["cases"]:
-        assert case["codes"][case["rank"]] == -signal.SIGKILL, told(case)
-        assert None not in case["codes"], told(case)  # no rank had to be ended
+        assert case["codes"][case["rank"]] == -signal.SIGKILL, printed(case)
+        assert None not in case["codes"], printed(case)  # no rank had to be ended
     epochs = [
         [sample for step in range(at, at + 4) for rank in whole["order"] for sample in rank[step][1]]
         for at in range(0, STEPS, 4)
@@ -60,9 +60,9 @@ def test_weights_and_optimizer_state_are_bit_identical(killed):
     whole = killed["whole"]["end"]
     assert any(name.startswith("optim.") for name in whole["tensors"])
     for case in killed["cases"]:
-        assert set(case["resumed"]) == {0}, told(case)
+        assert set(case["resumed"]) == {0}, printed(case)
         for part in ("weights", "tensors", "state", "finished", "pointers"):
-            assert case["end"][part] == whole[part], f"{part}, {told(case)}"
+            assert case["end"][part] == whole[part], f"{part}, {printed(case)}"
 
 
 @pytest.mark.fault(1)
@@ -71,16 +71,16 @@ def test_every_row_of_metrics_is_bit_identical(killed):
     assert {"train/loss", "train/drawn"} <= rows[0].keys()
     for case in killed["cases"]:
         if case["end"]["run"] == "1":
-            assert case["rows"] == rows, told(case)
+            assert case["rows"] == rows, printed(case)
 
 
 @pytest.mark.fault(1)
 def test_the_order_of_the_samples_is_the_same(killed):
     for case in killed["cases"]:
         for mine, whole in zip(case["order"], killed["whole"]["order"], strict=True):
-            assert last_of(mine) == last_of(whole), told(case)
+            assert last_of(mine) == last_of(whole), printed(case)
             for step, samples in mine:  # each attempt read the same
-                assert samples == whole[step - 1][1], told(case)
+                assert samples == whole[step - 1][1], printed(case)
 
 
 @pytest.mark.fault(1)
@@ -88,6 +88,6 @@ def test_no_more_is_computed_again_than_what_no_checkpoint_has(killed):
     for case in killed["cases"]:
         newest = case["before"]["finished"][-1:]
         behind = int(newest[0].removeprefix("step-")) if newest else 0
-        assert behind >= case["step"] - case["step"] % EVERY - EVERY, told(case)
-        assert started_at(case["order"][0]) in (behind + 1, None), told(case)
-        assert (case["end"]["run"] == "1") == bool(newest), told(case)
+        assert behind >= case["step"] - case["step"] % EVERY - EVERY, printed(case)
+        assert started_at(case["order"][0]) in (behind + 1, None), printed(case)
+        assert (case["end"]["run"] == "1") == bool(newest), printed(case)

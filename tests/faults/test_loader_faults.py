@@ -25,7 +25,7 @@ job = load_job(JOB)
 BAD = job.BAD
 
 
-def told(error):
+def printed(error):
     """All that is printed of an error."""
     return "".join(traceback.format_exception(error))
 
@@ -64,7 +64,7 @@ KINDS = ["one by one", "by the batch", "a batch sampler", "a stream"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_that_raises_is_named(tmp_path, kind, workers):
     error, module, trainer = fails(tmp_path, loaders(kind, workers), ValueError)
-    text = told(error)
+    text = printed(error)
     assert f"number {BAD} is broken" in text
     assert "in fail" in text  # the user's own line, which a worker sends as text
     assert len(module.seen) == trainer.global_step
@@ -84,20 +84,20 @@ def test_a_sample_that_raises_is_named(tmp_path, kind, workers):
 )
 def test_a_worker_that_ends_is_named(tmp_path, how, what):
     error, module, trainer = fails(tmp_path, loaders("one by one", 2, how), RuntimeError)
-    assert f"worker 1 {what}, while reading dataset index {BAD}" in told(error)
+    assert f"worker 1 {what}, while reading dataset index {BAD}" in printed(error)
     assert len(module.seen) == trainer.global_step == 3
 
 
 @pytest.mark.fault(21)
 def test_of_a_batch_sampler_the_worker_is_named(tmp_path):
     error, _, _ = fails(tmp_path, loaders("a batch sampler", 2, "kill"), RuntimeError)
-    assert "worker 1 was killed by SIGKILL" in told(error)
+    assert "worker 1 was killed by SIGKILL" in printed(error)
 
 
 @pytest.mark.fault(21)
 def test_of_a_stream_the_worker_is_named(tmp_path):
     error, _, _ = fails(tmp_path, loaders("a stream", 2, "kill"), RuntimeError)
-    assert "was killed by SIGKILL" in told(error)
+    assert "was killed by SIGKILL" in printed(error)
 
 
 def dies_during_a_step(tmp_path, ahead, long_step):
@@ -127,7 +127,7 @@ def test_it_is_an_error_of_the_read_and_not_of_the_users_step(tmp_path):
     error, module, trainer = dies_during_a_step(tmp_path, 1, long_step=2)
     assert trainer.global_step == len(module.seen) == 3
     assert "training_step" not in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-    assert f"worker 1 was killed by SIGKILL, while reading dataset index {BAD}" in told(error)
+    assert f"worker 1 was killed by SIGKILL, while reading dataset index {BAD}" in printed(error)
 
 
 @pytest.mark.fault(21)
@@ -135,7 +135,7 @@ def test_a_worker_that_dies_with_a_batch_still_to_fetch_is_named(tmp_path, monke
     monkeypatch.setattr(by_value, "_TENSOR", 0)  # in shared memory, which is fetched from the worker
     error, _, trainer = dies_during_a_step(tmp_path, 2, long_step=1)
     assert trainer.global_step in (1, 3)  # what it had read may be lost with it
-    assert "worker 1 was killed by SIGKILL" in told(error)
+    assert "worker 1 was killed by SIGKILL" in printed(error)
 
 
 @pytest.mark.fault(21)
@@ -149,7 +149,7 @@ def test_a_worker_that_dies_while_all_are_started_is_named(tmp_path, monkeypatch
     monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_reset", slowly)
     error, _, trainer = fails(tmp_path, job.loader(job.Faulty([0], "kill"), 2, shuffle=False), RuntimeError)
     assert trainer.global_step == 0
-    assert "worker 0 was killed by SIGKILL, while reading dataset index 0" in told(error)
+    assert "worker 0 was killed by SIGKILL, while reading dataset index 0" in printed(error)
 
 
 # -- a resume reads it again ------------------------------------------------------------------------
@@ -215,8 +215,8 @@ def test_it_is_not_read_again_for_ever(tmp_path, policy, most, how, workers):
     )
     assert tries.stat().st_size == most + 1
     assert trainer.global_step == 3
-    assert f"while reading dataset index {BAD}" in told(error)
-    assert how == "raise" or "was killed by SIGKILL" in told(error)
+    assert f"while reading dataset index {BAD}" in printed(error)
+    assert how == "raise" or "was killed by SIGKILL" in printed(error)
 
 
 @pytest.mark.fault(21)
@@ -359,7 +359,7 @@ def test_of_predictions_none_is_left_out(tmp_path, workers):
     module, trainer = job.start(tmp_path, on_data_error="skip")
     with pytest.raises(ValueError, match=f"number {BAD} is broken") as raised:
         trainer.predict(module, job.loader(job.Faulty([BAD]), workers, shuffle=False))
-    assert f"while reading dataset index {BAD}" in told(raised.value)
+    assert f"while reading dataset index {BAD}" in printed(raised.value)
     data = job.Faulty([BAD], times=1, tries=str(tmp_path / "tries"))
     found = trainer.predict(module, job.loader(data, workers, shuffle=False))
     assert torch.cat(found).tolist() == list(range(job.COUNT))

@@ -89,10 +89,10 @@ def test_layers_in_another_order_get_their_own_weights_and_moments(tmp_path):
 @pytest.mark.fault(26)
 def test_optimizers_that_were_exchanged_are_refused(tmp_path):
     fit(tmp_path, TwoOptimizers(), max_steps=4)
-    with pytest.raises(PacelineError) as told:
+    with pytest.raises(PacelineError) as raised:
         fit(tmp_path, TwoOptimizers(optimizers="ba"), resume="latest")
-    assert "b.weight: not in this group of the checkpoint" in str(told.value)
-    assert "a.weight: not in this group of the checkpoint" in str(told.value)
+    assert "b.weight: not in this group of the checkpoint" in str(raised.value)
+    assert "a.weight: not in this group of the checkpoint" in str(raised.value)
 
 
 @pytest.mark.fault(26)

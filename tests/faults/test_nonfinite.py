@@ -117,9 +117,9 @@ def test_step_rank_and_samples_are_named(found, name):
     samples = [BAD_SAMPLE] if case["kind"] == "data" else ranks[rank]["seen"]
     if "gradient" in case["kind"]:
         samples = ranks[rank]["seen"][:1]  # the gradient comes from the first one of its batch
-    told = re.search(r"dataset ind(?:ex|ices) ([\d, ]+)", error)
-    assert told is not None, error
-    assert [int(part) for part in told[1].split(",") if part.strip()] == samples
+    printed = re.search(r"dataset ind(?:ex|ices) ([\d, ]+)", error)
+    assert printed is not None, error
+    assert [int(part) for part in printed[1].split(",") if part.strip()] == samples
     what = {"loss nan": "nan", "loss inf": "inf", "data": "nan"}.get(case["kind"])
     assert f"the loss is {what}" in error if what else "a gradient is not finite" in error
 

@@ -53,12 +53,12 @@ def test_nothing_is_half_applied(tmp_path, where, kind):
 def test_what_the_run_holds_is_told(tmp_path):
     notes, _, _ = fails(tmp_path, job.Net("forward"))
     # 1000 weights of 8 bytes; AdamW has two numbers for each, and a count of 4 bytes or more.
-    told = re.search(
+    printed = re.search(
         r"memory: parameters 8 kB, gradients 8 kB, optimizer ([\d.]+) kB; the process (\S+ .B) of", notes
     )
-    assert told is not None, notes
-    assert 16 <= float(told[1]) <= 16.02
-    assert told[2].endswith("MB") or told[2].endswith("GB")
+    assert printed is not None, notes
+    assert 16 <= float(printed[1]) <= 16.02
+    assert printed[2].endswith("MB") or printed[2].endswith("GB")
 
 
 @pytest.mark.fault(29)
@@ -214,10 +214,10 @@ def launched(folder, devices):
 def test_at_most_twelve_lines_are_printed(tmp_path):
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda n: launched(tmp_path / str(n), n), (1, 2)))
-    for devices, (code, told) in enumerate(found, 1):
+    for devices, (code, printed) in enumerate(found, 1):
         assert code == 1
-        lines = told[told.index("Traceback") :].strip().splitlines()
-        assert len(lines) <= 12, told
+        lines = printed[printed.index("Traceback") :].strip().splitlines()
+        assert len(lines) <= 12, printed
         assert any("OutOfMemoryError: out of memory" in line for line in lines)
-        assert f"batch_size=2) and Trainer(global_batch_size={4 * devices})" in told
+        assert f"batch_size=2) and Trainer(global_batch_size={4 * devices})" in printed
         assert lines[-1].endswith(f"--step {job.STEP}")

@@ -100,7 +100,7 @@ def same(one, other):
 
 
 def ends_as_if_nothing_had_happened(job):
-    assert (job.code, job.left) == (0, []), job.told()
+    assert (job.code, job.left) == (0, []), job.printed()
     assert {one["attempt"] for one in job.notes("meets")} == {0, 1}
     same(job.folder / "runs/n/1", job.folder / "runs/whole/1")
     assert {one["step"] for one in job.notes("end")} == {8}
@@ -137,7 +137,7 @@ def test_they_go_on_in_their_run_folder_and_say_how_often(jobs):
 @pytest.mark.fault(32)
 def test_one_device_alone_does_not_train_again_what_is_done(jobs):
     job = jobs["alone"]
-    assert (job.code, job.left) == (0, []), job.told()
+    assert (job.code, job.left) == (0, []), job.printed()
     assert len(job.notes("meets")) == 1
     assert {one["attempt"] for one in job.notes("step", fit="n")} == {0}
     assert len(job.notes("step", fit="n")) == 8
@@ -151,16 +151,16 @@ def test_one_device_alone_does_not_train_again_what_is_done(jobs):
 @pytest.mark.fault(32)
 def test_a_mistake_is_not_tried_again(jobs):
     job = jobs["mistake"]
-    assert (job.code, job.left) == (1, []), job.told()
+    assert (job.code, job.left) == (1, []), job.printed()
     assert len(job.notes("meets")) == 1
     assert "PacelineError: a mistake of the user" in job.errors()
-    assert "starting again" not in job.told()
+    assert "starting again" not in job.printed()
 
 
 @pytest.mark.fault(32)
 def test_what_fails_once_too_often_is_a_failure(jobs):
     job = jobs["used up"]
-    assert (job.code, job.left) == (1, []), job.told()
+    assert (job.code, job.left) == (1, []), job.printed()
     assert [one["attempt"] for one in job.notes("meets")] == [0, 1]
     said = job.errors()
     assert [line for line in said if "starting again" in line] == ["starting again, 1 of at most 1 times"]
@@ -174,13 +174,13 @@ def test_what_fails_once_too_often_is_a_failure(jobs):
 @pytest.mark.fault(32)
 def test_a_checkpoint_the_script_names_is_used_where_the_attempt_before_saved_none(jobs):
     begun = jobs["stopped"].notes("begins", fit="second")
-    assert [(one["attempt"], one["step"]) for one in begun] == [(0, 4), (1, 4)], jobs["stopped"].told()
+    assert [(one["attempt"], one["step"]) for one in begun] == [(0, 4), (1, 4)], jobs["stopped"].printed()
 
 
 @pytest.mark.fault(32)
 def test_sigterm_stops_a_second_attempt_in_order(jobs):
     job = jobs["stopped"]
-    assert (job.code, job.left) == (143, []), job.told()
+    assert (job.code, job.left) == (143, []), job.printed()
     assert not job.notes("end", fit="second")
     last = job.notes("step", fit="second")[-1]
     assert (last["attempt"], last["step"] < 8) == (1, True)
@@ -200,16 +200,16 @@ def hindrance(request, monkeypatch):
 
 @pytest.mark.fault(32)
 def test_where_nothing_can_be_started_again_that_is_said(hindrance):
-    with pytest.raises(PacelineError, match=hindrance) as told:
+    with pytest.raises(PacelineError, match=hindrance) as raised:
         Trainer(accelerator="cpu", devices=1, max_restarts=1)
-    assert "fix: " in str(told.value)
+    assert "fix: " in str(raised.value)
 
 
 @pytest.mark.fault(32)
 def test_the_fix_that_is_told_is_one(hindrance):
-    with pytest.raises(PacelineError) as told:
+    with pytest.raises(PacelineError) as raised:
         Trainer(accelerator="cpu", devices=1, max_restarts=1)
-    assert "max_restarts=0" in str(told.value)
+    assert "max_restarts=0" in str(raised.value)
 
 
 @pytest.mark.fault(32)

@@ -88,10 +88,10 @@ def table_of(job):
 
 
 def ended_soon(job):
-    assert job.code not in (0, None), job.told()
+    assert job.code not in (0, None), job.printed()
     assert job.left == []
     assert job.seconds() < SOON
-    assert "stopping at the end of this step" not in job.told()
+    assert "stopping at the end of this step" not in job.printed()
     logs = [path.read_text() for path in job.folder.glob("runs/n/1/log*.txt")]
     assert logs
     assert not [log for log in logs if "stopping at the end of this step" in log]
@@ -111,7 +111,7 @@ def raises(job, rank, function):
     assert lines[rank].startswith(f"  rank {rank} ended with exit code 1 first: {what}")
     assert "first" not in lines[1 - rank].partition(":")[0]
     text = "\n".join(last)
-    assert last[-1].strip() == RAISED, job.told()
+    assert last[-1].strip() == RAISED, job.printed()
     assert text.count("Traceback (most recent call last)") == 1
     assert text.count(RAISED) == 1
     if function is None:
@@ -148,7 +148,7 @@ def dies(job, rank, how):
     assert job.code == (128 + how if dead else how)
     lines, last = table_of(job)
     assert lines[rank] == f"  rank {rank} ended with {said} first"
-    assert last[-1] == f"rank {rank} ended with {said}; the others were stopped", job.told()
+    assert last[-1] == f"rank {rank} ended with {said}; the others were stopped", job.printed()
 
 
 @pytest.mark.fault(18)
@@ -168,7 +168,7 @@ def test_a_mistake_is_printed_once(jobs):
     job = jobs["mistake"]
     ended_soon(job)
     _, last = table_of(job)
-    assert last[-2:] == ["PacelineError: a mistake of the user", "  fix: make none"], job.told()
+    assert last[-2:] == ["PacelineError: a mistake of the user", "  fix: make none"], job.printed()
     assert "\n".join(job.errors()).count("fix: make none") == 1
 
 
@@ -176,9 +176,9 @@ def test_a_mistake_is_printed_once(jobs):
 @pytest.mark.parametrize("name", [name for name in RAISES if name != "behind fit"])
 def test_on_exception_is_called_once_on_the_rank_that_fails(jobs, name):
     _, rank, function = RAISES[name]
-    told = jobs[name].notes("exception", rank=rank)
-    assert len(told) == 1
-    assert told[0]["said"] == RAISED or function is None
+    printed = jobs[name].notes("exception", rank=rank)
+    assert len(printed) == 1
+    assert printed[0]["said"] == RAISED or function is None
     assert len(jobs[name].notes("exception", rank=1 - rank)) <= 1
 
 
@@ -186,7 +186,7 @@ def test_on_exception_is_called_once_on_the_rank_that_fails(jobs, name):
 def test_nothing_is_told_of_an_exception_behind_fit_and_training_is_whole(jobs):
     job = jobs["behind fit"]
     ended_soon(job)
-    assert RAISED in job.told()
+    assert RAISED in job.printed()
     assert [one["step"] for one in job.notes("end")] == [8, 8]
     assert not job.notes("exception")
     assert not list(job.folder.glob("runs/n/1/crash-*"))

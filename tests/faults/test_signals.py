@@ -60,8 +60,8 @@ class Signalled:
         """What it noted, once it has."""
         path, deadline = self.folder / f"{what}-{rank}", time.monotonic() + SECONDS
         while not path.exists():
-            assert is_alive(self.processes[rank]) or path.exists(), self.told()
-            assert time.monotonic() < deadline, self.told()
+            assert is_alive(self.processes[rank]) or path.exists(), self.printed()
+            assert time.monotonic() < deadline, self.printed()
             time.sleep(0.01)
         return json.loads(path.read_text())
 
@@ -77,7 +77,7 @@ class Signalled:
         assert outcome.left == []
         return outcome.codes
 
-    def told(self):
+    def printed(self):
         return self.job.printed()
 
     def checkpoints(self):
@@ -106,7 +106,7 @@ def series(request, jobs):
     one = [
         [["run", "resumed", "stuck", "evaluations"], of("one", often=every if soak else FEW)],
         [
-            ["run", "stuck", "told"],
+            ["run", "stuck", "sends"],
             of("workers", workers=2, chosen=["data.read", "save.write", "validate.batch"]),
         ],
     ]
@@ -119,7 +119,7 @@ def series(request, jobs):
     found = defaultdict(list)
     for job in started:
         codes = job.ends()
-        assert set(codes) == {0}, f"{codes}\n{job.told()}"
+        assert set(codes) == {0}, f"{codes}\n{job.printed()}"
         for path in sorted(job.folder.glob("cases-*.jsonl")):
             for record in map(json.loads, path.read_text().splitlines()):
                 key = (record["series"], record.get("kind", "fit"), record.get("case", "passed"))
@@ -248,17 +248,17 @@ def test_the_exit_code_says_the_signal(jobs):
         job.note("trains")
         job.send(number)
     for number, job in started.items():
-        assert job.ends() == [CODES[number]], job.told()
+        assert job.ends() == [CODES[number]], job.printed()
         assert job.checkpoints() == [f"step-{job.note('end')['step']:08d}"]
         assert not job.has_noted("behind")
-        assert "Traceback" not in job.told()
+        assert "Traceback" not in job.printed()
 
 
 @pytest.mark.fault(7)
 def test_validate_by_itself_exits_with_143(jobs):
     started = [jobs.start(f"evaluate-{kind}", "evaluate", kind=kind) for kind in STAGES]
     for job in started:
-        assert job.ends() == [143], job.told()
+        assert job.ends() == [143], job.printed()
         assert not job.has_noted("behind")
 
 
@@ -271,16 +271,16 @@ def test_sigterm_to_the_whole_group_leaves_the_workers_to_the_run(jobs, ranks):
         job.note("trains", rank)
     for process in job.processes:
         os.killpg(process, signal.SIGTERM)
-    assert job.ends() == [143] * ranks, job.told()
+    assert job.ends() == [143] * ranks, job.printed()
     assert job.checkpoints() == [f"step-{job.note('end')['step']:08d}"]
-    assert "worker" not in job.told()
-    assert "Traceback" not in job.told()
+    assert "worker" not in job.printed()
+    assert "Traceback" not in job.printed()
 
 
 @pytest.fixture
 def scontrol(tmp_path):
-    """A program of that name that notes what it is told."""
-    program, notes = tmp_path / "bin/scontrol", tmp_path / "told"
+    """A program of that name that notes its arguments."""
+    program, notes = tmp_path / "bin/scontrol", tmp_path / "arguments"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\necho "$RANK $@" >> {notes}\n')
     program.chmod(0o755)
@@ -291,31 +291,31 @@ def scontrol(tmp_path):
 @pytest.mark.fault(7)
 @pytest.mark.parametrize("to", ["one rank", "both ranks"])
 def test_sigusr1_puts_the_job_back_into_the_queue_once(jobs, scontrol, to):
-    env, told = scontrol
+    env, printed = scontrol
     job = jobs.start(f"slurm {to}", "train", 2, env=env)
     for rank in range(2):
         job.note("trains", rank)
     for rank in range(2) if to == "both ranks" else [1]:
         job.send(signal.SIGUSR1, rank)
-    assert job.ends() == [138, 138], job.told()
-    assert told() == ["0 requeue 77"]
+    assert job.ends() == [138, 138], job.printed()
+    assert printed() == ["0 requeue 77"]
     assert job.checkpoints() == [f"step-{job.note('end')['step']:08d}"]
 
 
 @pytest.mark.fault(7)
 def test_sigterm_does_not_put_the_job_back_into_the_queue(jobs, scontrol):
-    env, told = scontrol
+    env, printed = scontrol
     job = jobs.start("slurm end", "train", env=env)
     job.note("trains")
     job.send(signal.SIGTERM)
-    assert job.ends() == [143], job.told()
-    assert told() == []
+    assert job.ends() == [143], job.printed()
+    assert printed() == []
 
 
 # -- a second signal -----------------------------------------------------------------------------
 
 
-def told_twice(job, number=signal.SIGTERM, rank=0):
+def signalled_twice(job, number=signal.SIGTERM, rank=0):
     """Send it twice; the seconds from the second one to the end, and how it ended."""
     job.send(number, rank)
     time.sleep(0.5)  # two in one moment are one
@@ -333,8 +333,8 @@ def test_a_second_signal_ends_a_rank_inside_a_collective(jobs):
     job.note("stuck", 0)
     job.note("stuck", 1)
     for rank in (1, 0):
-        seconds, code = told_twice(job, rank=rank)
-        assert code == 143, job.told()
+        seconds, code = signalled_twice(job, rank=rank)
+        assert code == 143, job.printed()
         assert seconds < 2
 
 
@@ -344,8 +344,8 @@ def test_a_second_signal_ends_a_call_outside_of_python_with_its_workers(jobs, nu
     job = jobs.start(f"outside-{number:d}", "train", stuck=["outside"], workers=2, save=True)
     workers = job.note("stuck")["workers"]
     assert len(workers) == 2
-    seconds, code = told_twice(job, number)
-    assert code == 128 + number, job.told()
+    seconds, code = signalled_twice(job, number)
+    assert code == 128 + number, job.printed()
     assert seconds < 2
     deadline = time.monotonic() + 2
     while left := [worker for worker in workers if is_alive(worker)]:
@@ -475,7 +475,7 @@ def test_a_run_that_is_struck_again_and_again_ends_as_if_nothing_had_been(soak, 
     draw, ranks, blows, runs = random.Random(7), 2 if strategy else 1, 0, 0
     struck = [place for place in places() if not place.startswith(STAGES[1:])]
     job = jobs.start(f"whole-{strategy}", "attempt", ranks, strategy=strategy, faults=[])
-    assert job.ends() == [0] * ranks, job.told()
+    assert job.ends() == [0] * ranks, job.printed()
     whole = job.note("done")["final"]
     while blows < BLOWS:
         runs += 1
@@ -488,7 +488,7 @@ def test_a_run_that_is_struck_again_and_again_ends_as_if_nothing_had_been(soak, 
                 (jobs.folder / name / f"joined-{rank}").unlink(missing_ok=True)
             job = jobs.start(name, "attempt", ranks, strategy=strategy, faults=[fault] * named)
             blows += named or blow(draw, job, ranks)
-            assert None not in job.ends(), f"{fault}\n{job.told()}"
+            assert None not in job.ends(), f"{fault}\n{job.printed()}"
         found = job.note("done")["final"]
         assert found["tensors"] == whole["tensors"], name
         rows = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in found["rows"])]

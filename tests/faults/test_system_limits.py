@@ -81,11 +81,11 @@ def test_a_folder_of_another_user_is_told_before_step_1(open_folder, tmp_path):
     fit(tmp_path, max_epochs=1)  # imports what another user may not read
     (open_folder / "n").mkdir()
     module = Net()
-    with as_another_user(open_folder / "n"), pytest.raises(PacelineError) as told:
+    with as_another_user(open_folder / "n"), pytest.raises(PacelineError) as raised:
         fit(open_folder, module=module)
-    assert "the run folder cannot be written" in str(told.value)
-    assert str(open_folder / "n") in str(told.value)
-    assert "run_dir" in str(told.value)
+    assert "the run folder cannot be written" in str(raised.value)
+    assert str(open_folder / "n") in str(raised.value)
+    assert "run_dir" in str(raised.value)
     assert module.steps == 0
 
 

@@ -69,7 +69,7 @@ def verdict_of(lines):
 @pytest.mark.fault(20)
 def test_a_rank_that_sleeps_is_named_last_with_the_line_it_is_in(jobs):
     job = jobs["asleep in training_step"]
-    assert (job.code, job.left) == (1, []), job.told()
+    assert (job.code, job.left) == (1, []), job.printed()
     assert job.seconds() < 2 + MARGIN
     said, first, second, stacks = job.errors()[-4:]
     assert re.fullmatch(
@@ -92,7 +92,7 @@ def stacks_of(folder, rank):
 @pytest.mark.fault(20)
 def test_a_rank_that_is_stopped_is_named(jobs):
     job = jobs["stopped"]
-    assert (job.code, job.left) == (1, []), job.told()
+    assert (job.code, job.left) == (1, []), job.printed()
     assert job.seconds() < 2 + MARGIN
     said = verdict_of(job.errors())
     assert said[0].startswith(("rank 1 is late: ", "rank 1 does not answer: ")), said
@@ -102,7 +102,7 @@ def test_a_rank_that_is_stopped_is_named(jobs):
 @pytest.mark.fault(20)
 def test_a_rank_whose_worker_sleeps_is_named_and_no_worker_survives(jobs):
     job = jobs["asleep in a worker"]
-    assert (job.code, job.left) == (1, []), job.told()
+    assert (job.code, job.left) == (1, []), job.printed()
     assert job.seconds() < 2 + MARGIN
     said = verdict_of(job.errors())
     assert said[0].startswith("rank 1 is late: ")
@@ -116,7 +116,7 @@ def test_a_rank_whose_worker_sleeps_is_named_and_no_worker_survives(jobs):
 @pytest.mark.fault(20)
 def test_under_another_launcher_a_rank_prints_it(jobs):
     job = jobs["under torchrun"]
-    assert (job.code, job.left) == (1, []), job.told()
+    assert (job.code, job.left) == (1, []), job.printed()
     assert job.seconds() < 2 + MARGIN
     said = verdict_of(job.errors())
     assert said[0].startswith("rank 1 is late: ")
@@ -260,7 +260,7 @@ def test_a_rank_that_hangs_before_step_1_is_told_where_there_is_no_folder_yet(ca
 def test_a_rank_that_hangs_before_step_1_is_the_one_that_is_named(jobs):
     """There is no run folder yet; the launcher has one."""
     job = jobs["before step 1"]
-    assert (job.code, job.left) == (1, []), job.told()
+    assert (job.code, job.left) == (1, []), job.printed()
     said = verdict_of(job.errors())
     assert said[0].startswith("rank 1 is late: ")
     assert "3 s are allowed (start)" in said[0]

@@ -24,7 +24,7 @@ class Quiet(list):
 
 
 def feed_of(data: Any, **settings: Any) -> Feed:
-    return make_feed(data, FeedSettings(**{"seed": SEED, "say": Quiet(), **settings}))
+    return make_feed(data, FeedSettings(**{"seed": SEED, "log_line": Quiet(), **settings}))
 
 
 def take(feed: Feed, epoch: int = 0, position: int = 0, steps: int | None = None) -> list[Any]:

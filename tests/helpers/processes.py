@@ -74,7 +74,7 @@ class Outcome:
         """The lines of its standard error."""
         return (self.folder / "err").read_text().splitlines()
 
-    def told(self) -> str:
+    def printed(self) -> str:
         """All it printed, for a test that fails."""
         out, err = (self.folder / "out").read_text(), (self.folder / "err").read_text()
         return f"exit code {self.code}\n{out[-3000:]}\n{err[-6000:]}"

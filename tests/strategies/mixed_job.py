@@ -41,4 +41,4 @@ def fit(strategy: str, module: Line) -> str:
 if __name__ == "__main__":
     module = Line()
     for strategy in sys.argv[1].split(","):
-        print("told:", fit(strategy, module))
+        print("result:", fit(strategy, module))

@@ -91,7 +91,7 @@ class LateAverage(Distributed):
     _last = True
 
     def setup(self, module, build_optimizers):
-        self.place(module)
+        self.prepare_module(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         return build_optimizers()
 

@@ -163,7 +163,7 @@ def test_state_bytes_count_a_tied_parameter_once():
 
 def placed(device: str, ranks: int) -> SimpleNamespace:
     """A strategy's place, for a decision that computes nothing."""
-    environment = Environment(torch.device(device), world=ranks, local_world=ranks)
+    environment = Environment(torch.device(device), world_size=ranks, local_world_size=ranks)
     return SimpleNamespace(environment=environment, precision=SimpleNamespace(param_dtype=torch.float32))
 
 

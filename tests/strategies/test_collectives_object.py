@@ -15,14 +15,14 @@ class Scripted(Single):
 
     def __init__(self, rank, received=None):
         super().__init__()
-        self.attach(Environment(torch.device("cpu"), rank=rank, world=2), make_precision("32"))
+        self.attach(Environment(torch.device("cpu"), rank=rank, world_size=2), make_precision("32"))
         self.received, self.sent = received, []
 
     def broadcast(self, value, source=0):
         self.sent.append(value)
         return value if self.environment.rank == source else self.received
 
-    def gather(self, value):
+    def all_gather(self, value):
         self.sent.append(value)
         pair = [value, self.received]
         return pair if self.environment.rank == 0 else pair[::-1]
@@ -48,7 +48,7 @@ def test_on_one_device_all_is_immediate():
 
 def test_the_process_that_starts_ranks_talks_to_nobody():
     strategy = Scripted(0)
-    strategy.attach(Environment(torch.device("cpu"), world=2, starts=2), make_precision("32"))
+    strategy.attach(Environment(torch.device("cpu"), world_size=2, starts=2), make_precision("32"))
     ranks = Collectives(strategy)
     ranks.barrier()
     assert ranks.broadcast("value") == "value"

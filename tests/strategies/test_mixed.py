@@ -22,5 +22,6 @@ REFUSED = "Line is still sharded by the strategy of an earlier run"
 )
 def test_one_strategy_after_another(strategies, expected, tmp_path):
     done = run_ranks(JOB, 1, strategies, folder=tmp_path, check=False, seconds=120)
-    told = [line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")]
-    assert told == expected, done.output
+    mark = "result: "
+    results = [line.removeprefix(mark) for line in done.stdout.splitlines() if line.startswith(mark)]
+    assert results == expected, done.output

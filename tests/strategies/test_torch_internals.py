@@ -1,4 +1,4 @@
-"""What strategies use of torch without a public name is there, by name, and does what they need."""
+"""What is used of torch without a public name is there, by name, and does what is needed of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.amp import GradScaler
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
+from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from paceline.strategies import torch_internals as internals
 from paceline.strategies.launch.environment import Environment
@@ -98,3 +99,61 @@ def test_an_fsdp_module_has_its_state_groups_and_gradients(group):
     module.set_requires_gradient_sync(True)
     module(torch.ones(1, 2)).sum().backward()
     assert module[1].bias.grad.full_tensor().tolist() == [1, 1]  # one backward's, not two
+
+
+# -- DataLoader ----------------------------------------------------------------------------------
+
+
+def test_the_table_s_entry_for_tensors_is_torch_s_own():
+    assert internals.collate_table[torch.Tensor] is internals.collate_tensors
+
+
+def test_default_collate_reads_the_table(monkeypatch):
+    def stack(batch, *, collate_fn_map=None):
+        return "ours"
+
+    monkeypatch.setitem(internals.collate_table, torch.Tensor, stack)
+    assert default_collate([torch.ones(1), torch.ones(1)]) == "ours"
+
+
+def test_a_loader_without_its_iterator_starts_other_workers():
+    loader = DataLoader(range(4), num_workers=1, persistent_workers=True)
+    first = iter(loader)
+    assert iter(loader) is first  # _iterator
+    internals.drop_iterator(loader)
+    assert iter(loader) is not first
+    internals.drop_iterator(loader)
+
+
+def test_get_worker_info_returns_what_was_set():
+    try:
+        internals.set_worker_info("ours")
+        assert get_worker_info() == "ours"  # _worker_info
+    finally:
+        internals.set_worker_info(None)
+
+
+# -- torch.compile, memory -----------------------------------------------------------------------
+
+
+def test_a_module_is_compiled_once_compile_was_called():
+    module = nn.Linear(1, 1)
+    assert not internals.is_compiled(module)
+    module.compile()
+    assert internals.is_compiled(module)  # _compiled_call_impl
+
+
+def test_functions_are_registered_around_compilations():
+    seen = []
+    callbacks = internals.compile_callbacks()  # torch._dynamo.callback
+    callbacks.register_start_callback(seen.append)
+    try:
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    finally:
+        callbacks.remove_start_callback(seen.append)
+    assert len(seen) == 1
+
+
+def test_a_snapshot_of_cuda_s_memory_has_its_name():
+    assert internals.dump_memory_snapshot is torch.cuda.memory._dump_snapshot
+    assert "filename" in inspect.signature(internals.dump_memory_snapshot).parameters

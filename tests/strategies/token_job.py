@@ -68,7 +68,7 @@ class AtTheUpdate(Distributed):
     name = "at-the-update"
 
     def setup(self, module, build_optimizers):
-        self.place(module)
+        self.prepare_module(module)
         return build_optimizers()
 
     def unscale(self, optimizer):

@@ -116,12 +116,12 @@ class Asking(Line):
 
         def on_zero():
             called.append(rank)
-            return {"told by": rank}
+            return {"from": rank}
 
         def fail():
             raise ValueError("the disk is full")
 
-        told = trainer.on_rank_zero(on_zero)
+        printed = trainer.on_rank_zero(on_zero)
         try:
             trainer.on_rank_zero(fail)
             error = None
@@ -132,7 +132,7 @@ class Asking(Line):
             rank=[rank, trainer.world_size, trainer.is_global_zero],
             gathered=self.all_gather(torch.tensor([rank, 10 + rank])).tolist(),
             scalars=self.all_gather(torch.tensor(float(rank))).tolist(),
-            told=[told, called],
+            printed=[printed, called],
             error=error,
             broadcast=[trainer.broadcast({"of": rank}), trainer.broadcast((rank, None), source=1)],
             tensor=trainer.broadcast(torch.full((2,), float(rank)), source=1).tolist(),

@@ -380,12 +380,12 @@ def test_odd_manifests_are_damage_and_twice_is_no_trouble(content):
 def test_a_foreign_parameter_is_refused_before_training():
     other = nn.Linear(1, 1)
 
-    class Foreign(Net):
+    class ExternalWeights(Net):
         def configure_optimizers(self):
             return torch.optim.SGD([*self.parameters(), *other.parameters()], lr=0.1)
 
     with pytest.raises(PacelineError, match="not the module's"):
-        fit(Foreign())
+        fit(ExternalWeights())
 
 
 def test_the_first_error_is_the_one_that_is_raised():

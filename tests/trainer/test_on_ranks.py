@@ -118,7 +118,7 @@ def test_values_go_from_rank_to_rank(job):
 
 
 def test_on_rank_zero_runs_there_alone_and_tells_all(job):
-    assert [f["told"] for f in job(2).notes("verbs")] == [[{"told by": 0}, [0]], [{"told by": 0}, []]]
+    assert [f["printed"] for f in job(2).notes("verbs")] == [[{"from": 0}, [0]], [{"from": 0}, []]]
 
 
 def test_an_error_on_rank_zero_is_raised_on_all(job):

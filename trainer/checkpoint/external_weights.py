@@ -25,7 +25,7 @@ _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
 
 
 @dataclass
-class Foreign:
+class ExternalWeights:
     """What was read: a state dict, and a module's constructor arguments where they were kept."""
 
     tensors: dict[str, Tensor]
@@ -39,7 +39,7 @@ def is_readable(path: Path) -> bool:
     return any((path / name).is_file() for name in (*_IN_FOLDERS, *_INDEX))
 
 
-def read(path: Path) -> Foreign:
+def read(path: Path) -> ExternalWeights:
     """The weights in a file or folder.
 
     Raises:
@@ -50,9 +50,9 @@ def read(path: Path) -> Foreign:
         if index is None:
             return read(next(path / name for name in _IN_FOLDERS if (path / name).is_file()))
         parts = _parts_of(index)
-        return Foreign({n: t for part in parts for n, t in read(path / part).tensors.items()})
+        return ExternalWeights({n: t for part in parts for n, t in read(path / part).tensors.items()})
     if path.suffix == ".safetensors":
-        return Foreign(_read_safetensors(path))
+        return ExternalWeights(_read_safetensors(path))
     return _split(path, _read_pickle(path))
 
 
@@ -103,7 +103,7 @@ def _read_pickle(path: Path) -> Any:
         raise PacelineError("this file cannot be read", where=str(path), got=text[:200]) from None
 
 
-def _split(path: Path, content: Any) -> Foreign:
+def _split(path: Path, content: Any) -> ExternalWeights:
     """A state dict, bare or under a usual name (Lightning's has constructor arguments beside it)."""
     hparams: dict[str, Any] = {}
     under = [k for k in _USUAL if isinstance(content, dict) and isinstance(content.get(k), dict)]
@@ -120,7 +120,7 @@ def _split(path: Path, content: Any) -> Foreign:
             else type(content).__name__,
             allowed=f"a dict of tensors by name, or one under {' or '.join(map(repr, _USUAL))}",
         )
-    return Foreign({str(k): v for k, v in content.items() if isinstance(v, Tensor)}, hparams)
+    return ExternalWeights({str(k): v for k, v in content.items() if isinstance(v, Tensor)}, hparams)
 
 
 def fit_names(tensors: dict[str, Tensor], mine: dict[str, Any]) -> dict[str, Tensor]:

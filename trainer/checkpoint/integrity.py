@@ -22,7 +22,7 @@ class Verification:
     once; the rest in threads, until ``finish``. Used as a context, it ends its threads in any case.
 
     Args:
-        rank, world: Ranks share the rest: this one takes its part of it.
+        rank, world_size: Ranks share the rest: this one takes its part of it.
         of: What it is, for messages.
         manifest: Where it is read already.
 
@@ -34,7 +34,7 @@ class Verification:
         self,
         folder: Path,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         of: str = "the checkpoint",
         manifest: dict[str, Any] | None = None,
     ) -> None:
@@ -48,7 +48,7 @@ class Verification:
                 self._compare(name, index)
             rest += [(name, index) for index in blocks[first:]]
         self._pool = ThreadPoolExecutor(_THREADS)
-        self._rest = self._pool.map(lambda block: self._compare(*block), rest[rank::world])
+        self._rest = self._pool.map(lambda block: self._compare(*block), rest[rank::world_size])
 
     def finish(self) -> dict[str, Any]:
         """Wait until all is compared; the manifest.
@@ -134,8 +134,8 @@ def verify_part(folder: Path, name: str, manifest: dict[str, Any]) -> None:
 
 def begin(folder: Path, strategy: Strategy) -> Verification:
     """A verification that all ranks share: all call this, and ``run_on_all`` with its ``finish``."""
-    rank, world_size = strategy.environment.rank, strategy.environment.world
-    return run_on_all(strategy.gather, lambda: Verification(folder, rank, world_size), CheckpointError)
+    rank, world_size = strategy.environment.rank, strategy.environment.world_size
+    return run_on_all(strategy.all_gather, lambda: Verification(folder, rank, world_size), CheckpointError)
 
 
 def set_aside(folder: Path) -> None:

@@ -116,13 +116,13 @@ class CheckpointManager:
                     f"warning: an older checkpoint could not be deleted: {error}"
                 )
 
-    def close(self, patience: float | None = None) -> Exception | None:
+    def close(self, timeout: float | None = None) -> Exception | None:
         """Wait for the save that is being written. Its error.
 
         Args:
-            patience: The most seconds; None: as long as it takes.
+            timeout: The most seconds; None: as long as it takes.
         """
-        return self._writer.close(patience)
+        return self._writer.close(timeout)
 
     def _start(self, path: Path, weights_only: bool, background: bool, replace: bool = False) -> Save:
         if self._logger.is_evaluating:

@@ -78,7 +78,7 @@ class RunState:
 
     @property
     def _world_size(self) -> int:
-        return self.strategy.environment.world
+        return self.strategy.environment.world_size
 
     def _shared(self) -> dict[str, Stateful]:
         """What is the same on all ranks; saved and restored in this order."""
@@ -140,7 +140,7 @@ class RunState:
             return {}
         own = {name: tensors[name] for name in _own_buffers(self.module, tensors)}
         sums = {name: checksum_of(buffer) for name, buffer in own.items()}
-        first = self.strategy.gather(sums)[0]
+        first = self.strategy.all_gather(sums)[0]
         return {f"own.{self._rank}.{n}": own[n] for n, value in sums.items() if first.get(n) != value}
 
     def _plain_state(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class RunState:
         self.hooks.call("on_save_checkpoint", self.trainer, hooks)
         own = {name: part.state_dict() for name, part in self._own().items()}
         return {
-            "ranks": strategy.gather(own),
+            "ranks": strategy.all_gather(own),
             "optimizers": numbers,
             "datamodule": {},
             **{name: part.state_dict() for name, part in self._shared().items()},
@@ -189,7 +189,7 @@ class RunState:
             like = self._wanted(shapes, manifest["world"]["size"], mine)
             present = {n: t for n, t in like.items() if t is not None}
             tensors = strategy.load_tensors(str(folder), like, present)
-            run_on_all(strategy.gather, check.finish, files.CheckpointError)
+            run_on_all(strategy.all_gather, check.finish, files.CheckpointError)
         self._load_tensors(tensors, state, manifest["world"]["size"])
         inexact = callback_differences(self.callbacks, state["callbacks"])
         for name, part in self._shared().items():
@@ -277,7 +277,7 @@ class RunState:
 
 
 def _world(strategy: Strategy) -> dict[str, Any]:
-    return {"size": strategy.environment.world, "strategy": strategy.name}
+    return {"size": strategy.environment.world_size, "strategy": strategy.name}
 
 
 def _own_buffers(module: nn.Module, tensors: dict[str, Tensor]) -> list[str]:

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from ...callbacks import Callback
-from ..metrics.store import MetricStore, metric_parts
+from ..metrics.metric_objects import metric_parts, set_state, update_count
+from ..metrics.store import MetricStore
 from ..optimization import Optimization
 from ..rng import full_state, set_full_state
 from ..state import Clock, TrainState
@@ -128,7 +129,7 @@ class MetricObjectStates:
         return {
             path: {
                 "state": dict(part.metric_state),  # type: ignore[arg-type]
-                "count": getattr(part, "_update_count", 0),
+                "count": update_count(part),
                 "logged_as": waiting.get(id(part)),
             }
             for path, part in self.module.named_modules()
@@ -143,9 +144,7 @@ class MetricObjectStates:
             if part is None:
                 continue
             if path in metrics:
-                for key, value in saved["state"].items():
-                    setattr(part, key, value)
-                part._update_count = saved["count"]
+                set_state(part, saved["state"], saved["count"])
             if saved["logged_as"] is not None:
                 self.store.objects[saved["logged_as"]] = part
 

@@ -103,7 +103,7 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
         PacelineError: one report of everything missing, unexpected or of another shape.
     """
     if not files.is_checkpoint(path):
-        _load_foreign(module, path, foreign.read(path), strategy)
+        _load_external(module, path, foreign.read(path), strategy)
         return
     with begin(path, strategy) as check:
         shapes = stored_shapes(path, check.manifest)
@@ -112,12 +112,14 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
         refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
         like = {f"model.{name}": mine[name] for name in of_model}
         loaded = strategy.load_tensors(str(path), like, like)
-        run_on_all(strategy.gather, check.finish, files.CheckpointError)
+        run_on_all(strategy.all_gather, check.finish, files.CheckpointError)
     values = {full.removeprefix("model."): value for full, value in loaded.items()}
     strategy.load_module(module, {**values, **decode(files.read_state(path)["extra_state"])})
 
 
-def _load_foreign(module: nn.Module, path: Path, content: foreign.Foreign, strategy: Strategy) -> None:
+def _load_external(
+    module: nn.Module, path: Path, content: foreign.ExternalWeights, strategy: Strategy
+) -> None:
     mine = strategy.module_tensors(module)
     values = foreign.fit_names(content.tensors, mine)
     shapes = {name: list(value.shape) for name, value in values.items()}
@@ -167,7 +169,7 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
     if content is None:
         load_weights(module, folder, strategy)
     else:
-        _load_foreign(module, folder, content, strategy)
+        _load_external(module, folder, content, strategy)
     return cast(M, module)
 
 

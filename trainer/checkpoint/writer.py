@@ -100,15 +100,15 @@ class Save:
             for call in followers:
                 call()
 
-    def wait(self, patience: float | None = None) -> None:
+    def wait(self, timeout: float | None = None) -> None:
         """Wait until it is written, with what follows it, or has failed.
 
         Args:
-            patience: The most seconds; None: as long as it takes.
+            timeout: The most seconds; None: as long as it takes.
         """
         faultpoint("save.wait")
         if self._thread is not None:
-            self._thread.join(patience)
+            self._thread.join(timeout)
             self._thread = None
 
 
@@ -168,7 +168,7 @@ class CheckpointWriter:
         if problem is not None:
             save.error = _not_written(target, problem)
             return save
-        gather = self._strategy.exchange() if background else self._strategy.gather
+        all_gather = self._strategy.exchange() if background else self._strategy.all_gather
         try:
             shard = self._collect(target, content, background)
         except BaseException:
@@ -182,10 +182,10 @@ class CheckpointWriter:
 
         def work() -> None:
             try:
-                written = _together(gather, target, write, shard.nbytes)
+                written = _together(all_gather, target, write, shard.nbytes)
                 entries = {name: entry for part in written for name, entry in part.items()}
                 seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
-                _together(gather, target, seal, len(text), shard.nbytes)
+                _together(all_gather, target, seal, len(text), shard.nbytes)
             except BaseException:
                 shutil.rmtree(files.staging_of(target), ignore_errors=True)
                 raise
@@ -194,21 +194,21 @@ class CheckpointWriter:
         save.run(work, background)
         return save
 
-    def wait(self, patience: float | None = None) -> Exception | None:
+    def wait(self, timeout: float | None = None) -> Exception | None:
         """Wait for the checkpoint under way. Its error, which stays with it.
 
         Args:
-            patience: The most seconds; None: as long as it takes.
+            timeout: The most seconds; None: as long as it takes.
         """
         save, self._under_way = self._under_way, None
         if save is None:
             return None
-        save.wait(patience)
+        save.wait(timeout)
         return save.error
 
-    def close(self, patience: float | None = None) -> Exception | None:
+    def close(self, timeout: float | None = None) -> Exception | None:
         """``wait``, and free the copies."""
-        error = self.wait(patience)
+        error = self.wait(timeout)
         self._copy = HostCopy()
         return error
 
@@ -243,7 +243,7 @@ def _memory_of(tensor: Tensor) -> int:
 
 
 def _together(
-    gather: Callable[[Any], list[Any]],
+    all_gather: Callable[[Any], list[Any]],
     target: Path,
     work: Callable[[], Any],
     needed: int,
@@ -268,7 +268,7 @@ def _together(
     problem = attempt.problem
     if problem is not None and not isinstance(attempt.error, PacelineError):
         problem = f"{type(attempt.error).__name__}: {problem}"
-    everyone = gather((attempt.result, problem, needed + written))
+    everyone = all_gather((attempt.result, problem, needed + written))
     failed = [(rank, p) for rank, (_, p, _) in enumerate(everyone) if p is not None]
     if failed:
         rank, problem = failed[0]

@@ -64,13 +64,13 @@ class Layout:
     accumulate: int = 1
     global_batch: int | None = None
     rank: int | None = 0
-    world: int = 1
+    world_size: int = 1
     drop_last: bool = False
 
     @property
     def step_size(self) -> int:
         """Samples in a full step."""
-        return self.global_batch or self.micro_batch * self.accumulate * self.world
+        return self.global_batch or self.micro_batch * self.accumulate * self.world_size
 
     def steps(self, samples: int) -> int:
         """Steps in an epoch of so many samples."""
@@ -80,20 +80,20 @@ class Layout:
 
     def pieces(self, start: int, size: int) -> list[Piece]:
         """This rank's micro-batches of the step that takes ``size`` samples from ``start`` on."""
-        rounds = -(-size // (self.micro_batch * self.world))
-        sizes = split(size, rounds * self.world)
+        rounds = -(-size // (self.micro_batch * self.world_size))
+        sizes = split(size, rounds * self.world_size)
         pieces = []
         for index, length in enumerate(sizes):
-            if self.rank is None or index % self.world == self.rank:
+            if self.rank is None or index % self.world_size == self.rank:
                 pieces.append(Piece(start, length))
             start += length
         return pieces
 
     def micro_batches(self, samples: int, position: int = 0) -> int:
         """This rank's micro-batches from ``position`` to the epoch's end."""
-        ranks = self.world if self.rank is None else 1
+        ranks = self.world_size if self.rank is None else 1
         full, rest = divmod(max(samples - position, 0), self.step_size)
-        at_once = self.micro_batch * self.world
+        at_once = self.micro_batch * self.world_size
         last = 0 if self.drop_last else -(-rest // at_once)
         return (full * -(-self.step_size // at_once) + last) * ranks
 

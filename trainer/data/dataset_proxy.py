@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class StandIn:
+class DatasetProxy:
     """Wraps ``inner``: a loader subclass may ask its dataset for anything."""
 
     inner: Any

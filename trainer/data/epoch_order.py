@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils.data import DistributedSampler
 
 from .batch_plan import Layout, Piece
-from .seeded_loader import Place, PlacedIndex, PlacedIndices
+from .seeded_loader import SamplePosition, SeededIndex, SeededIndices
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class EpochOrder:
         return [index for unit in items for index in unit] if self.units and self.collates else items
 
     def indices(self, start: int, seeded: bool) -> Iterator[Any]:
-        """What the loader is to read from an item on, micro-batch by micro-batch, each with its place.
+        """What the loader is to read from an item on, micro-batch by micro-batch, each with its position.
 
         Args:
             seeded: Whether a ``SeededDataset`` takes single items.
@@ -67,20 +67,20 @@ class EpochOrder:
                 at = piece.start if piece.size else first
                 if not self.units:
                     part = self.items[at : at + max(piece.size, 1)]
-                    yield _placed(list(part), Place(self.seed, self.epoch, at))
+                    yield _seeded_indices(list(part), SamplePosition(self.seed, self.epoch, at))
                     continue
-                place, unit = Place(self.seed, self.epoch, starts[at]), self.items[at]
+                origin, unit = SamplePosition(self.seed, self.epoch, starts[at]), self.items[at]
                 if self.collates:
-                    yield _placed(list(unit), place)
+                    yield _seeded_indices(list(unit), origin)
                 else:
-                    yield PlacedIndex(unit, place) if seeded else unit
+                    yield SeededIndex(unit, origin) if seeded else unit
             first += advance
 
 
-def _placed(indices: list[Any], place: Place) -> PlacedIndices:
-    placed = PlacedIndices(indices)
-    placed.place = place
-    return placed
+def _seeded_indices(indices: list[Any], origin: SamplePosition) -> SeededIndices:
+    seeded = SeededIndices(indices)
+    seeded.origin = origin
+    return seeded
 
 
 def collected(sampler: Any, units: bool) -> Sequence[Any]:

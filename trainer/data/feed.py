@@ -34,22 +34,22 @@ class FeedSettings:
     """What every feed needs to know.
 
     Args:
-        in_turn: For how many ranks this process takes the micro-batches, one after the other.
+        simulated_ranks: For how many ranks this process takes the micro-batches, one after the other.
         limit: At most so many of the loader's batches an epoch (int), or that part of them (float).
         limit_per_rank: Each rank has so many; else they are counted over all, the same on any number.
         fixed_order: Every epoch in the first one's order (``overfit_batches``).
         on_error: What happens to what cannot be read; as ``Trainer(on_data_error=...)``.
         transfer: Brings a batch to the device; None where it is there already.
         signals: Ends a read of data that is waited for.
-        say: Takes lines for the log.
-        gather: One value of every rank, on each; called by all alike.
+        log_line: Takes lines for the log.
+        all_gather: One value of every rank, on each; called by all alike.
     """
 
     seed: int = 0
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
     accumulate: int = 1
-    in_turn: int = 1
+    simulated_ranks: int = 1
     global_batch: int | None = None
     limit: int | float | None = None
     limit_per_rank: bool = False
@@ -57,8 +57,8 @@ class FeedSettings:
     on_error: str = "raise"
     transfer: Callable[[Any], Any] | None = None
     signals: Signals = field(default_factory=Signals)
-    say: Callable[[str], None] = print
-    gather: Callable[[Any], list[Any]] = lambda value: [value]
+    log_line: Callable[[str], None] = print
+    all_gather: Callable[[Any], list[Any]] = lambda value: [value]
 
 
 class Feed(ABC):

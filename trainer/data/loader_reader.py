@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ...strategies.devices import pins
+from ...strategies.torch_internals import drop_iterator
 from ..faults.signals import Signals
 from .worker_processes import WorkerProcesses
 
@@ -198,11 +199,6 @@ def _end(thread: threading.Thread, workers: WorkerProcesses) -> None:
     if thread.is_alive():
         workers.kill()
         thread.join(_GRACE)
-
-
-def drop_iterator(loader: DataLoader[Any]) -> None:
-    """Let go of the iterator, and so of the workers, that a loader keeps from one epoch to the next."""
-    vars(loader)["_iterator"] = None
 
 
 def _thread_settings(loader: DataLoader[Any]) -> Callable[[], None]:

@@ -34,7 +34,7 @@ class MapFeed(Feed):
         super().__init__(settings)
         self.data = loader
         self._collates = loader.batch_sampler is not None
-        self._errors = DataErrors(settings.on_error, settings.say)
+        self._errors = DataErrors(settings.on_error, settings.log_line)
         own_iter = has_own_iter(loader)
         if self._errors.skips and (own_iter or not self._collates):
             raise PacelineError(
@@ -44,12 +44,12 @@ class MapFeed(Feed):
             )
         plain = type(loader.batch_sampler) is BatchSampler
         self._units = not plain
-        rank = settings.rank if settings.in_turn == 1 else None
-        world = settings.world * settings.in_turn
+        rank = settings.rank if settings.simulated_ranks == 1 else None
+        world_size = settings.world_size * settings.simulated_ranks
         if self._units:
             refuse_global_batch(settings, "the loader's batch sampler makes the batches")
             self._sampler: Any = loader.batch_sampler if self._collates else loader.sampler
-            self._layout = Layout(1, settings.accumulate, None, rank, world)
+            self._layout = Layout(1, settings.accumulate, None, rank, world_size)
         else:
             batches: Any = loader.batch_sampler
             self._sampler = batches.sampler
@@ -58,7 +58,7 @@ class MapFeed(Feed):
                 settings.accumulate,
                 settings.global_batch,
                 rank,
-                world,
+                world_size,
                 batches.drop_last,
             )
         self._order: EpochOrder | None = None
@@ -72,7 +72,7 @@ class MapFeed(Feed):
         self.step_size = None if self._units else self._layout.step_size
         self.micro_batches = self._layout.micro_batches(self._layout.step_size)
         if isinstance(self._sampler, DistributedSampler):
-            settings.say("DistributedSampler: its order over all ranks is used, each sample once")
+            settings.log_line("DistributedSampler: its order over all ranks is used, each sample once")
 
     def _length(self) -> int | None:
         if isinstance(self._sampler, DistributedSampler):
@@ -86,7 +86,9 @@ class MapFeed(Feed):
         """Items of the order an epoch takes, under the limit on batches."""
         if self.settings.limit is None:
             return items
-        one_batch = self._layout.micro_batch * (self._layout.world if self.settings.limit_per_rank else 1)
+        one_batch = self._layout.micro_batch * (
+            self._layout.world_size if self.settings.limit_per_rank else 1
+        )
         return min(items, limited(-(-items // one_batch), self.settings.limit) * one_batch)
 
     def order(self, epoch: int) -> Sequence[Any]:
@@ -124,11 +126,11 @@ class MapFeed(Feed):
         Raises:
             PacelineError: on every rank, when a sampler gives each another.
         """
-        if self.settings.world == 1:
+        if self.settings.world_size == 1:
             return
         raw = order if isinstance(order, array) else repr(order).encode()
         address = not isinstance(raw, array) and b" at 0x" in raw  # says nothing of what is there
-        found = self.settings.gather(0 if address else zlib.crc32(raw))
+        found = self.settings.all_gather(0 if address else zlib.crc32(raw))
         rank = next((r for r, other in enumerate(found) if other != found[0]), None)
         if rank is not None:
             maker = type(self._sampler).__name__
@@ -181,7 +183,7 @@ class MapFeed(Feed):
                 self._size(p, b, sizes) - (missing if p.size else 0)
                 for p, (b, missing) in zip(pieces, read, strict=True)
             ]
-            alone = sum(mine) if self.settings.world == 1 else None
+            alone = sum(mine) if self.settings.world_size == 1 else None
             known = self._collates and not self._errors.skips
             yield StepBatches(batches, mine, moved if known else alone, moved)
 

@@ -50,19 +50,19 @@ class DataErrors:
 
     Args:
         policy: ``"raise"``, ``"retry:3"`` or ``"skip:10"``; the numbers are optional.
-        say: Takes lines for the log.
+        log_line: Takes lines for the log.
 
     Attributes:
         retries: How many consecutive times one read may be repeated.
         left_out, repeated: How many samples were skipped and how many reads repeated, by this rank.
     """
 
-    def __init__(self, policy: str, say: Callable[[str], None]) -> None:
+    def __init__(self, policy: str, log_line: Callable[[str], None]) -> None:
         kind, _, number = policy.partition(":")
         self.skips = kind == "skip"
         self.retries = int(number or _RETRIES) if kind == "retry" else (_RETRIES if self.skips else 0)
         self._most = int(number or _SKIPS) if self.skips else 0
-        self._say = say
+        self._log_line = log_line
         self.left_out = self.repeated = 0
 
     def repeats(self, error: Exception, tries: int, worker_died: bool) -> bool:
@@ -72,7 +72,7 @@ class DataErrors:
         self.repeated += 1
         notes = "; ".join(getattr(error, "__notes__", []))
         first = (str(error).splitlines() or [""])[0]
-        self._say(
+        self._log_line(
             f"data loading failed, retry {tries + 1}/{self.retries}: "
             f"{type(error).__name__}: {first}; {notes}"
         )
@@ -88,16 +88,16 @@ class DataErrors:
         if not left_out:
             return batch, 0
         self.left_out += len(left_out)
-        told = "; ".join(f"dataset index {index}: {why}" for index, why in left_out[:4])
+        reasons = "; ".join(f"dataset index {index}: {why}" for index, why in left_out[:4])
         if self.left_out > self._most or batch is None:
             raise PacelineError(
                 "no sample of a batch can be read"
                 if batch is None
                 else f"{self.left_out} samples could not be read, and at most {self._most} may be skipped",
-                got=told,
+                got=reasons,
                 fix='repair them, or allow more: on_data_error="skip:100"',
             )
-        self._say(f"skipped samples, {self.left_out} of at most {self._most}: {told}")
+        self._log_line(f"skipped samples, {self.left_out} of at most {self._most}: {reasons}")
         return batch, len(left_out)
 
     def state_dict(self) -> dict[str, Any]:

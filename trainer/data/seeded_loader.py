@@ -26,18 +26,18 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from ...strategies.torch_internals import drop_iterator
 from ..faults.signals import WATCHED
 from ..rng import NONE, Generators, cpu_state, derive, deriver, moved, seed_for_sample, set_cpu_state
 from ..utils.nested import listed
-from .dataset_proxy import StandIn
-from .loader_reader import drop_iterator
+from .dataset_proxy import DatasetProxy
 from .read_errors import Samples
-from .seeded_stream import PlacedStream, watch_worker
+from .seeded_stream import SeededStream, watch_worker
 from .worker_processes import end_with_parent
 from .worker_tensors import stack_in_own_memory
 
 
-class Place(NamedTuple):
+class SamplePosition(NamedTuple):
     """Where a micro-batch lies: what its samples' seeds are derived from."""
 
     seed: int
@@ -45,20 +45,20 @@ class Place(NamedTuple):
     start: int
 
 
-class PlacedIndices(list[Any]):
-    """The indices of one micro-batch, carrying their place through the worker queue."""
+class SeededIndices(list[Any]):
+    """The indices of one micro-batch, with the position they are seeded by."""
 
-    place: Place
+    origin: SamplePosition
 
 
-class PlacedIndex(NamedTuple):
-    """One index of a loader that does not collate, with its place."""
+class SeededIndex(NamedTuple):
+    """One index of a loader that does not collate, with the position it is seeded by."""
 
     index: Any
-    place: Place
+    origin: SamplePosition
 
 
-class SeededDataset(StandIn, Dataset[Any]):
+class SeededDataset(DatasetProxy, Dataset[Any]):
     """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
 
     torch's generator is seeded for each sample. Seeding those of ``random`` and numpy costs more than many
@@ -80,22 +80,22 @@ class SeededDataset(StandIn, Dataset[Any]):
         self._takes_batches = callable(own) and not isinstance(dataset, Subset)
         self._epoch: int | None = None
 
-    def __getitem__(self, item: PlacedIndex) -> Any:
-        self._tell_worker(item.place.epoch)
-        seed_for_sample(derive(*item.place))
+    def __getitem__(self, item: SeededIndex) -> Any:
+        self._set_worker_epoch(item.origin.epoch)
+        seed_for_sample(derive(*item.origin))
         try:
             return self.inner[item.index]
         except Exception as error:
             error.add_note(f"while reading dataset index {item.index}")
             raise
 
-    def __getitems__(self, indices: PlacedIndices) -> Any:
-        place = indices.place
-        self._tell_worker(place.epoch)
+    def __getitems__(self, indices: SeededIndices) -> Any:
+        origin = indices.origin
+        self._set_worker_epoch(origin.epoch)
         # A collate function may draw: whatever is seeded for samples, it finds what the last one found.
-        seed_for_sample(derive(place.seed, place.epoch, place.start + len(indices) - 1))
+        seed_for_sample(derive(origin.seed, origin.epoch, origin.start + len(indices) - 1))
         if self._plain:
-            return self._read_samples(indices, place, NONE)
+            return self._read_samples(indices, origin, NONE)
         before = cpu_state()
         while True:
             drawn = tuple(map(bool, self._drawn))
@@ -104,9 +104,9 @@ class SeededDataset(StandIn, Dataset[Any]):
             failed, found = None, None
             try:
                 if by_batch:
-                    found = self._read_batch(indices, place.start)
+                    found = self._read_batch(indices, origin.start)
                 else:
-                    found = self._read_samples(indices, place, seeded)
+                    found = self._read_samples(indices, origin, seeded)
             except Exception as error:
                 failed = error
             of_batch = by_batch and found is not None and not isinstance(found, (list, tuple))
@@ -128,13 +128,13 @@ class SeededDataset(StandIn, Dataset[Any]):
             error.add_note(f"while reading dataset indices {listed(indices)}")
             raise
 
-    def _read_samples(self, indices: list[Any], place: Place, seeded: Generators) -> list[Any]:
+    def _read_samples(self, indices: list[Any], origin: SamplePosition, seeded: Generators) -> list[Any]:
         """Sample by sample, these generators seeded for each."""
         inner, takes_batches, seeds = self.inner, self._takes_batches, any(seeded)
         worker = None if self._at is None else get_worker_info()
-        seed_of = deriver(place.seed, place.epoch)
+        seed_of = deriver(origin.seed, origin.epoch)
         found = Samples()
-        for position, index in enumerate(indices, place.start):
+        for position, index in enumerate(indices, origin.start):
             if seeds:
                 seed_for_sample(seed_of(position), seeded)
             if worker is not None:
@@ -156,7 +156,7 @@ class SeededDataset(StandIn, Dataset[Any]):
         """Which position of the epoch's order a worker was last at."""
         return 0 if self._at is None else int(self._at[worker])
 
-    def _tell_worker(self, epoch: int) -> None:
+    def _set_worker_epoch(self, epoch: int) -> None:
         """A persistent worker has its own copy of the dataset, which must be given a new epoch too."""
         if epoch == self._epoch:
             return
@@ -182,9 +182,9 @@ class WorkerInit:
             signal.signal(number, signal.SIG_IGN)
         info = get_worker_info()
         dataset = None if info is None else info.dataset
-        if isinstance(dataset, StandIn):
+        if isinstance(dataset, DatasetProxy):
             object.__setattr__(info, "dataset", dataset.inner)  # it forbids plain assignment
-        watched = watch_worker(info) if isinstance(dataset, PlacedStream) else None
+        watched = watch_worker(info) if isinstance(dataset, SeededStream) else None
         if self._users is None:
             return
         if watched is not None:

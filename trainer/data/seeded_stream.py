@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils import worker as torch_worker
 
 from ...errors import PacelineError
+from ...strategies.torch_internals import set_worker_info
 from ..rng import derive, seed_for_sample
-from .dataset_proxy import StandIn
+from .dataset_proxy import DatasetProxy
 
 
-class PlacedStream(StandIn, IterableDataset[Any]):
+class SeededStream(DatasetProxy, IterableDataset[Any]):
     """Stands where the user's dataset was, in this process or in each loader worker.
 
     A dataset that asks which worker reads it shares itself out, and so may a ``worker_init_fn``. One that
@@ -47,7 +47,7 @@ class PlacedStream(StandIn, IterableDataset[Any]):
         epoch, position = self._told[:2].tolist()
         start = position
         info: Any = get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.told.id, info.told.num_workers)
+        worker, workers = (0, 1) if info is None else (info.info.id, info.info.num_workers)
         part: list[int] = []  # the worker, once the dataset has asked which one it is
 
         def seed() -> None:
@@ -102,21 +102,21 @@ class WatchedInfo:
     """What ``get_worker_info`` gives in a worker: knows whether somebody asked which of how many it is.
 
     Attributes:
-        told: What torch says.
+        info: torch's own.
         asked: Whether anybody has, in this worker's life.
         initialising: While ``worker_init_fn`` runs, which gives a part through ``dataset``.
         when_asked: Called whenever somebody does.
     """
 
-    def __init__(self, told: Any) -> None:
-        self.told, self.asked, self.initialising = told, False, False
+    def __init__(self, info: Any) -> None:
+        self.info, self.asked, self.initialising = info, False, False
         self.when_asked: Callable[[], None] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
         if name in ("id", "num_workers") or (name == "dataset" and self.initialising):
             self.asked = True
             self.when_asked()
-        return getattr(self.told, name)
+        return getattr(self.info, name)
 
 
 def watch_worker(info: Any) -> WatchedInfo:
@@ -129,7 +129,7 @@ def watch_worker(info: Any) -> WatchedInfo:
         PacelineError: where a version of torch keeps it elsewhere, so that samples could be lost.
     """
     watched = WatchedInfo(info)
-    torch_worker._worker_info = watched  # type: ignore[assignment]
+    set_worker_info(watched)
     seen: object = get_worker_info()
     if seen is not watched:
         raise PacelineError(

@@ -18,7 +18,7 @@ from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
 from .loader_reader import Reader, open_reader
 from .read_errors import name_sample
 from .seeded_loader import Source, private_copy
-from .seeded_stream import PlacedStream
+from .seeded_stream import SeededStream
 from .stream_steps import Cursor, Isolation, OwnSteps, SharedSteps, StreamSteps
 from .worker_processes import WorkerProcesses, processes_of
 from .worker_tensors import send_small_by_value
@@ -41,10 +41,10 @@ class StreamFeed(Feed):
         self._ready = isinstance(source, (list, tuple))
         self._loader = isinstance(source, DataLoader)
         self._drop_last = bool(getattr(source, "drop_last", False))
-        self.micro_batches = settings.accumulate * settings.in_turn
-        self._in_step = self.micro_batches * settings.world  # batches, over all ranks
+        self.micro_batches = settings.accumulate * settings.simulated_ranks
+        self._in_step = self.micro_batches * settings.world_size  # batches, over all ranks
         self._sizes: list[int] = []  # of those batches, where the loader can be asked for them
-        self._placed: PlacedStream | None = None
+        self._placed: SeededStream | None = None
         self._workers: WorkerProcesses | None = None
         if self._loader:
             self._source = self._copy(source)
@@ -53,7 +53,7 @@ class StreamFeed(Feed):
             refuse_global_batch(settings, "the batches come ready made")
         limit = settings.limit
         if settings.limit_per_rank and isinstance(limit, int):
-            limit *= settings.world * settings.in_turn
+            limit *= settings.world_size * settings.simulated_ranks
         try:
             batches: int | None = limited(len(source), limit)
         except (TypeError, NotImplementedError):
@@ -92,22 +92,22 @@ class StreamFeed(Feed):
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         duplicate = private_copy(loader)
-        wanted, size, world = self.settings.global_batch, loader.batch_size, self.settings.world
+        wanted, size, world_size = self.settings.global_batch, loader.batch_size, self.settings.world_size
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
         else:
             self.step_size = wanted or size * self._in_step
         if wanted is not None and size is not None:
-            in_turn = self.settings.in_turn
-            self.micro_batches = -(-wanted // (size * world * in_turn)) * in_turn
-            self._sizes = split(wanted, self.micro_batches * world)
+            simulated_ranks = self.settings.simulated_ranks
+            self.micro_batches = -(-wanted // (size * world_size * simulated_ranks)) * simulated_ranks
+            self._sizes = split(wanted, self.micro_batches * world_size)
             if loader.num_workers > 1:  # which worker reads a sample must not depend on the ranks
                 self._sizes = [size] * (wanted // size) + [wanted % size] * (wanted % size > 0)
             self._in_step = len(self._sizes)
             vars(duplicate)["batch_sampler"] = Source()
         if not hasattr(loader, "state_dict"):  # one that keeps its own position does all by itself
             sizes = BatchSizes((size or 1,))
-            stream = PlacedStream(loader.dataset, self.settings.seed, sizes, loader.num_workers)
+            stream = SeededStream(loader.dataset, self.settings.seed, sizes, loader.num_workers)
             vars(duplicate)["dataset"] = self._placed = stream
         send_small_by_value(duplicate)
         return duplicate
@@ -120,7 +120,7 @@ class StreamFeed(Feed):
             if callable(set_epoch):
                 set_epoch(epoch)
         self.ended = False
-        alone = self._in_step == self.settings.world == 1
+        alone = self._in_step == self.settings.world_size == 1
         if self._ready and alone and self.settings.transfer is None:
             return self._ready_steps(position)
         return self._read_steps(epoch, position)
@@ -208,10 +208,10 @@ class StreamFeed(Feed):
             PacelineError: when there is no part for a rank, or parts cannot make up the global batch.
         """
         shared = SharedSteps(cursor, self.settings, self._moved, self._in_step)
-        if self.settings.world == 1:
+        if self.settings.world_size == 1:
             return shared
         first = cursor.peek()
-        found = self.settings.gather(None if first is None else checksum(first[0]))
+        found = self.settings.all_gather(None if first is None else checksum(first[0]))
         if all(other == found[0] for other in found):
             return shared
         if None in found:
@@ -221,12 +221,12 @@ class StreamFeed(Feed):
                 fix="make at least as many shards as ranks, or let all ranks read all of it: each takes "
                 "its own batches of it",
             )
-        even = self.micro_batches * self.settings.world
+        even = self.micro_batches * self.settings.world_size
         if self._sizes and self._sizes != [self._sizes[0]] * even:
             raise PacelineError(
                 "global_batch_size cannot be met: each rank reads its own part of the data, "
                 "and the parts would not be even",
-                got=f"global_batch_size={sum(self._sizes)} on {self.settings.world} ranks",
+                got=f"global_batch_size={sum(self._sizes)} on {self.settings.world_size} ranks",
                 fix="a multiple of the ranks times the loader's batch_size",
             )
         self._say_once(
@@ -238,7 +238,7 @@ class StreamFeed(Feed):
     def _say_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
-            self.settings.say(line)
+            self.settings.log_line(line)
 
     def _isolation(self, epoch: int) -> Isolation:
         def of(number: int) -> Callable[[], None] | None:
@@ -255,7 +255,9 @@ class StreamFeed(Feed):
         while done < position and (moved := steps.skip()):
             done += moved
         if not self._ready:
-            self.settings.say(f"dataset is not stateful; skipped {cursor.handed_out} batches to resume")
+            self.settings.log_line(
+                f"dataset is not stateful; skipped {cursor.handed_out} batches to resume"
+            )
 
     def _keeper(self) -> Any:
         """Who keeps a position that can be saved: the loader, or its dataset read in this process."""

@@ -93,7 +93,7 @@ class SharedSteps(StreamSteps):
     own_part = False
 
     def gather(self) -> StepBatches:
-        rank, world = self._settings.rank, self._settings.world
+        rank, world_size = self._settings.rank, self._settings.world_size
         batches: list[Any] = []
         sizes: list[int] = []
         total = count = 0
@@ -101,12 +101,12 @@ class SharedSteps(StreamSteps):
         while count < self._full and (found := self._cursor.take()):
             batch, size = found
             first = batch if not count else first
-            if count % world == rank:
+            if count % world_size == rank:
                 batches.append(self._moved(batch))
                 sizes.append(size)
             total, count = total + size, count + 1
         self.short = count < self._full
-        if len(batches) < -(-count // world):  # a rank left without one computes with the first
+        if len(batches) < -(-count // world_size):  # a rank left without one computes with the first
             batches.append(self._moved(first))
             sizes.append(0)
         return StepBatches(batches, sizes, total, total)
@@ -136,7 +136,7 @@ class OwnSteps(StreamSteps):
             batches.append(self._moved(found[0]))
             sizes.append(found[1])
         self._last = batches[-1] if batches else self._last
-        everyone = self._settings.gather((len(sizes), sum(sizes)))
+        everyone = self._settings.all_gather((len(sizes), sum(sizes)))
         missing = max(count for count, _ in everyone) - len(sizes)
         self.short = any(count < self._full for count, _ in everyone)
         total = sum(samples for _, samples in everyone)

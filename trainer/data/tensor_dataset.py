@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
-from torch.utils.data._utils.collate import default_collate_fn_map
 
-from .dataset_proxy import StandIn
+from ...strategies.torch_internals import collate_table
+from .dataset_proxy import DatasetProxy
 
-_COLLATES = dict(default_collate_fn_map)  # a program may add its own
+_COLLATES = dict(collate_table)  # a program may add its own
 # Types of which torch selects no rows, and those of the same size.
 _SELECTED_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _DTYPES = {
@@ -76,7 +76,7 @@ class Rows:
         return batch[0] if self._alone else batch
 
 
-class RowsDataset(StandIn, Dataset[Any]):
+class RowsDataset(DatasetProxy, Dataset[Any]):
     """Gives a loader, in its workers too, batches that are collated already."""
 
     def __init__(self, dataset: Any) -> None:
@@ -107,7 +107,7 @@ def is_read_by_rows(loader: DataLoader[Any]) -> bool:
     """Whether batches of a loader are rows of tensors, collated as torch does."""
     if type(loader) is not DataLoader or loader.batch_sampler is None:
         return False
-    if loader.collate_fn is not default_collate or default_collate_fn_map != _COLLATES:
+    if loader.collate_fn is not default_collate or collate_table != _COLLATES:
         return False
     return Rows.of(loader.dataset) is not None
 

@@ -21,30 +21,30 @@ _TRIES = 5
 class _Popen(popen_fork.Popen):
     def _launch(self, process_obj: Any) -> None:
         for _ in range(_TRIES):
-            told, process_obj.alive = os.pipe()
+            ready, process_obj.started = os.pipe()
             try:
                 super()._launch(process_obj)  # type: ignore[misc]
-                started = select.poll()  # select() takes no descriptor above 1023
-                started.register(told, select.POLLIN)
-                if started.poll(_SECONDS * 1000):
+                poll = select.poll()  # select() takes no descriptor above 1023
+                poll.register(ready, select.POLLIN)
+                if poll.poll(_SECONDS * 1000):
                     return
             finally:
-                os.close(told)
-                os.close(process_obj.alive)
+                os.close(ready)
+                os.close(process_obj.started)
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         raise RuntimeError(f"a loader worker did not start, in {_TRIES} attempts")
 
 
 class _Process(ForkProcess):
-    alive: int
+    started: int
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
         return _Popen(process_obj)
 
     def run(self) -> None:
-        os.write(self.alive, b"1")
+        os.write(self.started, b"1")
         super().run()
 
 

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
-from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+from ...strategies.torch_internals import collate_table, collate_tensors
 
 _TENSOR = 16 * 1024  # bytes; above, copying them through the pipe saves little
 _BATCH = 32 * 1024  # a pipe holds 64 KiB: a worker need not wait until its batch is read
@@ -35,8 +36,8 @@ def stack_in_own_memory() -> None:
     The table of what it does with each type is torch's documented way to extend it. Where somebody else has
     changed its entry for tensors, that stays.
     """
-    if default_collate_fn_map[Tensor] is collate_tensor_fn:
-        default_collate_fn_map[Tensor] = _stack
+    if collate_table[Tensor] is collate_tensors:
+        collate_table[Tensor] = _stack
 
 
 class SmallByValue:
@@ -138,5 +139,5 @@ def _stack(batch: Any, *, collate_fn_map: Any = None) -> Tensor:
     if type(first) is Tensor and _is_plain(first) and first.nbytes * len(batch) <= _TENSOR:
         whole = torch.empty((len(batch), *first.shape), dtype=first.dtype, device="cpu")
         return torch.stack(batch, out=whole)
-    found: Tensor = collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    found: Tensor = collate_tensors(batch, collate_fn_map=collate_fn_map)
     return found

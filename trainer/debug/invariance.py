@@ -208,7 +208,7 @@ def _run(
     )
     strategy = run.strategy
     if alone:
-        here = replace(strategy.environment, rank=0, world=1, local_world=1)
+        here = replace(strategy.environment, rank=0, world_size=1, local_world_size=1)
         strategy, precision = Single(), run.strategy.precision
         strategy.attach(here, precision)
     run._compute_with(strategy, quiet=True)

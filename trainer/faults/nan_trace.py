@@ -78,12 +78,12 @@ def find_origin(step: FailedStep) -> Origin:
             with step.uncompiled(), watch.watching():
                 step.take(index, watch)
             watch.look_at_gradients()
-            if watch.found is not None and not known and strategy.environment.world == 1:
+            if watch.found is not None and not known and strategy.environment.world_size == 1:
                 with step.uncompiled(), forward_line(check_nan=True) as lines, suppress(RuntimeError):
                     step.take(index, None)
                 description = "; ".join([watch.found[0], *(f"computed at {line}" for line in lines)])
                 watch.found = (description, *watch.found[1:])
-        found = strategy.gather(watch.found)
+        found = strategy.all_gather(watch.found)
     except Exception as error:  # the others see their connection closed
         return Origin(f"repeating the step failed: {type(error).__name__}: {error}"[:200])
     shown = {rank: one for rank, one in enumerate(found) if one is not None}

@@ -137,7 +137,7 @@ class Guard:
             self._flag.zero_()
             self._seen |= _not_finite(unread)
         elif self._seen and self._automatic:  # a loss that no gradient comes from
-            if self.strategy.environment.world == 1:
+            if self.strategy.environment.world_size == 1:
                 return True
             if not self._policy.most_skipped:
                 raise self._error(None, [self._mine(0)])
@@ -180,7 +180,7 @@ class Guard:
         """The strategy skipped an update by itself: whether a loss or gradient is to blame."""
         if not self.strategy.precision.scales:
             return True
-        return any(self.strategy.gather(bool(self._seen)))
+        return any(self.strategy.all_gather(bool(self._seen)))
 
     def hold_back(
         self,
@@ -198,7 +198,7 @@ class Guard:
         """
         mine = self._mine(micro_batches)
         optimizer.zero_grad(set_to_none=True)
-        everyone = self.strategy.gather(mine)
+        everyone = self.strategy.all_gather(mine)
         most = self._policy.most_skipped
         if self.state.skipped_steps < most:
             self.state.skipped_steps += 1

@@ -11,6 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from ...strategies import Strategy
+from ...strategies.torch_internals import dump_memory_snapshot
 from ..utils.text import shown_size
 
 
@@ -72,8 +73,8 @@ def _ways(strategy: Strategy, module: Any, training: bool) -> list[str]:
         ways.append(f"strategy={type(strategy).__name__}(activation_checkpointing=True)")
     if strategy.precision.compute_dtype == torch.float32:
         ways.append('precision="bf16"')
-    if strategy.holds_less is not None:
-        ways.append(f"{strategy.holds_less}, which spreads the model over the ranks")
+    if strategy.smaller_strategy is not None:
+        ways.append(f"{strategy.smaller_strategy}, which spreads the model over the ranks")
     return ways
 
 
@@ -83,6 +84,6 @@ def write_snapshot(strategy: Strategy, folder: Path | None) -> str | None:
         return None
     path = folder / f"memory-rank-{strategy.environment.rank}.pickle"
     with suppress(Exception):
-        torch.cuda.memory._dump_snapshot(str(path))
+        dump_memory_snapshot(str(path))
         return str(path)
     return None

@@ -42,7 +42,7 @@ class StopController:
         self._asked: str | None = None
         self._wanted: str | None = None
         self._signal: int | None = None
-        several = shared and self._strategy.environment.world > 1
+        several = shared and self._strategy.environment.world_size > 1
         self._agreement = _Agreement(self._strategy, self._word, self._take) if several else None
 
     def end_stage(self) -> None:
@@ -89,14 +89,14 @@ class StopController:
             self._wanted = why
         if signal is not None:
             self._signal = signal
-        if self._strategy.environment.world == 1:
+        if self._strategy.environment.world_size == 1:
             self._asked = self._wanted
 
     # -- agreeing ------------------------------------------------------------------------------
 
     def seconds(self) -> float:
         """The seconds of training, the same on all ranks: rank 0's, as of the last agreement."""
-        if self._strategy.environment.world == 1:
+        if self._strategy.environment.world_size == 1:
             return self._clock.seconds()
         return max(self._agreed_seconds, self._state.elapsed)
 
@@ -117,7 +117,7 @@ class StopController:
     def _take(self, wanted: bool, microseconds: int) -> None:
         self._agreed_seconds = microseconds / 1e6
         if wanted and self._asked is None:
-            self._agree_to_stop(self._strategy.gather((self._wanted, self._signal)))
+            self._agree_to_stop(self._strategy.all_gather((self._wanted, self._signal)))
 
     def _agree_to_stop(self, requests: list[tuple[str | None, int | None]]) -> None:
         """Stop, for the reason of the first rank that has one."""
@@ -148,7 +148,7 @@ class _Agreement:
         if self._count < self._next:
             return
         if self._pending is None:
-            self._pending = self._strategy.reduce_later(self._word(), "max")
+            self._pending = self._strategy.all_reduce_async(self._word(), "max")
             self._next = self._count + 1
         else:
             self._next = self._count + self._read()
@@ -157,7 +157,7 @@ class _Agreement:
         """Agree here and wait for it: where a validation or an epoch has ended anyway."""
         if self._pending is not None:
             self._read()
-        self._pending = self._strategy.reduce_later(self._word(), "max")
+        self._pending = self._strategy.all_reduce_async(self._word(), "max")
         self._read()
         self._next = self._count + 1  # what follows may take another time per boundary
 

@@ -38,13 +38,13 @@ _WAKE = 2.0  # of these, before one that does not answer is woken
 _SHOWN = 4
 
 
-def deadlines(timeouts: Any, world: int) -> dict[str, float]:
+def deadlines(timeouts: Any, world_size: int) -> dict[str, float]:
     """Seconds by phase; empty where nobody watches.
 
     Args:
         timeouts: As ``Trainer`` takes them.
     """
-    if timeouts is False or (timeouts is None and world == 1):
+    if timeouts is False or (timeouts is None and world_size == 1):
         return {}
     by_phase = timeouts if isinstance(timeouts, dict) else dict.fromkeys(PHASES, timeouts)
     found = {phase: by_phase.get(phase) for phase in PHASES}
@@ -106,7 +106,7 @@ class Watchdog:
     ) -> None:
         self.phase, self.beats = "start", 0
         self._state, self._directory, self._seconds = state, directory, seconds
-        self._rank, self._world_size = strategy.environment.rank, strategy.environment.world
+        self._rank, self._world_size = strategy.environment.rank, strategy.environment.world_size
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._from_step = -1
@@ -115,7 +115,7 @@ class Watchdog:
         if not seconds:
             return
         self._main = threading.main_thread()
-        self._processes = strategy.gather((platform.node(), os.getpid()))
+        self._processes = strategy.all_gather((platform.node(), os.getpid()))
         self._every = min(max(min(seconds.values()) / 20, 0.02), 2.0)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -193,18 +193,18 @@ class Watchdog:
     def _expire(self, waited: float, deadline: float | None) -> None:
         folder = self._folder()
         mine = self._report(waited)
-        reports, world = {mine.rank: mine}, self._world_size
+        reports, world_size = {mine.rank: mine}, self._world_size
         if folder is not None:
             folder.mkdir(exist_ok=True)
             (folder / "asked").touch()
             self._write(folder, mine)
             reports = self._others(folder)
         else:
-            world = 1  # nothing is known of the others
+            world_size = 1  # nothing is known of the others
         if self._directory.path is None:
             print(all_stacks(), file=sys.stderr, flush=True)
         if mine.rank == min(reports):
-            verdict = self._verdict(reports, world, waited, deadline)
+            verdict = self._verdict(reports, world_size, waited, deadline)
             self._directory.log_line(verdict, console=False)
             if not note_verdict(verdict):
                 print(verdict, file=sys.stderr, flush=True)
@@ -272,17 +272,17 @@ class Watchdog:
                     os.kill(process, number)
 
     def _verdict(
-        self, reports: dict[int, Report], world: int, waited: float, deadline: float | None
+        self, reports: dict[int, Report], world_size: int, waited: float, deadline: float | None
     ) -> str:
         """Who is late, and where everybody was."""
-        silent = sorted(set(range(world)) - set(reports))
+        silent = sorted(set(range(world_size)) - set(reports))
         behind = min(_how_far(report) for report in reports.values())
         late = [report.rank for report in reports.values() if _how_far(report) == behind]
         if silent:
             who = f"rank {', '.join(map(str, silent))} does not answer"
         elif self._woken:
             who = f"rank {', '.join(map(str, sorted(self._woken)))} is late"
-        elif world == 1:
+        elif world_size == 1:
             who = f"rank {late[0]} is stuck"
         else:
             who = f"rank {late[0]} is late" if len(late) == 1 else "no rank is behind the others"

@@ -11,7 +11,8 @@ import torch
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..data.feed import Feed
-from ..metrics.store import MetricStore, metric_parts
+from ..metrics.metric_objects import metric_parts, update_count
+from ..metrics.store import MetricStore
 from ..phases import PHASES, STEPS
 from ..rng import untouched
 from ..runtime.discard_effects import nothing_kept
@@ -51,11 +52,11 @@ class EvaluationLoop:
         """
         with self._trace_free():
             objects = metric_parts(self.context.module).values()
-            counts = [(part, getattr(part, "_update_count", 0)) for part in objects]
+            counts = [(part, update_count(part)) for part in objects]
             self._read_all(self._log, limit)
             faultpoint(f"{self.stage}.end")
             if self.context.stop.interrupted:
-                self.store.discard(part for part, n in counts if getattr(part, "_update_count", 0) != n)
+                self.store.discard(part for part, n in counts if update_count(part) != n)
                 return False
             publish(self.store.close_epoch())
             for hook in self.context.hooks[f"{self.hook}_end"]:

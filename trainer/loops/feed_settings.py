@@ -21,12 +21,12 @@ class FeedRequest:
         self._common = FeedSettings(
             seed=arguments.seed,
             rank=environment.rank,
-            world=environment.world,
+            world_size=environment.world_size,
             on_error=arguments.on_data_error,
             transfer=make_transfer(environment.device, strategy.precision.input_dtype),
             signals=context.signals,
-            say=context.directory.log_line,
-            gather=strategy.gather,
+            log_line=context.directory.log_line,
+            all_gather=strategy.all_gather,
         )
 
     def for_training(self) -> FeedSettings:
@@ -35,7 +35,7 @@ class FeedRequest:
         return replace(
             self._common,
             accumulate=arguments.accumulate,
-            in_turn=self._simulated_ranks,
+            simulated_ranks=self._simulated_ranks,
             global_batch=arguments.global_batch_size,
             limit=arguments.overfit_batches or arguments.limit_train_batches,
             # Without a global batch size a step grows with the ranks, and an epoch of so many with it.

@@ -31,15 +31,15 @@ def attach(
     strategy: Strategy, settings: TrainerArguments, environment: Environment, precision: Precision
 ) -> None:
     """Give the strategy its environment. The process that starts the ranks touches no device."""
-    patience = None
-    if environment.world > 1:  # whoever is late is to be named, which torch's own limit does not
-        longest = max(deadlines(settings.timeouts, environment.world).values(), default=_A_YEAR)
-        patience = longest + _MARGIN
+    collective_timeout = None
+    if environment.world_size > 1:  # whoever is late is to be named, which torch's own limit does not
+        longest = max(deadlines(settings.timeouts, environment.world_size).values(), default=_A_YEAR)
+        collective_timeout = longest + _MARGIN
     strategy.configure(
         debug=settings.debug,
         sync_batchnorm=settings.sync_batchnorm,
-        holds_back=settings.nonfinite != "ignore",
-        patience=patience,
+        skip_nonfinite=settings.nonfinite != "ignore",
+        collective_timeout=collective_timeout,
     )
     strategy.attach(environment, precision)
     if not environment.starts:
@@ -81,7 +81,7 @@ def start_or_join_ranks(
     if environment.starts:
         start_ranks(environment.starts, settings.num_nodes, settings.max_restarts)
     configure(module)
-    if settings.strategy != "auto" or environment.world == 1:
+    if settings.strategy != "auto" or environment.world_size == 1:
         return strategy, None
     chosen, why = choose_strategy(strategy, module)
     if why:

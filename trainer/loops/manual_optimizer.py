@@ -61,7 +61,7 @@ class ManualOptimizer:
             guard.hold_back(self.optimizer)
 
     def _refuse_closure(self) -> None:
-        world_size, precision = self._strategy.environment.world, self._strategy.precision
+        world_size, precision = self._strategy.environment.world_size, self._strategy.precision
         if world_size > 1:
             raise PacelineError(
                 "an optimizer that evaluates the loss itself works on one device",

@@ -26,18 +26,20 @@ def first_lines(
     """Name and folder; where it computes; the global batch; steps; where it resumes; what is not exact."""
     strategy, directory = context.strategy, context.directory
     environment = strategy.environment
-    ranks = f"{environment.world} device{'s' if environment.world > 1 else ''}"
+    ranks = f"{environment.world_size} device{'s' if environment.world_size > 1 else ''}"
     lines = [
         f"paceline {__version__}: {directory.name}"
         + (f" in {directory.path}" if directory.path else ", nothing is written"),
         f"{ranks} ({environment.device}), strategy {strategy.name}, "
         f"precision {strategy.precision.name}{_arithmetic(environment.device, optimizers)}",
-        _global_batch(feed, environment.world),
+        _global_batch(feed, environment.world_size),
         _steps(context, feed),
         f"resumes from {source}" if source else "starts fresh",
     ]
     synced = context.settings.sync_batchnorm
-    inexact = inexact + not_as_in_one_batch(context.module, environment.world, feed.micro_batches, synced)
+    inexact = inexact + not_as_in_one_batch(
+        context.module, environment.world_size, feed.micro_batches, synced
+    )
     waits = _unfused(context, optimizers)
     if waits:
         inexact = [*inexact, waits]
@@ -75,13 +77,15 @@ def _unfused(context: StageContext, optimizers: Sequence[Optimizer]) -> str:
     return unfused_note(optimizers, strategy.device)
 
 
-def _global_batch(feed: Feed, world: int) -> str:
+def _global_batch(feed: Feed, world_size: int) -> str:
     micro = feed.micro_batches
-    parts = f"{world} rank{'s' if world > 1 else ''} x {micro} micro-batch{'es' if micro > 1 else ''}"
+    parts = (
+        f"{world_size} rank{'s' if world_size > 1 else ''} x {micro} micro-batch{'es' if micro > 1 else ''}"
+    )
     if feed.step_size is None:
         return f"global batch = the data's own batch x {parts}"
-    size = -(-feed.step_size // (micro * world))
-    even = size * micro * world == feed.step_size
+    size = -(-feed.step_size // (micro * world_size))
+    even = size * micro * world_size == feed.step_size
     return f"global batch {feed.step_size} = {'' if even else 'at most '}{size} samples x {parts}"
 
 

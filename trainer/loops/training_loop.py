@@ -95,7 +95,7 @@ class TrainLoop:
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
         trainer, state, feed, stop = self.trainer, self.state, self.feed, self.stop
-        take_step = self.step if self.manual is None else self.manual_step
+        run_step = self.step if self.manual is None else self.manual_step
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
         if state.validating:
@@ -104,7 +104,7 @@ class TrainLoop:
                 return
         steps = feed.steps(state.epoch, state.position)
         for batches, sizes, total, advance in self.context.signals.interruptible(steps):
-            outputs = take_step(batches, sizes, total)
+            outputs = run_step(batches, sizes, total)
             faultpoint("step.end")
             state.global_step += 1
             state.position += advance
@@ -179,7 +179,7 @@ class TrainLoop:
             if many or self.world_size > 1:
                 loss = self.weigh(loss, weight, weights, index, size * self.world_size / (total or 1))
             if weights and index == len(batches) - 1:  # on its way while backward runs
-                sum_of_weights = strategy.reduce_later(self.as_word(sum(weights)))
+                sum_of_weights = strategy.all_reduce_async(self.as_word(sum(weights)))
             faultpoint("step.backward")
             strategy.backward(loss)
         if self.touches_gradients or weights:
@@ -258,18 +258,20 @@ class TrainLoop:
         self.strategy.precision.update()
         return [output] if sizes[0] else []
 
-    def weigh(self, loss: Tensor, weight: Any, weights: list[Any], index: int, share: float) -> Tensor:
+    def weigh(
+        self, loss: Tensor, weight: Any, weights: list[Any], index: int, loss_weight: float
+    ) -> Tensor:
         """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight) over all ranks.
 
         A weight known only now is kept in ``weights``; the sum is divided out when all are known.
 
         Args:
-            share: The part by samples, times the ranks: gradients are averaged over them.
+            loss_weight: The part by samples, times the ranks: gradients are averaged over them.
         """
         if len(weights) != (0 if weight is None else index):
             raise some_weights(self.state.step_label)
         if weight is None:
-            return loss if share == 1.0 else loss * share
+            return loss if loss_weight == 1.0 else loss * loss_weight
         if self.state.weight_reference is None:
             # A power of two near the weights: scaled losses keep the range of the loss, exactly.
             near = 2.0 ** round(math.log2(float(weight))) if weight > 0 else 1.0

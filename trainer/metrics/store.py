@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...callbacks.monitor import full_name
 from ...errors import PacelineError, nearest
@@ -38,7 +38,7 @@ class MetricStore:
         self, phase: str, log_line: Callable[[str], None], strategy: Strategy | None = None
     ) -> None:
         self.phase = phase
-        several = strategy is not None and strategy.environment.world > 1
+        several = strategy is not None and strategy.environment.world_size > 1
         self._strategy = strategy if several else None
         self._agreed: list[tuple[str, str]] = []
         self.weight: float = 1
@@ -222,7 +222,7 @@ class MetricStore:
     def _compare_objects(self, names: list[str]) -> None:
         if self._strategy is None:
             return
-        everyone = self._strategy.gather(names)
+        everyone = self._strategy.all_gather(names)
         for rank, theirs in enumerate(everyone):
             missing = sorted(set().union(*everyone) - set(theirs))
             if missing:
@@ -273,11 +273,11 @@ class MetricStore:
             new = [name for name in mine if name not in {n for n, _ in self._agreed}]
             rows = [mine.get(name) or Sums(reduce) for name, reduce in self._agreed]
             numbers = [float(bool(new)), *(n for s in rows for n in (s.total, s.weight, s.count))]
-            everyone = self._strategy.gather(torch.tensor(numbers, dtype=torch.float64))
+            everyone = self._strategy.all_gather(torch.tensor(numbers, dtype=torch.float64))
             if not any(found[0] for found in everyone):
                 return [found[1:].view(-1, 3).tolist() for found in everyone]
-            told = self._strategy.gather([(name, mine[name].reduce) for name in new])
-            self._agreed += dict.fromkeys(pair for pairs in told for pair in pairs)
+            everyone = self._strategy.all_gather([(name, mine[name].reduce) for name in new])
+            self._agreed += dict.fromkeys(pair for pairs in everyone for pair in pairs)
 
     def state_dict(self) -> dict[str, Any]:
         """Sums of the window and the epoch under way over all ranks, as plain data."""
@@ -294,16 +294,6 @@ class MetricStore:
         for name, (window, epoch) in state.items():
             value = self._values.setdefault(name, Value(window[0]))
             value.window, value.epoch = Sums(*window), Sums(*epoch)
-
-
-def metric_parts(module: nn.Module) -> dict[str, Any]:
-    """The torchmetrics objects in a module, by path; a collection's members, not the collection."""
-    return {path: part for path, part in module.named_modules() if _is_metric(part)}
-
-
-def _is_metric(part: Any) -> bool:
-    """A collection has a state too, but only of its members."""
-    return isinstance(getattr(part, "metric_state", None), Mapping) and hasattr(part, "_defaults")
 
 
 def _computed(name: str, metric: Any) -> dict[str, float]:

@@ -99,7 +99,7 @@ class RunDirectory:
             console: False: for the log only.
         """
         if not self._quiet:
-            self._log.say(text, console=console and self._ranks.is_global_zero)
+            self._log.write(text, console=console and self._ranks.is_global_zero)
 
 
 def _run_of_newest(checkpoint: Path) -> Path | None:
@@ -225,7 +225,7 @@ class RunLog:
         for line in kept:
             self._write(line)
 
-    def say(self, text: str, *, console: bool = True) -> None:
+    def write(self, text: str, *, console: bool = True) -> None:
         """Print a line above a progress bar, if there is one, and log it."""
         if console:
             bars = sys.modules.get("tqdm")

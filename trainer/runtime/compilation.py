@@ -12,6 +12,7 @@ from torch import nn
 
 from ...errors import PacelineError
 from ...strategies import find_units
+from ...strategies.torch_internals import compile_callbacks, is_compiled
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 BLOCKS = "blocks"
@@ -27,12 +28,12 @@ class Compilation:
     Args:
         setting: True, a mode of torch.compile, ``"blocks"``, or a mapping of torch.compile's arguments
             (with ``"blocks": True`` for blocks).
-        say: Takes lines for the log.
+        log_line: Takes lines for the log.
 
     """
 
-    def __init__(self, module: nn.Module, setting: Any, say: Callable[[str], None]) -> None:
-        self._module, self._setting, self._say = module, setting, say
+    def __init__(self, module: nn.Module, setting: Any, log_line: Callable[[str], None]) -> None:
+        self._module, self._setting, self._log_line = module, setting, log_line
         self._parts: list[nn.Module] = []
         self._callbacks: Any = None
         self._started = self._seconds = 0.0
@@ -44,8 +45,6 @@ class Compilation:
         Raises:
             PacelineError: for ``"blocks"`` of a module without repeated blocks.
         """
-        from torch._dynamo import callback
-
         module, setting = self._module, self._setting
         options, blocks = read_setting(setting)
         parts = find_units(module) if blocks else list(_called_parts(module))
@@ -57,8 +56,8 @@ class Compilation:
                 got=f"{type(module).__name__}, compile={setting!r}",
                 fix="def shard_units(self): return self.blocks" if blocks else "assign the layers to self",
             )
-        self._callbacks = callback.callback_handler
-        self._parts = [part for part in parts if part._compiled_call_impl is None]  # the user's own stay
+        self._callbacks = compile_callbacks()
+        self._parts = [part for part in parts if not is_compiled(part)]  # the user's own stay
         for part in self._parts:
             part.compile(**options)
         for name in _PYTHON:  # traced, they would be compiled anew whenever a counter moves
@@ -79,7 +78,7 @@ class Compilation:
         """Log what was compiled since the last time."""
         if self._count:
             graphs = f"{self._count} graph{'s' if self._count > 1 else ''}"
-            self._say(f"{place}: compiled {graphs} in {self._seconds:.1f} s")
+            self._log_line(f"{place}: compiled {graphs} in {self._seconds:.1f} s")
             self._count, self._seconds = 0, 0.0
 
     def undo(self) -> None:

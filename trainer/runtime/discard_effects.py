@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from torch import nn
 
 from ..metrics.logger import MetricLogger
-from ..metrics.store import MetricStore, metric_parts
+from ..metrics.metric_objects import metric_parts, set_state, update_count
+from ..metrics.store import MetricStore
 
 
 @contextmanager
@@ -24,16 +25,13 @@ def nothing_kept(module: nn.Module, logger: MetricLogger, store: MetricStore) ->
     scratch.weight = 1
     # Copied: a metric may add to its state in place.
     metrics = {
-        path: (copy.deepcopy(dict(m.metric_state)), m._update_count)
+        path: (copy.deepcopy(dict(m.metric_state)), update_count(m))
         for path, m in metric_parts(module).items()
     }
     with logger.logging_to(scratch), _same_buffers(module):
         yield
     for path, (state, count) in metrics.items():
-        metric = module.get_submodule(path)
-        for key, value in state.items():
-            setattr(metric, key, value)
-        metric._update_count = count
+        set_state(module.get_submodule(path), state, count)
     store.objects.update(scratch.objects)  # all ranks compute the same objects
 
 

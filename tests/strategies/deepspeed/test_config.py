@@ -13,7 +13,9 @@ from paceline.strategies import DeepSpeed, Environment, StepPlan, make_precision
 from paceline.strategies.deepspeed.config import make_config, read_config
 
 PLAN = StepPlan(samples=64, micro_batch=8, micro_batches=4, clip_norm=0.5)
-LAUNCHING = Environment(torch.device("cpu"), world=2, local_world=2, starts=2)  # touches no process group
+LAUNCHING = Environment(
+    torch.device("cpu"), world_size=2, local_world_size=2, starts=2
+)  # touches no process group
 
 
 def config_of(users=None, stage=2, offload=False, precision="32", plan=PLAN, parameters=1000):
@@ -98,7 +100,7 @@ def test_what_is_not_known_yet_is_no_conflict():
 
 
 def test_all_conflicts_are_told_together_with_both_values():
-    told = refusal(
+    message = refusal(
         users={
             "train_batch_size": 32,
             "train_micro_batch_size_per_gpu": 2,
@@ -120,11 +122,11 @@ def test_all_conflicts_are_told_together_with_both_values():
         ("optimizer", "given", "configure_optimizers"),
         ("scheduler", "given", "configure_optimizers"),
     ):
-        (line,) = [line for line in told.splitlines() if line.strip().startswith(f"{key} is ")]
+        (line,) = [line for line in message.splitlines() if line.strip().startswith(f"{key} is ")]
         assert theirs in line
         assert ours in line
-    assert '"auto"' in told
-    assert len(told.splitlines()) <= 12
+    assert '"auto"' in message
+    assert len(message.splitlines()) <= 12
 
 
 @pytest.mark.parametrize(
@@ -136,17 +138,17 @@ def test_another_precision_is_a_conflict(users, precision):
 
 
 def test_clipping_of_theirs_without_one_of_ours_is_a_conflict():
-    told = refusal(users={"gradient_clipping": 1.0}, plan=StepPlan(samples=64))
-    assert "gradient_clipping is 1.0" in told
-    assert "clip_grad_norm" in told
+    message = refusal(users={"gradient_clipping": 1.0}, plan=StepPlan(samples=64))
+    assert "gradient_clipping is 1.0" in message
+    assert "clip_grad_norm" in message
 
 
 @pytest.mark.parametrize("precision", ["64", "fp16", "fp16-true"])
 def test_a_precision_it_has_not_is_refused_with_a_cure(precision):
-    told = refusal(precision=precision)
-    assert f"precision={precision!r}" in told
-    assert "fix:" in told
-    assert "32, bf16, bf16-true" in told
+    message = refusal(precision=precision)
+    assert f"precision={precision!r}" in message
+    assert "fix:" in message
+    assert "32, bf16, bf16-true" in message
 
 
 @pytest.mark.parametrize("precision", ["64", "fp16"])

@@ -25,15 +25,15 @@ def note(what: str, **values) -> None:
     os.close(notes)
 
 
-rank_told = os.environ.get("RANK")
-told = {"omp": os.environ.get("OMP_NUM_THREADS"), "port": os.environ.get("MASTER_PORT")}
-note("top", rank=rank_told, argv=sys.argv, folder=os.getcwd(), **told)
-print(f"printed above by {rank_told}", flush=True)
-if OPTIONS.get("waits_before") and rank_told is not None:  # a rank that has not come to paceline yet
+rank = os.environ.get("RANK")
+settings = {"omp": os.environ.get("OMP_NUM_THREADS"), "port": os.environ.get("MASTER_PORT")}
+note("top", rank=rank, argv=sys.argv, folder=os.getcwd(), **settings)
+print(f"printed above by {rank}", flush=True)
+if OPTIONS.get("waits_before") and rank is not None:  # a rank that has not come to paceline yet
     time.sleep(600)
-if "ends_before" in OPTIONS and rank_told is not None:
+if "ends_before" in OPTIONS and rank is not None:
     sys.exit(OPTIONS["ends_before"])
-if OPTIONS.get("fails") == "before" and rank_told == "1":
+if OPTIONS.get("fails") == "before" and rank == "1":
     raise ArithmeticError("before there is a trainer")
 
 import numpy as np  # noqa: E402
@@ -116,7 +116,7 @@ class Own(Distributed):
     name = "own"
 
     def setup(self, module, build_optimizers):
-        self.place(module)
+        self.prepare_module(module)
         self._parameters = list(module.parameters())
         return build_optimizers()
 

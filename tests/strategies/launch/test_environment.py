@@ -17,7 +17,7 @@ import torch
 from helpers.environment import clean_environment
 
 from paceline import PacelineError, Trainer
-from paceline.strategies.launch.environment import find_environment, find_place, first_host
+from paceline.strategies.launch.environment import find_environment, find_launcher_rank, first_host
 
 JOB = Path(__file__).with_name("launch_job.py")
 SECONDS = 90
@@ -28,7 +28,7 @@ MPICH = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
 
 
 @pytest.fixture
-def told(monkeypatch):
+def set_variables(monkeypatch):
     """Sets variables in a process of which no launcher has told anything; all is as before afterwards."""
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
     monkeypatch.setattr(os, "environ", os.environ.copy())
@@ -42,7 +42,7 @@ def told(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("names", "values", "told_by"),
+    ("names", "values", "launcher"),
     [
         (["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"], [5, 8, 1, 4], "torchrun"),
         (NAMES, [5, 8, 1, "4(x2)"], "srun"),
@@ -51,26 +51,26 @@ def told(monkeypatch):
         (MPICH, [5, 8, 1, 4], "MPICH"),
     ],
 )
-def test_the_place_is_the_one_the_launcher_tells(told, names, values, told_by):
-    told(**dict(zip(names, values, strict=True)), MASTER_ADDR="somewhere", SLURM_JOB_ID=1)
-    place = find_place()
-    assert (place.rank, place.world, place.local_rank, place.local_world) == (5, 8, 1, 4)
-    assert place.told_by == told_by
+def test_the_rank_is_the_one_the_launcher_set(set_variables, names, values, launcher):
+    set_variables(**dict(zip(names, values, strict=True)), MASTER_ADDR="somewhere", SLURM_JOB_ID=1)
+    place = find_launcher_rank()
+    assert (place.rank, place.world_size, place.local_rank, place.local_world_size) == (5, 8, 1, 4)
+    assert place.launcher == launcher
     assert find_environment("cpu", "auto").nodes == 2
     # torch, and all that is built on it, reads the same from its own variables
     assert [os.environ[n] for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == list("5814")
     assert os.environ["MASTER_ADDR"] == "somewhere"
 
 
-def test_machines_need_not_have_the_same_number_of_ranks(told):
-    told(**dict(zip(NAMES, [6, 7, 0, "2(x3),1"], strict=True)), **SLURM)
-    assert (find_place().rank, find_place().world) == (6, 7)
+def test_machines_need_not_have_the_same_number_of_ranks(set_variables):
+    set_variables(**dict(zip(NAMES, [6, 7, 0, "2(x3),1"], strict=True)), **SLURM)
+    assert (find_launcher_rank().rank, find_launcher_rank().world_size) == (6, 7)
 
 
-def test_torchrun_within_a_step_of_slurm_is_what_counts(told):
-    told(RANK=1, WORLD_SIZE=4, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2, MASTER_ADDR="a", MASTER_PORT=1)
-    told(**dict(zip(NAMES, [0, 2, 0, "1(x2)"], strict=True)))
-    assert (find_place().rank, find_place().world) == (1, 4)
+def test_torchrun_within_a_step_of_slurm_is_what_counts(set_variables):
+    set_variables(RANK=1, WORLD_SIZE=4, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2, MASTER_ADDR="a", MASTER_PORT=1)
+    set_variables(**dict(zip(NAMES, [0, 2, 0, "1(x2)"], strict=True)))
+    assert (find_launcher_rank().rank, find_launcher_rank().world_size) == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_torchrun_within_a_step_of_slurm_is_what_counts(told):
         {"WORLD_SIZE": 2},
     ],
 )
-def test_a_process_that_nobody_launched_is_alone(told, variables):
-    told(**variables)
-    assert find_place() is None
+def test_a_process_that_nobody_launched_is_alone(set_variables, variables):
+    set_variables(**variables)
+    assert find_launcher_rank() is None
     found = find_environment("cpu", "auto")
-    assert (found.rank, found.world, found.starts) == (0, 1, 0)
+    assert (found.rank, found.world_size, found.starts) == (0, 1, 0)
     assert Trainer(accelerator="cpu", devices=1).world_size == 1
 
 
@@ -108,8 +108,8 @@ def test_a_process_that_nobody_launched_is_alone(told, variables):
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE=many"),
     ],
 )
-def test_garbage_is_named_with_its_value(told, variables, said):
-    told(**variables)
+def test_garbage_is_named_with_its_value(set_variables, variables, said):
+    set_variables(**variables)
     with pytest.raises(PacelineError) as error:
         Trainer(accelerator="cpu")
     assert said in str(error.value)
@@ -117,17 +117,17 @@ def test_garbage_is_named_with_its_value(told, variables, said):
 
 
 @pytest.mark.parametrize("asked", [{"devices": 4}, {"devices": 1}, {"devices": 2, "num_nodes": 2}])
-def test_another_world_than_the_one_asked_for_is_an_error(told, asked):
-    told(RANK=0, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2)
+def test_another_world_than_the_one_asked_for_is_an_error(set_variables, asked):
+    set_variables(RANK=0, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2)
     with pytest.raises(PacelineError, match="torchrun started 2 ranks") as error:
         Trainer(accelerator="cpu", **asked)
     assert "devices=2, num_nodes=1" in str(error.value)
 
 
-def test_ranks_on_several_machines_must_know_where_rank_0_is(told):
-    told(**dict(zip(OPEN_MPI, [0, 2, 0, 1], strict=True)))
+def test_ranks_on_several_machines_must_know_where_rank_0_is(set_variables):
+    set_variables(**dict(zip(OPEN_MPI, [0, 2, 0, 1], strict=True)))
     with pytest.raises(PacelineError, match="MASTER_ADDR") as error:
-        find_place()
+        find_launcher_rank()
     assert "Open MPI" in str(error.value)
 
 
@@ -150,16 +150,16 @@ def test_the_first_host_of_a_list_of_nodes(nodes, first):
     assert first_host(nodes) == first
 
 
-def test_a_step_of_slurm_meets_on_its_first_host_at_a_port_all_ranks_know(told):
+def test_a_step_of_slurm_meets_on_its_first_host_at_a_port_all_ranks_know(set_variables):
     variables = dict(zip(NAMES, [1, 2, 0, "1(x2)"], strict=True))
-    told(**variables, SLURM_STEP_NODELIST="gpu[07-09]", SLURM_JOB_ID=123456789, SLURM_STEP_ID=3)
-    find_place()
+    set_variables(**variables, SLURM_STEP_NODELIST="gpu[07-09]", SLURM_JOB_ID=123456789, SLURM_STEP_ID=3)
+    find_launcher_rank()
     assert os.environ["MASTER_ADDR"] == "gpu07"
     port = os.environ["MASTER_PORT"]
     assert 1024 < int(port) < 65536
     del os.environ["MASTER_PORT"], os.environ["RANK"]
-    told(SLURM_PROCID=0)
-    find_place()
+    set_variables(SLURM_PROCID=0)
+    find_launcher_rank()
     assert os.environ["MASTER_PORT"] == port
 
 
@@ -179,7 +179,7 @@ def start(folder: Path, variables: dict, **options) -> subprocess.Popen:
 
 
 def finish(processes: list[subprocess.Popen]) -> list[str]:
-    """What each of them printed; none is left, whatever happens."""
+    """What each of them set_variables; none is left, whatever happens."""
     try:
         return [process.communicate(timeout=SECONDS)[0] for process in processes]
     finally:
@@ -212,8 +212,8 @@ def joined(tmp_path_factory):
             for rank in range(2):
                 variables = dict(zip(names, [rank, 2, rank, 2], strict=True)) | more
                 processes.append(start(folders[launcher], variables, **options))
-        printed = finish(processes)
-        assert not any(process.returncode for process in processes), "\n".join(printed)
+        set_variables = finish(processes)
+        assert not any(process.returncode for process in processes), "\n".join(set_variables)
     return folders
 
 
@@ -237,7 +237,7 @@ def test_a_port_in_use_is_an_error_that_names_it(tmp_path):
         port = taken.getsockname()[1]
         variables = dict(zip(NAMES, [0, 2, 0, 2], strict=True)) | SLURM | {"MASTER_PORT": port}
         process = start(tmp_path, variables, trainers=[{"devices": 2}])
-        (printed,) = finish([process])
+        (set_variables,) = finish([process])
     assert process.returncode == 1
-    assert str(port) in printed
+    assert str(port) in set_variables
     assert not notes_of(tmp_path, "read")

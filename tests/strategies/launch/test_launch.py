@@ -68,8 +68,8 @@ class Job:
         """Until so many notes of that kind are there."""
         deadline = time.monotonic() + SECONDS
         while len(self.notes(what)) < count:
-            assert self.process.poll() is None, self.told()
-            assert time.monotonic() < deadline, self.told()
+            assert self.process.poll() is None, self.printed()
+            assert time.monotonic() < deadline, self.printed()
             time.sleep(0.05)
 
     def ends(self, seconds: float = SECONDS) -> int:
@@ -77,14 +77,14 @@ class Job:
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"it did not end\n{self.told()}")
+            pytest.fail(f"it did not end\n{self.printed()}")
         self.is_gone()
         return code
 
     def is_gone(self, seconds: float = 30) -> None:
         deadline = time.monotonic() + seconds
         while left := self.left():
-            assert time.monotonic() < deadline, f"left behind: {left}\n{self.told()}"
+            assert time.monotonic() < deadline, f"left behind: {left}\n{self.printed()}"
             time.sleep(0.1)
 
     def left(self) -> list[psutil.Process]:
@@ -96,7 +96,7 @@ class Job:
                     found.append(process)
         return found
 
-    def told(self) -> str:
+    def printed(self) -> str:
         return f"stdout:\n{self.out.read_text()}\nstderr:\n{self.err.read_text()[-6000:]}"
 
 
@@ -154,7 +154,7 @@ def plain(start, tmp_path_factory):
 
 @pytest.mark.fault(27)
 def test_a_plain_script_trains_on_its_ranks_and_ends_with_0(plain):
-    assert plain.code == 0, plain.told()
+    assert plain.code == 0, plain.printed()
     assert of_both(plain.notes("end")[:2], "world") == [2, 2]
     assert {n["strategy"] for n in plain.notes("end")} == {"ddp"}
     assert plain.err.read_text() == ""
@@ -237,7 +237,7 @@ def test_folder_options_and_thread_count_of_the_command_stay(start, tmp_path):
     options = json.dumps({"moves": "elsewhere", "ends_before": 7})
     command = [sys.executable, "-W", "ignore", "code/train.py", tmp_path, options]
     job = start(command, tmp_path, threads=3)
-    assert job.ends() == 7, job.told()
+    assert job.ends() == 7, job.printed()
     seen = [n["omp"] for n in job.notes("top")]
     assert set(seen) == {"3"}
     assert len(seen) in (2, 3)  # the other rank may be ended before it has begun
@@ -247,7 +247,7 @@ def test_folder_options_and_thread_count_of_the_command_stay(start, tmp_path):
 def test_python_c_can_be_started_again(start):
     text = f"import runpy; runpy.run_path({str(JOB)!r}, run_name='__main__')"
     job = start([sys.executable, "-c", text, ".", json.dumps({"ends_before": 7})])
-    assert job.ends() == 7, job.told()
+    assert job.ends() == 7, job.printed()
     ranks = sorted(n["rank"] or "" for n in job.notes("top"))
     assert ranks[0] == ""
     assert ranks[1:] in (["0"], ["1"], ["0", "1"])  # one that ends so takes the other with it
@@ -282,7 +282,7 @@ def test_a_signal_stops_all_ranks_at_one_step_with_a_checkpoint(endless, name):
             process.send_signal(number)
     else:
         os.kill(job.pid_of(int(whom)), number)
-    assert job.ends() == code, job.told()
+    assert job.ends() == code, job.printed()
     stopped_in_order([job], number)
     shown = set(job.err.read_text().splitlines()) - {""}
     assert shown <= {"stopping at the end of this step; a second signal ends at once"}
@@ -299,7 +299,7 @@ def stopped_in_order(jobs: list[Job], number: int) -> None:
     assert [p.name for p in run.checkpoints] == [f"step-{steps[0]:08d}"]
     verify(run.latest)
     assert not job.notes("behind fit")
-    assert not [job for job in jobs if "Traceback" in job.told()]
+    assert not [job for job in jobs if "Traceback" in job.printed()]
 
 
 @pytest.mark.fault(30)
@@ -334,7 +334,7 @@ def test_ctrl_c_ends_ranks_that_have_not_begun_to_train(start):
     job = start(script(waits_before=True))
     job.wait_for("top", 3)
     os.killpg(job.process.pid, signal.SIGINT)
-    assert job.ends() == 130, job.told()
+    assert job.ends() == 130, job.printed()
 
 
 @pytest.mark.fault(9)
@@ -344,11 +344,11 @@ def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(start):
     os.killpg(job.process.pid, signal.SIGINT)
     deadline = time.monotonic() + SECONDS
     while "stopping at the end of this step" not in job.err.read_text():
-        assert time.monotonic() < deadline, job.told()
+        assert time.monotonic() < deadline, job.printed()
         time.sleep(0.05)
     time.sleep(2)  # two in one moment may be one signal that came twice
     os.killpg(job.process.pid, signal.SIGINT)
-    assert job.ends(20) == 130, job.told()
+    assert job.ends(20) == 130, job.printed()
 
 
 # -- a rank that fails -------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(start):
 )
 def test_the_traceback_of_a_rank_that_fails_is_printed(start, how, said):
     job = start(script(fails=how))
-    assert job.ends() == 1, job.told()
+    assert job.ends() == 1, job.printed()
     errors = job.err.read_text()
     assert said in errors
     assert "Traceback (most recent call last)" in errors
@@ -377,7 +377,7 @@ def test_the_others_end_soon_even_in_a_long_step(start):
     """A rank that cannot come to the end of its step is not waited for."""
     job = start(script(fails="kill", stuck=0))
     job.wait_for("stuck", 1)
-    assert job.ends(20) == 128 + signal.SIGKILL, job.told()
+    assert job.ends(20) == 128 + signal.SIGKILL, job.printed()
     assert "rank 1 ended with signal SIGKILL" in job.err.read_text()
 
 
@@ -392,15 +392,15 @@ def test_torchrun_starts_one_job_and_an_orderly_stop_is_no_failure(start):
     job = start([*torchrun("--standalone", "--nproc-per-node=2"), *script(**options)[1:]])
     job.wait_for("trains", 2)
     os.kill(job.pid_of(1), signal.SIGTERM)
-    assert job.ends() == 0, job.told()
+    assert job.ends() == 0, job.printed()
     assert of_both(job.notes("end"), "world") == [2, 2]
     assert {n["run"] for n in job.notes("end")} == {"runs/line/1"}
     assert len(list((job.folder / "runs/line").iterdir())) == 1
     assert not job.notes("behind fit")
     assert not job.notes("allowed")
     for arguments in bad:
-        told = [n for n in job.notes("refused") if n["of"] == json.dumps(arguments)]
-        said = of_both(told, "said")
+        printed = [n for n in job.notes("refused") if n["of"] == json.dumps(arguments)]
+        said = of_both(printed, "said")
         assert "2 ranks" in said[0]
         assert "fix:" in said[1]
     whats = [json.loads(line)["what"] for line in (job.folder / "notes").read_text().splitlines()]
@@ -411,7 +411,7 @@ def test_paceline_launch_passes_through_to_torchrun(start):
     """Options before the script are torchrun's, all behind it are the script's."""
     launch = [sys.executable, "-m", "paceline", "launch", "--nproc", "2", "--max-restarts=0"]
     job = start([*launch, *script(*ARGUMENTS, ends_before=0)[1:]])
-    assert job.ends() == 0, job.told()
+    assert job.ends() == 0, job.printed()
     assert sorted(n["rank"] for n in job.notes("top")) == ["0", "1"]
     assert [n["argv"][3:] for n in job.notes("top")] == [ARGUMENTS] * 2
 
@@ -422,14 +422,14 @@ def test_a_script_under_paceline_launch_joins_and_its_failure_is_the_launcher_s(
     assert job.ends() == 1
     assert of_both(job.notes("start"), "world") == [2, 2]
     assert "ArithmeticError: in a step of rank 0" in job.err.read_text()
-    assert "printed above by 1" not in job.told()
+    assert "printed above by 1" not in job.printed()
 
 
 def test_a_process_group_that_exists_is_used_and_ranks_that_differ_are_named(start, tmp_path):
     """Two processes that nobody launched: the script itself says where they stand."""
     options = {"differs": True, "trainers": [{"devices": "auto"}]}
     both = [start(script(own_group=rank, **options), tmp_path) for rank in range(2)]
-    assert [job.ends() for job in both] == [0, 0], both[0].told() + both[1].told()
+    assert [job.ends() for job in both] == [0, 0], both[0].printed() + both[1].printed()
     job = both[0]
     assert [n["sum"] for n in job.notes("own group")] == [2, 2]
     assert of_both(job.notes("end"), "world") == [2, 2]
@@ -450,7 +450,7 @@ def test_two_agents_of_torchrun_train_together(start, tmp_path):
     meet = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-id={uuid.uuid4()}"]
     command = [*torchrun(*meet, f"--rdzv-endpoint=127.0.0.1:{free_port()}"), *script(**options)[1:]]
     both = [start(command, tmp_path), start(command, tmp_path)]
-    assert [job.ends() for job in both] == [0, 0], both[0].told() + both[1].told()
+    assert [job.ends() for job in both] == [0, 0], both[0].printed() + both[1].printed()
     ends = both[0].notes("end")
     assert [of_both(n, "world") for n in (ends[:2], ends[2:])] == [[2, 2], [2, 2]]
     assert {n["local_rank"] for n in ends} == {0}
@@ -461,12 +461,13 @@ def test_two_agents_of_torchrun_train_together(start, tmp_path):
 def test_two_plain_scripts_meet_by_the_variables_of_kubernetes(start, tmp_path):
     """Under a strategy of the script's own; each of the two ranks has the threads of a machine."""
     port = str(free_port())
-    told = {"PET_NNODES": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+    variables = {"PET_NNODES": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
     command = script(trainers=[{"devices": 1, "num_nodes": 2, "strategy": "own"}])
     both = [
-        start(command, tmp_path, env=told | {"PET_NODE_RANK": str(node)}, threads=None) for node in range(2)
+        start(command, tmp_path, env=variables | {"PET_NODE_RANK": str(node)}, threads=None)
+        for node in range(2)
     ]
-    assert [job.ends() for job in both] == [0, 0], both[0].told() + both[1].told()
+    assert [job.ends() for job in both] == [0, 0], both[0].printed() + both[1].printed()
     job = both[0]
     assert of_both(job.notes("end"), "world") == [2, 2]
     assert {n["omp"] for n in job.notes("top") if n["rank"]} == {str(processors())}
@@ -479,19 +480,19 @@ def test_two_plain_scripts_meet_by_the_variables_of_kubernetes(start, tmp_path):
 @pytest.mark.fault(7)
 def test_sigterm_to_one_of_two_launchers_stops_both_in_order(start, tmp_path):
     """They meet by a rendezvous of torchrun's; each starts one rank."""
-    told = {"PET_NNODES": "2", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ID": str(uuid.uuid4())}
-    told["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{free_port()}"
+    variables = {"PET_NNODES": "2", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ID": str(uuid.uuid4())}
+    variables["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{free_port()}"
     command = script(steps=WITHOUT_END, trainers=[{"devices": 1, "num_nodes": 2}])
-    both = [start(command, tmp_path, env=told) for _ in range(2)]
+    both = [start(command, tmp_path, env=variables) for _ in range(2)]
     both[0].wait_for("trains", 2)
     os.kill(both[1].process.pid, signal.SIGTERM)
-    assert [job.ends() for job in both] == [143, 143], both[0].told() + both[1].told()
+    assert [job.ends() for job in both] == [143, 143], both[0].printed() + both[1].printed()
     stopped_in_order(both, signal.SIGTERM)
 
 
 def test_two_machines_without_a_meeting_place_are_told_so(start):
     command = script(trainers=[{"devices": 1, "num_nodes": 2}])
-    jobs = [start(command, env=told) for told in ({}, {"PET_NNODES": "2:2"})]
+    jobs = [start(command, env=variables) for variables in ({}, {"PET_NNODES": "2:2"})]
     for job in jobs:
         assert job.ends() == 1
         assert "no rendezvous is configured" in job.err.read_text()
@@ -532,9 +533,9 @@ def test_what_cannot_be_started_again_says_so_and_trains_on_one_device(tmp_path,
 
 
 def test_under_pytest_several_ranks_are_refused_and_auto_is_one_device():
-    with pytest.raises(PacelineError, match="pytest would be started again") as told:
+    with pytest.raises(PacelineError, match="pytest would be started again") as raised:
         Trainer(accelerator="cpu", devices=2)
-    assert "fix: " in str(told.value)
+    assert "fix: " in str(raised.value)
     assert Trainer(accelerator="cpu").world_size == 1
 
 
@@ -542,6 +543,6 @@ def test_a_notebook_with_several_devices_trains_on_one(monkeypatch):
     monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
     monkeypatch.setattr(environment, "find_ids", lambda kind, devices: [0, 1])  # devices that are not here
     found = environment.find_environment("cpu", "auto")
-    assert (found.world, found.starts) == (1, 0)
+    assert (found.world_size, found.starts) == (1, 0)
     with pytest.raises(PacelineError, match="a notebook runs in one process"):
         environment.find_environment("cpu", 2)

@@ -74,15 +74,15 @@ def test_all_differences_are_one_report(tmp_path):
         fit(tmp_path, changed, data(shift=1.0), resume="latest", max_steps=9)
     text = str(caught.value)
     assert "cannot resume from this checkpoint" in text
-    for told in ("missing in the checkpoint: extra.weight", "net.weight: shape [4, 3]", "more"):
-        assert told in text, told
+    for printed in ("missing in the checkpoint: extra.weight", "net.weight: shape [4, 3]", "more"):
+        assert printed in text, printed
     assert len(text.splitlines()) <= 12
     assert all(torch.equal(v, before[k]) for k, v in changed.state_dict().items())
 
 
 @pytest.mark.fault(26)
 @pytest.mark.parametrize(
-    ("then", "now", "told"),
+    ("then", "now", "printed"),
     [
         ({}, {"optimizer": "SGD"}, "optimizer: Adam in the checkpoint, SGD now"),
         ({}, {"groups": 2}, "Adam: 1 parameter groups in the checkpoint, 2 now"),
@@ -95,16 +95,16 @@ def test_all_differences_are_one_report(tmp_path):
         ({"schedule": True}, {}, "learning rate schedules: StepLR in the checkpoint, none now"),
     ],
 )
-def test_optimizers_and_schedules(then, now, told, tmp_path):
+def test_optimizers_and_schedules(then, now, printed, tmp_path):
     fit(tmp_path, Net(**then))
     with pytest.raises(PacelineError) as caught:
         fit(tmp_path, Net(**now), resume="latest", max_steps=9)
-    assert told in str(caught.value)
+    assert printed in str(caught.value)
 
 
 @pytest.mark.fault(25)
 @pytest.mark.parametrize(
-    ("loader", "told"),
+    ("loader", "printed"),
     [
         (data(shift=1.0), "training data: content"),
         (data(samples=16), "training data: samples 12 in the checkpoint, 16 now"),
@@ -114,15 +114,15 @@ def test_optimizers_and_schedules(then, now, told, tmp_path):
         ),
     ],
 )
-def test_other_data_is_refused_unless_allowed_by_name(loader, told, tmp_path, capsys):
+def test_other_data_is_refused_unless_allowed_by_name(loader, printed, tmp_path, capsys):
     fit(tmp_path)
     with pytest.raises(PacelineError) as caught:
         fit(tmp_path, loader=loader, resume="latest", max_steps=9)
-    assert told in str(caught.value)
+    assert printed in str(caught.value)
     assert 'allow="data"' in str(caught.value)
     capsys.readouterr()
     module, _ = fit(tmp_path, loader=loader, resume="latest", allow="data", max_steps=8)
-    assert told in capsys.readouterr().out
+    assert printed in capsys.readouterr().out
     # The epoch under way began anew: three steps, the first samples of the other data.
     assert len(module.seen) == 12
     assert sorted(module.seen)[0] == sorted(loader.dataset[i][0][0].item() for i in range(12))[0]

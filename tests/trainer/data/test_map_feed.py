@@ -301,7 +301,9 @@ def test_a_global_batch_below_the_batch_size_is_met():
 def test_ranks_share_each_step_and_together_take_each_sample_once(world, settings):
     def ranks(position: int = 0) -> list[Any]:
         loader = DataLoader(Drawing(), batch_size=3, shuffle=True)
-        return [take(feed_of(loader, rank=r, world=world, **settings), 0, position) for r in range(world)]
+        return [
+            take(feed_of(loader, rank=r, world_size=world, **settings), 0, position) for r in range(world)
+        ]
 
     def joined(parts: list[Any]) -> list[Any]:
         found = []
@@ -318,7 +320,7 @@ def test_ranks_share_each_step_and_together_take_each_sample_once(world, setting
 
 def test_a_rank_with_no_sample_reads_the_steps_first_one_and_counts_none():
     # It must take part in the step's collectives, so it needs something to run.
-    steps = take(feed_of(DataLoader(Drawing(9), batch_size=4), rank=1, world=2))
+    steps = take(feed_of(DataLoader(Drawing(9), batch_size=4), rank=1, world_size=2))
     batches, sizes, _, advance = steps[-1]
     assert (sizes, advance) == ([0], 1)
     assert batches[0][0].tolist() == [8]
@@ -408,7 +410,7 @@ def test_units_resume_from_a_position_in_samples():
 def test_units_on_two_ranks_are_dealt_in_turn():
     def steps(rank: int) -> list[Any]:
         loader = DataLoader(Numbers(14), batch_sampler=Units(14, shuffle=False))
-        return take(feed_of(loader, rank=rank, world=2))
+        return take(feed_of(loader, rank=rank, world_size=2))
 
     first, second = steps(0), steps(1)
     assert [advance for *_, advance in first] == [advance for *_, advance in second] == [4, 6, 4]
@@ -419,7 +421,7 @@ def test_units_on_two_ranks_are_dealt_in_turn():
 def test_a_rank_without_a_unit_counts_no_sample():
     def steps(rank: int) -> list[Any]:
         loader = DataLoader(Numbers(10), batch_sampler=Units(10, shuffle=False), num_workers=0)
-        return take(feed_of(loader, rank=rank, world=3))
+        return take(feed_of(loader, rank=rank, world_size=3))
 
     last = [steps(rank)[-1] for rank in range(3)]
     assert [sizes for _, sizes, _, _ in last] == [[2], [0], [0]]
@@ -492,7 +494,7 @@ def test_a_distributed_sampler_gives_its_order_over_all_ranks_once(explicit):
         return DataLoader(data, batch_size=3, sampler=sampler), sampler
 
     lines, (data, sampler) = Quiet(), loader()
-    feed = feed_of(data, say=lines)
+    feed = feed_of(data, log_line=lines)
     alone = DistributedSampler(Numbers(10), num_replicas=1, rank=0, shuffle=True, seed=9)
     for epoch in (0, 1):
         alone.set_epoch(epoch)
@@ -1049,11 +1051,11 @@ def test_an_error_in_the_dataset_keeps_its_type_and_the_generators():
 
 def test_what_goes_to_workers_survives_the_way():
     # Workers that are spawned get everything by pickle; the queue carries the place of a micro-batch.
-    placed = sampling.PlacedIndices([3, 1])
-    placed.place = sampling.Place(1, 2, 3)
+    placed = sampling.SeededIndices([3, 1])
+    placed.origin = sampling.SamplePosition(1, 2, 3)
     for copied in (pickle.loads(pickle.dumps(placed)), copy.deepcopy(placed)):
         assert copied == [3, 1]
-        assert copied.place == placed.place
+        assert copied.origin == placed.origin
     wrapped = pickle.loads(pickle.dumps(sampling.SeededDataset(TensorDataset(torch.arange(4)))))
     assert len(wrapped) == 4
     assert [int(sample[0]) for sample in wrapped.__getitems__(placed)] == [3, 1]

@@ -20,7 +20,7 @@ from paceline.errors import PacelineError
 from paceline.trainer.data import seeded_stream
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import Feed, FeedSettings
-from paceline.trainer.data.seeded_stream import PlacedStream, watch_worker
+from paceline.trainer.data.seeded_stream import SeededStream, watch_worker
 from paceline.trainer.rng import NONE, cpu_state, moved
 
 SIZE = 23
@@ -62,7 +62,7 @@ class Late(Plain):
 
 def feed_of(data: Any, **settings: Any) -> tuple[Feed, list[str]]:
     lines: list[str] = []
-    return make_feed(data, FeedSettings(**{"seed": 5, "say": lines.append, **settings})), lines
+    return make_feed(data, FeedSettings(**{"seed": 5, "log_line": lines.append, **settings})), lines
 
 
 def rows(steps: list[Any]) -> list[tuple[Any, ...]]:
@@ -151,7 +151,8 @@ def test_a_step_over_workers_parts_is_the_same_on_any_number_of_ranks(world):
         parts = []
         for rank in range(world):
             loader = DataLoader(Sharing(96), batch_size=4, num_workers=2)
-            feed, _ = feed_of(loader, global_batch=12, rank=rank, world=world, gather=lambda v: [v, v])
+            options = {"rank": rank, "world_size": world, "all_gather": lambda v: [v, v]}
+            feed, _ = feed_of(loader, global_batch=12, **options)
             parts.append([rows([s]) if sum(s[1]) else [] for s in feed.steps(0)])
         return [{row[0] for part in step for row in part} for step in zip(*parts, strict=True)]
 
@@ -223,7 +224,7 @@ def test_a_worker_init_fn_that_only_seeds_gives_no_part():
 def test_the_order_is_not_that_of_the_fastest_worker(slow):
     class Slow(slow):
         def __iter__(self) -> Iterator[Any]:
-            time.sleep(0.3 * (1 - torch_worker._worker_info.told.id))
+            time.sleep(0.3 * (1 - torch_worker._worker_info.info.id))
             yield from super().__iter__()
 
     loaders = [DataLoader(Slow(), batch_size=4, num_workers=2, in_order=o) for o in (True, False)]
@@ -259,7 +260,7 @@ def test_one_that_asks_too_late_is_told(monkeypatch):
     monkeypatch.setattr(torch_worker, "_worker_info", None)
     watch_worker(SimpleNamespace(id=1, num_workers=2))
     with pytest.raises(PacelineError, match="Late calls get_worker_info"):
-        list(PlacedStream(Late(), 0, [4]))
+        list(SeededStream(Late(), 0, [4]))
 
 
 def test_a_torch_that_cannot_be_watched_is_an_error_and_no_lost_sample(monkeypatch):

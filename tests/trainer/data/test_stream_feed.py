@@ -121,7 +121,7 @@ def test_batches_may_differ_in_size_and_in_structure():
 def test_a_position_in_ready_batches_holds_under_any_accumulation(accumulate, transfer):
     lines = Quiet()
     for done in range(7):
-        feed = feed_of(ready(), accumulate=accumulate, transfer=transfer, say=lines)
+        feed = feed_of(ready(), accumulate=accumulate, transfer=transfer, log_line=lines)
         assert rows(take(feed, 0, min(4 * done, SIZE))) == list(range(4 * done, SIZE))
     assert lines == []  # batches in memory are no reading
 
@@ -156,7 +156,7 @@ def test_every_batch_is_transferred():
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_ready_batches_are_shared_out_among_ranks(accumulate):
     def steps(rank: int) -> list[Any]:
-        return take(feed_of(ready(), rank=rank, world=2, accumulate=accumulate))
+        return take(feed_of(ready(), rank=rank, world_size=2, accumulate=accumulate))
 
     ranks = [steps(rank) for rank in (0, 1)]
     assert sorted(rows(ranks[0]) + rows(ranks[1])) == list(range(SIZE))
@@ -226,7 +226,7 @@ def test_any_object_with_iter_serves_epoch_after_epoch():
 @pytest.mark.parametrize("accumulate", [1, 2, 4])
 def test_without_a_state_of_its_own_a_stream_is_read_forward_and_that_is_said(accumulate):
     lines = Quiet()
-    feed = feed_of(OwnLoader(), accumulate=accumulate, say=lines)
+    feed = feed_of(OwnLoader(), accumulate=accumulate, log_line=lines)
     assert feed.state_dict() == {}
     assert rows(take(feed, 0, 12)) == list(range(12, SIZE))
     assert len(lines) == 1
@@ -391,7 +391,8 @@ def test_the_users_loader_is_left_as_it_was(settings):
 @pytest.mark.parametrize("kind", [Numbers, Sized])
 def test_an_iterable_dataset_is_shared_out_among_ranks(kind, world):
     parts = [
-        take(feed_of(DataLoader(kind(), batch_size=4), rank=rank, world=world)) for rank in range(world)
+        take(feed_of(DataLoader(kind(), batch_size=4), rank=rank, world_size=world))
+        for rank in range(world)
     ]
     assert sorted(row for steps in parts for row in rows(steps)) == list(range(SIZE))
     assert len({tuple(advance for *_, advance in steps) for steps in parts}) == 1
@@ -425,7 +426,7 @@ def test_a_dataset_with_a_state_goes_on_without_reading_forward(done):
     before, after, _, second = halves(make, done)
     assert before + after == whole  # draws included
     assert made[-1].read == SIZE - 4 * done
-    assert second.settings.say == []
+    assert second.settings.log_line == []
 
 
 def test_a_state_holds_for_accumulation_and_global_batches():
@@ -481,7 +482,7 @@ def test_a_source_that_keeps_its_own_position_goes_on():
 
     before, after, _, second = halves(Source, 2)
     assert (before, after) == ([0, 1], [2, 3, 4, 5])
-    assert second.settings.say == []
+    assert second.settings.log_line == []
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -494,9 +495,9 @@ def test_a_dataset_without_a_state_is_read_forward_and_draws_the_same(workers, d
     before, after, first, second = halves(make, done)
     assert before + after == whole
     assert first.state_dict() == {}
-    assert first.settings.say == []
-    assert len(second.settings.say) == 1
-    assert f"skipped {done} batches to resume" in second.settings.say[0]
+    assert first.settings.log_line == []
+    assert len(second.settings.log_line) == 1
+    assert f"skipped {done} batches to resume" in second.settings.log_line[0]
 
 
 def test_reading_forward_changes_no_sample_when_the_accumulation_does():
@@ -515,7 +516,7 @@ def test_a_dataset_in_workers_cannot_be_asked_for_its_state():
     before, after, first, second = halves(make, 2)
     assert first.state_dict() == {}
     assert before + after == whole
-    assert len(second.settings.say) == 1
+    assert len(second.settings.log_line) == 1
 
 
 def test_behind_the_end_nothing_is_left():

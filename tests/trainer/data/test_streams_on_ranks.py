@@ -47,7 +47,7 @@ def rows(run: Run, *names: str) -> list[list[float]]:
     return [[line[n] for n in names] for line in lines if all(n in line for n in names)]
 
 
-def told(folder: Path, name: str, devices: int) -> list[dict]:
+def printed(folder: Path, name: str, devices: int) -> list[dict]:
     return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(devices)]
 
 
@@ -67,8 +67,8 @@ def test_each_steps_samples_and_losses_are_those_of_one_device(job, case, device
             continue
         for mine, other in zip(rows(ours, *names), rows(alone, *names), strict=True):
             assert mine == pytest.approx(other, rel=1e-12)
-    weights = [rank["weights"] for rank in told(job(devices), case, devices)]
-    assert weights[0] == pytest.approx(told(job(1), case, 1)[0]["weights"], rel=1e-12)
+    weights = [rank["weights"] for rank in printed(job(devices), case, devices)]
+    assert weights[0] == pytest.approx(printed(job(1), case, 1)[0]["weights"], rel=1e-12)
     assert all(w == weights[0] for w in weights)
 
 
@@ -85,7 +85,7 @@ def test_parts_of_the_ranks_own_are_read_whole_and_weighed_by_their_samples(job,
     assert count == [size, sum(float(i) ** 3 for i in range(size))]
     log = (run.folder / "log.txt").read_text()
     assert log.count("each rank reads its own part of the data") == 2  # training and validation data
-    weights = [rank["weights"] for rank in told(job(devices), case, devices)]
+    weights = [rank["weights"] for rank in printed(job(devices), case, devices)]
     assert all(w == weights[0] for w in weights)
 
 
@@ -102,7 +102,7 @@ def test_a_stopped_run_goes_on_with_the_samples_it_had_not_seen(job, case, devic
     whole, resumed = Run(job(devices) / case / "1"), Run(job(devices) / f"{case}-stopped" / "1")
     assert rows(resumed, *IDS) == rows(whole, *IDS)
     assert rows(resumed, "train/loss_epoch") == rows(whole, "train/loss_epoch")
-    ends = [told(job(devices), name, devices)[0]["weights"] for name in (case, f"{case}-stopped")]
+    ends = [printed(job(devices), name, devices)[0]["weights"] for name in (case, f"{case}-stopped")]
     assert ends[0] == ends[1]
     read_forward = "dataset is not stateful" in (resumed.folder / "log.txt").read_text()
     assert read_forward == (case in ("stream", "stream-workers", "own-part"))
@@ -142,5 +142,5 @@ def test_parts_of_the_ranks_own_begin_anew_there_and_that_is_said(moved):
     ],
 )
 def test_every_rank_is_told_of_data_that_cannot_be_shared_out(job, case, what, devices):
-    for rank in told(job(devices), case, devices):
+    for rank in printed(job(devices), case, devices):
         assert what in rank["error"]

@@ -150,7 +150,7 @@ def test_steps_of_several_ranks_and_from_the_middle():
     for position in (0, 8, 16):
         found = {}
         for rank in (0, 1):
-            feed = make_feed(loader, FeedSettings(seed=SEED, rank=rank, world=2, accumulate=2))
+            feed = make_feed(loader, FeedSettings(seed=SEED, rank=rank, world_size=2, accumulate=2))
             found[rank] = [[b[0].tolist() for b in s[0]] for s in feed.steps(0, position)]
         steps = zip(found[0], found[1], strict=True)
         pairs = [pair for mine, other in steps for pair in zip(mine, other, strict=True)]

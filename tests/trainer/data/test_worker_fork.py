@@ -50,10 +50,10 @@ def test_a_stuck_worker_is_forked_again(forks):
         os.kill(forks[0], 0)
 
 
-def test_one_that_never_starts_is_told(forks, monkeypatch):
+def test_one_that_never_starts_is_an_error(forks, monkeypatch):
     monkeypatch.setattr(careful_fork, "_TRIES", 2)
     forks.stuck = 9
-    with pytest.raises(RuntimeError, match="did not start, 2 times"):
+    with pytest.raises(RuntimeError, match="did not start, in 2 attempts"):
         iter(loader())
     for pid in forks:
         with pytest.raises(ProcessLookupError):

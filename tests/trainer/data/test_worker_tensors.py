@@ -41,7 +41,7 @@ class Samples(Dataset):
 
 
 def read(loader):
-    feed = make_feed(loader, FeedSettings(seed=3, say=lambda line: None))
+    feed = make_feed(loader, FeedSettings(seed=3, log_line=lambda line: None))
     found = [batch for batches, _, _, _ in feed.steps(0) for batch in batches]
     feed.close()
     return found

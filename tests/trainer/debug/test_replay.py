@@ -70,15 +70,15 @@ POSITION = 36 * 4 + 3  # the last sample of step 37: on two ranks the second one
 def plant(folder, devices):
     """A run that fails at step 37 of epoch 2; then its own line, and some more, typed into a shell."""
     options = json.dumps({"devices": devices, "poison": draw_at(1, POSITION)})
-    code, told = command([sys.executable, str(JOB), "planted", options], folder)
-    line = LINE.search(told)
-    assert line is not None, told
+    code, printed = command([sys.executable, str(JOB), "planted", options], folder)
+    line = LINE.search(printed)
+    assert line is not None, printed
     before = everything_in(folder)
     lines = {"planted": (line[0], ""), "healthy": ([*line[0].split()[:3], "--step", "43"], "")}
     if devices == 1:
         lines["pdb"] = (f"{line[0].split(' --')[0]} --step 41 --pdb", "p batch_idx\nw\nc\n")
         lines["early"] = (["paceline", "replay", "runs/first/1", "--step", "2"], "")
-    found = {"run": (code, told), "line": line[0]}
+    found = {"run": (code, printed), "line": line[0]}
     with ThreadPoolExecutor(2) as pool:
         started = {name: pool.submit(command, line, folder, typed) for name, (line, typed) in lines.items()}
         found |= {name: one.result() for name, one in started.items()}
@@ -99,40 +99,40 @@ def culprit(plants, devices):
     return plants[devices]["seen"][devices - 1][-1][2][-1]
 
 
-def place_of(told):
+def place_of(printed):
     """Where an error was: (step, epoch, rank, its samples, the part of the model)."""
     where = re.search(
-        r"where: step (\d+), epoch (\d+)(?:, rank (\d+))?, dataset ind(?:ex|ices) ([\d, ]+)", told
+        r"where: step (\d+), epoch (\d+)(?:, rank (\d+))?, dataset ind(?:ex|ices) ([\d, ]+)", printed
     )
-    part = re.search(r"nan first in the output of (\w+ \(\w+\))", told)
-    assert where is not None, told
-    assert part is not None, told
+    part = re.search(r"nan first in the output of (\w+ \(\w+\))", printed)
+    assert where is not None, printed
+    assert part is not None, printed
     samples = [int(s) for s in where[4].split(",")]
     return int(where[1]), int(where[2]), int(where[3] or 0), samples, part[1]
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_an_error_names_the_step_that_was_planted(plants, devices):
-    code, told = plants[devices]["run"]
+    code, printed = plants[devices]["run"]
     assert code == 1
     # A step's number goes on over the epochs: 40 of them are in the first one.
-    place = place_of(told)
+    place = place_of(printed)
     assert place == (77, 2, devices - 1, [culprit(plants, devices)], "root (Root)")
     assert plants[devices]["line"] == "paceline replay runs/second/1 --step 77"
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_the_line_in_the_message_shows_the_same_error(plants, devices):
-    code, told = plants[devices]["planted"]
+    code, printed = plants[devices]["planted"]
     assert code == 1
-    assert place_of(told) == place_of(plants[devices]["run"][1])
+    assert place_of(printed) == place_of(plants[devices]["run"][1])
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_healthy_step_is_told_with_the_losses_it_had(plants, devices):
-    code, told = plants[devices]["healthy"]
-    assert code == 0, told
-    lines = re.findall(r"rank (\d+), micro-batch 0: loss (\S+), dataset indices ([\d, ]+)", told)
+    code, printed = plants[devices]["healthy"]
+    assert code == 0, printed
+    lines = re.findall(r"rank (\d+), micro-batch 0: loss (\S+), dataset indices ([\d, ]+)", printed)
     had = [one for seen in plants[devices]["seen"] for one in seen if one[0] == 43]
     assert [int(rank) for rank, _, _ in lines] == list(range(devices))
     assert [[int(i) for i in indices.split(",")] for _, _, indices in lines] == [one[2] for one in had]
@@ -147,33 +147,33 @@ def test_nothing_is_written(plants, devices):
 
 
 def test_the_debugger_stands_in_the_users_step(plants):
-    code, told = plants[1]["pdb"]
-    assert code == 0, told
-    assert "-> loss = self.loss(batch)" in told
+    code, printed = plants[1]["pdb"]
+    assert code == 0, printed
+    assert "-> loss = self.loss(batch)" in printed
     step_41 = next(one for one in plants[1]["seen"][0] if one[0] == 41)
-    assert f"(Pdb) {step_41[1]}\n" in told
-    assert f"loss {step_41[3]:.6g}" in told
+    assert f"(Pdb) {step_41[1]}\n" in printed
+    assert f"loss {step_41[3]:.6g}" in printed
 
 
 def test_the_first_fit_of_a_script_is_replayed_from_its_beginning(plants):
-    code, told = plants[1]["early"]
-    assert code == 0, told
-    assert "from its beginning" in told
-    assert "step 2 again, without its update" in told
+    code, printed = plants[1]["early"]
+    assert code == 0, printed
+    assert "from its beginning" in printed
+    assert "step 2 again, without its update" in printed
 
 
 def test_a_recipe_is_replayed_by_its_own_command(soak, tmp_path):
     limits = ["preset=tiny", "data=digits", "trainer.max_steps=2", "trainer.log_every=1"]
-    code, told = command(["paceline", "fit", "vit-cifar10", *limits], tmp_path)
-    assert code == 0, told
+    code, printed = command(["paceline", "fit", "vit-cifar10", *limits], tmp_path)
+    assert code == 0, printed
     before = everything_in(tmp_path)
-    code, told = command("paceline replay runs/vit-cifar10/1 --step 2", tmp_path)
-    assert code == 0, told
+    code, printed = command("paceline replay runs/vit-cifar10/1 --step 2", tmp_path)
+    assert code == 0, printed
     lines = (tmp_path / "runs/vit-cifar10/1/metrics.jsonl").read_text().splitlines()
     had = [
         one["train/loss"] for one in map(json.loads, lines) if one.get("step") == 2 and "train/loss" in one
     ]
-    found = re.search(r"rank 0, micro-batch 0: loss (\S+), dataset indices", told)
+    found = re.search(r"rank 0, micro-batch 0: loss (\S+), dataset indices", printed)
     assert float(found[1]) == pytest.approx(had[0], rel=1e-5)
     assert everything_in(tmp_path) == before
 
@@ -341,7 +341,7 @@ def pairs(tmp_path_factory):
     return {name: [one[name] for one in found] for name in PAIRS}
 
 
-def in_turn(ranks, step):
+def simulated_ranks(ranks, step):
     """What two ranks noted of a step, in the order in which one device computes it."""
     noted = [[one for one in rank["seen"] if one[0] == step] for rank in ranks]
     return [one for round_ in zip(*noted, strict=True) for one in round_]
@@ -358,7 +358,7 @@ def test_two_ranks_losses_come_again_on_one_device(pairs, name, step):
     ranks = pairs[name]
     step = min(step, ranks[0]["step"])
     found, seen = again(PAIRS[name], step, ranks[0]["run"])
-    had = in_turn(ranks, step)
+    had = simulated_ranks(ranks, step)
     mine = [one for one in seen if one[0] == step]
     assert [one[1:3] for one in mine] == [one[1:3] for one in had]
     assert [one[3] for one in mine] == pytest.approx([one[3] for one in had], rel=1e-6)

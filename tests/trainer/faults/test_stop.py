@@ -20,16 +20,16 @@ class TwoRanks(Single):
 
     def __init__(self):
         super().__init__()
-        self.attach(Environment(torch.device("cpu"), rank=0, world=2), make_precision("32"))
+        self.attach(Environment(torch.device("cpu"), rank=0, world_size=2), make_precision("32"))
         self.other, self.request = [0, 1, 0], (None, None)
         self.words = 0
 
-    def reduce_later(self, values, op="sum"):
+    def all_reduce_async(self, values, op="sum"):
         assert op == "max"
         self.words += 1
         return lambda: torch.maximum(values, torch.tensor(self.other))
 
-    def gather(self, value):
+    def all_gather(self, value):
         return [value, self.request]
 
 

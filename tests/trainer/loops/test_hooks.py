@@ -318,10 +318,10 @@ def test_a_method_that_is_no_hook_is_refused_and_ours_is_shown():
         def on_fit_strat(self, trainer):
             """A slip of the keys."""
 
-    with pytest.raises(PacelineError, match="on_train_batch_end") as told:
+    with pytest.raises(PacelineError, match="on_train_batch_end") as raised:
         quiet().fit(Lightning(), loader())
-    assert "did you mean: on_step_end?" in str(told.value)
-    assert "on_train_epoch_start" in str(told.value)
+    assert "did you mean: on_step_end?" in str(raised.value)
+    assert "on_train_epoch_start" in str(raised.value)
     with pytest.raises(PacelineError, match=r"did you mean: on_fit_start\?"):
         quiet(callbacks=Typo()).fit(Module(), loader())
 

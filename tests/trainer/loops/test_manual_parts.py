@@ -17,7 +17,7 @@ from paceline.trainer.state import TrainState
 
 def parts(world=1, policy=None, **options):
     strategy = Single()
-    strategy.attach(Environment(torch.device("cpu"), world=world), make_precision("32"))
+    strategy.attach(Environment(torch.device("cpu"), world_size=world), make_precision("32"))
     weight = nn.Parameter(torch.tensor([3.0, 4.0]))
     sgd = torch.optim.SGD([weight], lr=1.0)
     guard = None

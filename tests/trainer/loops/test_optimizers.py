@@ -153,9 +153,9 @@ def test_plateau_on_a_value_that_is_not_logged_is_told_in_the_sanity_pass():
         plateau = {"scheduler": ReduceLROnPlateau(optimizer), "monitor": "val/scroe"}
         return {"optimizer": optimizer, "lr_scheduler": plateau}
 
-    with pytest.raises(PacelineError, match="which validation does not log") as told:
+    with pytest.raises(PacelineError, match="which validation does not log") as raised:
         fit(configure, val=True)
-    assert "did you mean: val/score?" in str(told.value)
+    assert "did you mean: val/score?" in str(raised.value)
 
 
 def test_plateau_without_validation_is_told_before_training():
@@ -217,7 +217,7 @@ def test_rates_are_named_by_optimizer_and_group():
 
 
 @pytest.mark.parametrize(
-    ("configure", "told"),
+    ("configure", "printed"),
     [
         (lambda m, o: None, "got: None"),
         (lambda m, o: [], "nothing to train with"),
@@ -233,10 +233,10 @@ def test_rates_are_named_by_optimizer_and_group():
         (lambda m, o: (o, halves(torch.optim.SGD(m.parameters(), lr=1.0))), "was not returned"),
     ],
 )
-def test_other_shapes_are_refused_by_name(configure, told):
+def test_other_shapes_are_refused_by_name(configure, printed):
     with pytest.raises(PacelineError, match="configure_optimizers") as error:
         fit(configure)
-    assert told in str(error.value)
+    assert printed in str(error.value)
     assert len(str(error.value).splitlines()) <= 12
 
 

@@ -651,7 +651,7 @@ def test_a_returned_mapping_and_log_are_the_same():
 
 
 @pytest.mark.parametrize(
-    ("returned", "told"),
+    ("returned", "printed"),
     [
         (None, "returned no loss"),
         (1.0, "not a tensor"),
@@ -661,14 +661,14 @@ def test_a_returned_mapping_and_log_are_the_same():
         (torch.ones(()), "without a gradient"),
     ],
 )
-def test_what_is_no_loss_is_told_before_any_weight_changes(returned, told):
+def test_what_is_no_loss_is_told_before_any_weight_changes(returned, printed):
     class Wrong(Line):
         def training_step(self, batch):
             return returned
 
     module = Wrong()
     before = weights(module)
-    with pytest.raises(PacelineError, match=told):
+    with pytest.raises(PacelineError, match=printed):
         quiet().fit(module, loader())
     assert same(before, weights(module))
 
@@ -874,9 +874,9 @@ def test_arguments_come_before_the_datamodule_and_that_before_the_module():
 
 
 def test_no_training_data_is_an_error_that_shows_where_it_may_come_from():
-    with pytest.raises(PacelineError, match="there is no training data") as told:
+    with pytest.raises(PacelineError, match="there is no training data") as raised:
         quiet().fit(Line())
-    assert "train_dataloader" in str(told.value)
+    assert "train_dataloader" in str(raised.value)
 
 
 def test_runs_go_to_numbered_folders_of_the_modules_name(tmp_path):

@@ -87,7 +87,7 @@ class Rank(Single):
             self.reference.append(value)  # rank 0 comes first
         return self.reference[0]
 
-    def reduce_later(self, values, op="sum"):
+    def all_reduce_async(self, values, op="sum"):
         assert op == "sum"
         step = len(self.words)
         self.words.append(float(values))
@@ -112,15 +112,15 @@ class World:
     def __init__(self, trainer: Trainer, tokens: list[int], returns: str, layout: dict):
         self.trainer, self.tokens, self.returns, self.layout = trainer, tokens, returns, layout
         reference: list[float] = []
-        said = [self._rank(r, Rank(reference, None))[1] for r in range(layout["world"])]
-        ranks = [self._rank(r, Rank(reference, said))[0] for r in range(layout["world"])]
+        said = [self._rank(r, Rank(reference, None))[1] for r in range(layout["world_size"])]
+        ranks = [self._rank(r, Rank(reference, said))[0] for r in range(layout["world_size"])]
         self.steps = [self._joined(step) for step in zip(*ranks, strict=True)]
 
     def _rank(self, number: int, strategy: Rank) -> tuple[list[dict], Rank]:
         module, trainer = Counting(self.tokens, self.returns), self.trainer
         strategy.attach(trainer.strategy.environment, trainer.strategy.precision)
         run = RunContext.begin(trainer.settings, strategy, [])
-        layout = {name: self.layout[name] for name in ("world", "accumulate", "global_batch")}
+        layout = {name: self.layout[name] for name in ("world_size", "accumulate", "global_batch")}
         loader = DataLoader(range(len(self.tokens)), self.layout["micro_batch"])
         feed = make_feed(loader, FeedSettings(rank=number, **layout))
         optimizer = module.configure_optimizers()
@@ -145,7 +145,7 @@ class World:
         trainer._run = trainer._fit = context
         vars(module).update(_trainer=trainer, _logger=context.logger)
         loop = TrainLoop(context)
-        loop.world_size = layout["world"]
+        loop.world_size = layout["world_size"]
         step = loop.step if loop.manual is None else loop.manual_step
         store = context.logger.train
         found = []
@@ -184,7 +184,7 @@ def layouts(draw: st.DrawFn, micro_batches: bool = True) -> dict:
         "micro_batch": draw(st.integers(1, 9)),
         "accumulate": draw(st.integers(1, 4)) if micro_batches else 1,
         "global_batch": draw(st.none() | st.integers(1, 30)) if micro_batches else None,
-        "world": draw(st.integers(1, 5)),
+        "world_size": draw(st.integers(1, 5)),
     }
 
 
@@ -250,7 +250,7 @@ def test_two_layouts_of_one_global_batch_are_the_same_step(trainer, one, other, 
 @pytest.mark.parametrize("returns", ["loss", "weight"])
 @pytest.mark.parametrize(("world", "samples"), [(3, 13), (5, 12), (4, 1)])
 def test_a_rank_without_a_sample_counts_nothing(trainer, world, samples, returns):
-    layout = {"micro_batch": 2, "accumulate": 1, "global_batch": None, "world": world}
+    layout = {"micro_batch": 2, "accumulate": 1, "global_batch": None, "world_size": world}
     tokens = [3 + i for i in range(samples)]
     found = World(trainer, tokens, returns, layout)
     assert found.steps[-1]["ghosts"] > 0
@@ -258,7 +258,7 @@ def test_a_rank_without_a_sample_counts_nothing(trainer, world, samples, returns
 
 
 def test_a_step_without_any_weight_has_no_gradient(trainer):
-    layout = {"micro_batch": 2, "accumulate": 2, "global_batch": None, "world": 2}
+    layout = {"micro_batch": 2, "accumulate": 2, "global_batch": None, "world_size": 2}
     found = World(trainer, [0] * 8 + [5] * 3, "weight", layout)
     assert not found.steps[0]["counts"].any()
     compare(found, [0] * 8 + [5] * 3)
@@ -266,6 +266,6 @@ def test_a_step_without_any_weight_has_no_gradient(trainer):
 
 @pytest.mark.parametrize("scale", [1, 7, 10**6])
 def test_the_unit_of_the_weights_does_not_matter(trainer, scale):
-    layout = {"micro_batch": 2, "accumulate": 3, "global_batch": None, "world": 3}
+    layout = {"micro_batch": 2, "accumulate": 3, "global_batch": None, "world_size": 3}
     tokens = [1, 200, 3, 0, 77, 12, 9, 150, 2, 2, 31, 1, 1, 64, 5, 88, 7, 190, 23]
     compare(World(trainer, [scale * t for t in tokens], "weight", layout), tokens)

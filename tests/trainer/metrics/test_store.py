@@ -193,7 +193,7 @@ def test_numbers_of_every_kind():
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "printed"),
     [
         (torch.ones(3), r"log\('x'\): only scalars"),
         ("0.5", r"log\('x'\): only scalars"),
@@ -201,15 +201,15 @@ def test_numbers_of_every_kind():
         ({"a": 1.0}, "log_dict"),
     ],
 )
-def test_what_is_no_number_is_refused(value, told):
-    with pytest.raises(PacelineError, match=told):
+def test_what_is_no_number_is_refused(value, printed):
+    with pytest.raises(PacelineError, match=printed):
         fit(Module(lambda m, x, i: m.log("x", value)))
 
 
 def test_unknown_arguments_and_reductions_are_answered():
-    with pytest.raises(PacelineError, match="'sync_dist'") as told:
+    with pytest.raises(PacelineError, match="'sync_dist'") as raised:
         fit(Module(lambda m, x, i: m.log("x", 1.0, sync_dist=True)))
-    assert "always reduced over all ranks" in str(told.value)
+    assert "always reduced over all ranks" in str(raised.value)
     with pytest.raises(PacelineError, match="'mena'"):
         fit(Module(lambda m, x, i: m.log("x", 1.0, reduce="mena")))
 

@@ -21,10 +21,10 @@ def make(kind=AdamW, **options):
 
 
 def test_an_unfused_adam_on_an_accelerator_is_reported_with_its_cure():
-    told = unfused_note([make(), make(), make(Adam)], CUDA)
-    assert "AdamW is not fused: the non-finite check waits for the device in each step" in told
-    assert "AdamW(..., fused=True) avoids that; Adam is not fused" in told
-    assert told.count("AdamW is") == 1
+    printed = unfused_note([make(), make(), make(Adam)], CUDA)
+    assert "AdamW is not fused: the non-finite check waits for the device in each step" in printed
+    assert "AdamW(..., fused=True) avoids that; Adam is not fused" in printed
+    assert printed.count("AdamW is") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""torch's elastic agent, and what a job here needs beyond it.
+
+All that the launcher uses of torch without a public name is in this file, each with its reason;
+``tests/strategies/launch/test_elastic_agent.py`` fails by name where a torch lacks one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher import api
+
+from .failure_report import FailureReport
+from .job_notes import JOB, LAUNCHER, failures, forget, note_end, stops
+
+_FAILURE_SECONDS = 5  # the others, when a rank has failed: what they do cannot be finished
+
+
+def run_agent(config: Any, program: Any, arguments: list[str], job: Path) -> int:
+    """Start ranks and wait for their end; the job's exit code. For a process that does nothing else.
+
+    Args:
+        config: torch's ``LaunchConfig``.
+        program: What each rank runs, with these arguments.
+        job: The folder for the ranks' notes.
+    """
+    os.environ[JOB], os.environ[LAUNCHER] = str(job), str(os.getpid())
+    # One store for all attempts keeps keys of the failed one: restarts on gloo fail or hang.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    for name in [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is in the report
+    report = FailureReport(job, config)
+    api.LocalElasticAgent = _agent_type(config, job, report)  # type: ignore[misc]  # it takes no other
+    _end_ranks_soon(job, report)
+    try:
+        api.launch_agent(config, program, arguments)
+    except ChildFailedError as error:
+        report.failures = error.failures
+        return report.print()
+    except SignalException as stopped:
+        return 128 + int(stopped.sigval)
+    return 128 + stops(job)[0] if stops(job) else 0
+
+
+def _agent_type(config: Any, job: Path, report: FailureReport) -> type[api.LocalElasticAgent]:
+    class Agent(api.LocalElasticAgent):
+        _held: socket.socket | None = None
+
+        def _initialize_workers(self, worker_group: Any) -> None:
+            """Begin an attempt. On one machine the port is ours: torch lets go of the free one it found."""
+            forget(job)
+            if config.max_nodes == 1:
+                if self._held is not None:
+                    self._held.close()
+                self._held = _hold_port()
+                worker_group.spec.master_port = self._held.getsockname()[1]
+            super()._initialize_workers(worker_group)
+
+        def _monitor_workers(self, worker_group: Any) -> Any:
+            """Keep what is known of a failure, and do not repeat what would fail again."""
+            result = super()._monitor_workers(worker_group)
+            if result.is_failed():
+                report.failures = result.failures
+                if any(failure.mistake for failure in failures(job).values()):
+                    self._remaining_restarts = 0
+            return result
+
+        def _restart_workers(self, worker_group: Any) -> None:
+            """Report the failed attempt before the next one."""
+            report.print(
+                f"starting again, {config.max_restarts - self._remaining_restarts} of at most "
+                f"{config.max_restarts} times"
+            )
+            super()._restart_workers(worker_group)  # type: ignore[no-untyped-call]
+
+        def _exit_barrier(self) -> None:
+            """After a signal another machine's agent, which took it, never comes."""
+            if stops(job):
+                self._exit_barrier_timeout = _FAILURE_SECONDS
+            super()._exit_barrier()  # type: ignore[no-untyped-call]
+
+    return Agent
+
+
+def _end_ranks_soon(job: Path, report: FailureReport) -> None:
+    """After a failure the other ranks get seconds to end; torch would give them its shutdown timeout."""
+    close = PContext.close
+
+    def close_soon(self: Any, death_sig: Any = None, timeout: int = _FAILURE_SECONDS) -> None:
+        if death_sig is None:  # not for a signal to this process
+            note_end(job)
+            handlers = getattr(self, "subprocess_handlers", {})
+            report.dead = {rank for rank, one in handlers.items() if one.proc.poll() is not None}
+        close(self, death_sig, timeout)
+
+    PContext.close = close_soon  # type: ignore[method-assign]
+
+
+def _hold_port() -> socket.socket:
+    """A free port that nobody else is given: bound, but not listening, so that rank 0 may listen there."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held

@@ -1,0 +1,64 @@
+"""The launcher's last lines: how each rank ended, and the error of the one that failed first."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from .job_notes import Failure, failures, last_output, verdict
+
+_TAIL = 40  # lines of a rank's output
+
+
+class FailureReport:
+    """How the ranks of an attempt ended, and the error of the one that failed first.
+
+    Attributes:
+        failures: What the agent knows of the ranks that failed, by rank.
+        dead: Local ranks that had ended before this process began to end the others.
+    """
+
+    def __init__(self, job: Path, config: Any) -> None:
+        self._job = job
+        self._known = range(config.nproc_per_node) if config.max_nodes == 1 else ()
+        self.failures: dict[int, Any] = {}
+        self.dead: set[int] = set()
+
+    def print(self, then: str = "") -> int:
+        """Print it; the exit code of the first one.
+
+        Args:
+            then: What happens next; "" where nothing does.
+        """
+        noted = failures(self._job)
+
+        def order(rank: int) -> tuple[int, int]:
+            # torch counts whole seconds. A rank that was killed says nothing: others fail by its absence.
+            return (noted[rank].time if rank in noted else 0, -rank)
+
+        # What ended after the first one was ended by this process, or because the others were gone.
+        by_itself = [rank for rank, one in self.failures.items() if one.local_rank in self.dead]
+        first = min(by_itself or self.failures, key=order)
+        failure = self.failures[first]
+        code = int(failure.exitcode)
+        lines = ["how the ranks ended:"]
+        for rank in sorted({*self._known, *self.failures, *noted}):
+            lines.append("  " + self._line(rank, noted.get(rank), rank == first))
+        last = verdict(self._job) or (noted[first].message if first in noted else "")
+        if not last:
+            output = last_output(self._job, failure.local_rank, _TAIL)
+            lines += [f"what rank {first} wrote last:", *(f"  {line}" for line in output)] if output else []
+            last = f"rank {first} ended with {_how(code)}; the others were stopped"
+        print("\n".join([*lines, last, *([then] if then else [])]), file=sys.stderr, flush=True)
+        return code if code > 0 else 128 - code
+
+    def _line(self, rank: int, note: Failure | None, first: bool) -> str:
+        failure = self.failures.get(rank)
+        how = f"ended with {_how(int(failure.exitcode))}" if failure is not None else "was stopped"
+        return f"rank {rank} {how}" + (" first" if first else "") + (f": {note.what}" if note else "")
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
