@@ -62,13 +62,21 @@ def readers():
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
+    """Nor a handler of torch's, which a loader that another test reads in this thread installs."""
+    usual = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     assert readers() == []
     yield
     gc.collect()
     deadline = time.monotonic() + 8  # torch looks for a killed worker every 5 s
-    while readers() or multiprocessing.active_children():
-        assert time.monotonic() < deadline, (readers(), multiprocessing.active_children())
-        time.sleep(0.01)
+    try:
+        while readers() or multiprocessing.active_children():
+            assert time.monotonic() < deadline, (readers(), multiprocessing.active_children())
+            time.sleep(0.01)
+    finally:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        unblock(readers())
+        signal.signal(signal.SIGCHLD, usual)
 
 
 @pytest.fixture
