@@ -60,6 +60,7 @@ def train(
     trainer = Trainer(
         accelerator="cpu",
         progress=False,
+        loggers=False,
         run_dir=folder,
         name=name,
         global_batch_size=8,

@@ -42,7 +42,8 @@ def data():
 
 def train(folder, module=None, **arguments):
     resume = arguments.pop("resume", None)
-    trainer = Trainer(accelerator="cpu", progress=False, run_dir=folder, name="n", **arguments)
+    settings = {"accelerator": "cpu", "progress": False, "loggers": False, "run_dir": folder, "name": "n"}
+    trainer = Trainer(**settings, **arguments)
     module = module or Net()
     return module, trainer, trainer.fit(module, data(), resume=resume)
 

@@ -75,9 +75,12 @@ class Shards(IterableDataset):
 
 def trained(data, folder, **settings) -> list[list[int]]:
     module = Model()
-    Trainer(**({"max_epochs": 1, "precision": "64", "progress": False, "run_dir": folder} | settings)).fit(
-        module, data
-    )
+    Trainer(
+        **(
+            {"max_epochs": 1, "precision": "64", "progress": False, "loggers": False, "run_dir": folder}
+            | settings
+        )
+    ).fit(module, data)
     return module.seen
 
 
