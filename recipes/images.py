@@ -82,10 +82,11 @@ def digits() -> tuple[Split, Split]:
 
 
 def cifar10_or_digits(data: str, folder: Path) -> tuple[str, tuple[Split, Split]]:
-    """What ``data`` asks for, and the name of what was taken.
+    """The name of the data set that was taken, and its training and test split.
 
     Args:
         data: ``cifar10``, ``digits``, or ``auto``: CIFAR-10 if it is there or can be fetched, else digits.
+        folder: Where CIFAR-10's files are, or are downloaded to.
 
     Raises:
         PacelineError: for ``cifar10`` without its files and without a network.

@@ -142,7 +142,8 @@ class Strategy(ABC):
         """Raise ``found`` above 0 where a gradient of ``optimizer`` is not finite, after ``unscale``.
 
         Args:
-            found: One number on the device, float32, no dimension; the same on all ranks afterwards.
+            optimizer: The optimizer whose parameters' ``.grad`` is read.
+            found: A float32 scalar on the device, shape (); the same on all ranks afterwards.
 
         Returns:
             False where nothing looked: ``step`` does so by itself, and returns False then.
@@ -170,7 +171,7 @@ class Strategy(ABC):
         """``sum``, ``min`` or ``max`` over all ranks, the same result on each."""
 
     def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
-        """Start ``reduce``; the function waits for the result and returns it."""
+        """Start ``all_reduce``; the function waits for the result and returns it."""
         result = self.all_reduce(values, op)
         return lambda: result
 
@@ -237,12 +238,14 @@ class Strategy(ABC):
         """The part of ``tensors`` that this rank is to write into ``folder``. To be called on all ranks.
 
         Args:
+            folder: The folder of the checkpoint; nothing is written here yet.
+            tensors: By name; whole ones, or this rank's shards as DTensors. The same names on all ranks.
             take: Given a name and the rank's part of a tensor, returns what is to be written of it.
         """
 
     @abstractmethod
     def exchange(self) -> Callable[[Any], list[Any]]:
-        """``gather``, for one thread beside the main one. To be asked for on all ranks."""
+        """``all_gather``, for one thread beside the main one. To be called on all ranks."""
 
     @abstractmethod
     def load_tensors(
@@ -251,6 +254,8 @@ class Strategy(ABC):
         """Read the tensors of ``names`` out of the safetensors files in ``folder``.
 
         Args:
+            folder: A checkpoint folder, with one or more safetensors files.
+            names: The tensors to read; each must be in one of the files.
             like: A sharded tensor is read in the shards of its namesake here; all else on the CPU.
         """
 

@@ -43,6 +43,9 @@ def collect(folder: str, tensors: dict[str, Tensor], take: Take, group: Any) -> 
     """This rank's part of ``tensors``; see ``Strategy.shard``.
 
     Args:
+        folder: The folder of the checkpoint; nothing is written here yet.
+        tensors: By name, the same names on all ranks of the group.
+        take: Given a name and the rank's part of a tensor, returns what is to be written of it.
         group: The process group of the ranks that write together.
     """
     collector = _Collector(folder, take)

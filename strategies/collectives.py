@@ -119,9 +119,10 @@ class Attempt:
 
     @classmethod
     def of(cls, function: Callable[[], Any], catch: type[Exception] = Exception) -> Attempt:
-        """Call it.
+        """Call ``function``, and keep what it returns or raises.
 
         Args:
+            function: Called once, without arguments.
             catch: Errors of another kind are raised.
         """
         try:
@@ -142,6 +143,7 @@ def run_on_all(
 
     Args:
         all_gather: Of the process group of this thread.
+        function: Called once on each rank, without arguments.
         catch: The kind of error that is shared; another kind is raised on its own rank alone.
 
     Raises:

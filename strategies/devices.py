@@ -15,7 +15,7 @@ def accelerator_here() -> torch.device | None:
 
 
 def find_kind(accelerator: str) -> str:
-    """The device type asked for.
+    """The device type that ``accelerator`` names.
 
     Args:
         accelerator: ``"auto"`` (the accelerator if there is one, else the CPU), ``"gpu"`` (whatever
@@ -45,6 +45,7 @@ def find_ids(kind: str, devices: int | str | Sequence[int]) -> list[int]:
     """The devices of one machine, by number. On a CPU a number stands for a separate process.
 
     Args:
+        kind: A device type such as ``"cpu"`` or ``"cuda"``, as ``find_kind`` returns it.
         devices: ``"auto"`` (all accelerators, one CPU process), a count, -1 for all, a list of ids, or
             ids as ``"0,1"``.
 

@@ -59,11 +59,14 @@ class Distributed(Single):
     def average_gradients(self, parameters: list[Tensor], most: float = math.inf) -> list[bool]:
         """Average gradients over all ranks, in one collective for each dtype.
 
-        A parameter without a gradient counts as zeros where another rank has one. Returns which
-        parameters have one on any rank.
+        A parameter without a gradient counts as zeros where another rank has one.
 
         Args:
+            parameters: The same ones on every rank, in the same order; their ``.grad`` is replaced.
             most: Begin another collective after so many bytes: each needs as much memory again.
+
+        Returns:
+            For each parameter whether it has a gradient on any rank.
         """
         used = [False] * len(parameters)
         for indices in _batched(parameters, most):

@@ -25,6 +25,7 @@ def materialise(module: nn.Module, within: nn.Module | None = None) -> None:
     come first, as they do in a constructor: an outer one may have more to say about them.
 
     Args:
+        module: The whole module: names within it are part of the seeds. Changed in place.
         within: Only the parts of this submodule.
 
     Raises:

@@ -35,9 +35,10 @@ class Single(Strategy):
         return build_optimizers()
 
     def prepare_module(self, module: nn.Module, *, in_shards: bool = False) -> None:
-        """What is done with a module first: values, dtype, device.
+        """Prepare a module for a run: initial values of meta tensors, dtype, device, recomputation.
 
         Args:
+            module: Changed in place.
             in_shards: Parts of it are sharded already, as this strategy does.
 
         Raises:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,28 @@ def test_public_things_are_documented_and_annotated(name, thing):
         assert signature.return_annotation is not inspect.Signature.empty, where
         for parameter in list(signature.parameters.values())[inspect.isclass(thing) :]:
             assert parameter.annotation is not inspect.Parameter.empty, f"{where}({parameter.name})"
+
+
+def modules():
+    for path in FILES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield importlib.import_module(".".join(["paceline", *(p for p in parts if p != "__init__")]))
+
+
+def test_public_methods_are_documented_where_they_are_declared():
+    """ruff's D102 would report each override too."""
+    methods = (types.FunctionType, classmethod, staticmethod, property, functools.cached_property)
+    undocumented = [
+        f"{module.__name__}.{found.__qualname__}.{name}"
+        for module in modules()
+        for found in vars(module).values()
+        if inspect.isclass(found) and found.__module__ == module.__name__
+        for name, method in vars(found).items()
+        if isinstance(method, methods) and not name.startswith("_") and not method.__doc__
+        if name not in inspect.get_annotations(found)  # a field that holds a function
+        if not any(hasattr(base, name) for base in found.__mro__[1:])
+    ]
+    assert not undocumented
 
 
 def loaded_by(code: str) -> set[str]:

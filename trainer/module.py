@@ -144,12 +144,14 @@ class TrainModule(Hooks, nn.Module):
 
         Args:
             name: Gets its phase in front unless it has a "/": ``loss`` is ``val/loss`` in validation.
+            value: A scalar, reduced over the batches and over all ranks.
             prog_bar: Show it on the progress bar.
             weight: What it counts in a mean; the samples of the batch unless given.
             reduce: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"``.
+            **unknown: No others are taken; the error names the right argument.
 
         Raises:
-            PacelineError: for a value that is not a scalar.
+            PacelineError: for a value that is not a scalar, and for unknown arguments.
         """
         if unknown:
             raise _unknown_log_argument(next(iter(unknown)))

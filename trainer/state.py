@@ -144,6 +144,7 @@ class Limits:
         """Which limit is reached, in words; None for none.
 
         Args:
+            state: The counters of the run.
             clock: Anything with ``seconds()``; asked only where time is limited.
         """
         if self.max_steps is not None and state.global_step >= self.max_steps:

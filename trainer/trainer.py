@@ -9,25 +9,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
-from ..callbacks import (
-    Callback,
-    Checkpoint,
-    Curves,
-    JSONLogger,
-    Logger,
-    ModelSummary,
-    Progress,
-    TensorBoard,
-)
+from ..callbacks import Callback, Checkpoint, Curves, JSONLogger, ModelSummary, Progress, TensorBoard
 from ..errors import PacelineError
 from ..faultpoints import faultpoint
-from ..strategies import (
-    Precision,
-    Strategy,
-    find_environment,
-    make_precision,
-    make_strategy,
-)
+from ..strategies import Precision, Strategy, find_environment, make_precision, make_strategy
 from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .checkpoint.compatibility import check_allowed
 from .config.peer_names import refuse_unknown
@@ -48,6 +33,7 @@ from .runtime.garbage_collection import older_objects_frozen
 from .view import RunView
 
 if TYPE_CHECKING:
+    from ..callbacks import Logger
     from .config.arguments import TrainerArguments
 
 _fits = count(1)
@@ -98,12 +84,12 @@ class Trainer(RunView):
         deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
         run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given. With
             ``run_dir=None`` nothing is written.
-
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         debug: Check before each of our collectives that all ranks call the same one, and name those
             that do not. Costs one more collective each.
-
-    The remaining arguments are for later versions; other values than their defaults are refused.
+        profile: For a later version; only None is allowed.
+        compile: True, a mode of ``torch.compile``, or a dict of its arguments: compile the parts that a
+            step calls, for the time of a run. ``"blocks"``: the blocks that the model repeats.
 
     Raises:
         PacelineError: one report of all arguments that are not right.
@@ -170,8 +156,6 @@ class Trainer(RunView):
         """The validated arguments."""
         return self._run.settings
 
-    # -- runs ----------------------------------------------------------------------------------
-
     @uncaught_errors_shortened()
     def fit(
         self,
@@ -183,13 +167,16 @@ class Trainer(RunView):
         allow: str | Sequence[str] = (),
         **unknown: Never,
     ) -> Run:
-        """Train ``module`` until the first limit is reached or a stop is asked for.
+        """Train ``module`` until the first limit is reached or the run is stopped.
 
         Args:
+            module: The module to train, in place.
             train_dataloader: A DataLoader, or any object with ``__iter__`` over batches.
             val_dataloader: One, or a list or dict of several.
+            datamodule: A ``DataModule`` with the dataloaders that are not given here.
             resume: ``"auto"``, ``"latest"``, ``"best"`` or the path of a checkpoint or run.
             allow: What may differ from that checkpoint: ``"data"``.
+            **unknown: No others are taken; the error names the right argument.
 
         Raises:
             PacelineError: for mistakes, before anything is computed where that is possible.
@@ -233,8 +220,10 @@ class Trainer(RunView):
         """One pass over validation data; the values by full name.
 
         Args:
+            module: The module to evaluate.
             dataloader: One, or a list or dict of several; else the DataModule's or module's own.
             weights: ``"best"``, ``"latest"`` of the last fit, a checkpoint's or run's path; None: as it is.
+            **more: ``datamodule``; no others are taken.
         """
         run = evaluation_setup.collect
         values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more, run)
@@ -262,9 +251,12 @@ class Trainer(RunView):
         """The output of ``predict_step`` for each batch, on the CPU, in the data's order, on every rank.
 
         Args:
-            out: A new folder to write them to as they come, each rank its own: for more than memory holds.
-                Returned is what reads them; ``paceline.Predictions(out)`` does so later.
+            module: The module to predict with.
+            dataloader: One, or a list or dict of several; else the DataModule's or module's own.
+            weights: As ``validate`` takes them.
+            out: A new folder to write them to, for more than memory holds; ``Predictions`` is returned.
             only_rank_zero: Rank 0 alone keeps the list; the others return an empty one.
+            **more: ``datamodule``; no others are taken.
         """
         run = evaluation_setup.gather(only_rank_zero) if out is None else evaluation_setup.write(Path(out))
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
@@ -285,10 +277,13 @@ class Trainer(RunView):
     ) -> Replay:
         """Run a step of a run again, alone, with its samples and random draws, and without its update.
 
-        The newest checkpoint before it is loaded into ``module``, and the steps between are taken as they
-        were. One device computes for all the ranks there were, one after another. Nothing is written.
+        One device computes for all the ranks there were, one after another. Nothing is written.
 
         Args:
+            module: Takes the newest checkpoint before the step; the steps between are repeated.
+            train_dataloader: The training data of the run, as ``fit`` took it.
+            val_dataloader: The validation data, likewise.
+            datamodule: The ``DataModule``, likewise.
             step: Which one, from 1.
             run: The run's folder; this trainer's last run unless given.
             accelerator: Where to compute.
@@ -316,13 +311,14 @@ class Trainer(RunView):
     ) -> Invariance:
         """Train copies of ``module`` for a few steps at two layouts; find the first tensor that differs.
 
-        The second layout has micro-batches of half the size, on one device. Dropout is off in both.
-        Nothing is written, and ``module`` stays as it is.
+        The second has micro-batches of half the size, on one device. Dropout is off; nothing is written.
 
         Args:
+            module: Stays as it is.
+            train_dataloader: The training data, as ``fit`` takes it.
+            datamodule: A ``DataModule``, as ``fit`` takes it.
             steps: Optimizer steps at each layout.
-            tolerance: How far apart tensors may be, as a part of their size: 1e-4, or under
-                ``precision="64"`` 1e-9, or in 16 bits 5e-2, unless given.
+            tolerance: Largest relative difference; None is 1e-4, 1e-9 in precision "64", 5e-2 in 16 bits.
 
         Returns:
             True where all is the same; as a string, what differs, by how much, and what to do about it.

@@ -45,7 +45,7 @@ class RunView:
     def _refuse_should_stop(self, value: Any) -> NoReturn:
         raise AttributeError('Trainer has no attribute "should_stop"; call trainer.stop("why")')
 
-    should_stop = property(None, _refuse_should_stop)
+    should_stop = property(None, _refuse_should_stop, doc="Lightning's way to stop a run; here ``stop``.")
 
     # -- where the run is ----------------------------------------------------------------------
 
@@ -238,6 +238,7 @@ class RunView:
         """Write a checkpoint of the current fit into a new folder. To be called on all ranks.
 
         Args:
+            path: The folder to be written; its parent is made if it does not exist.
             weights_only: Without what resuming needs: for evaluation and for use elsewhere.
 
         Raises:

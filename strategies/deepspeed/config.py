@@ -92,11 +92,15 @@ def make_config(
     """One configuration out of the user's and the run's.
 
     Args:
+        users: The user's configuration, as read from a dict or JSON file.
+        stage: The ZeRO stage, 0 to 3.
+        offload: Keep optimizer states, and under stage 3 parameters, in the host's memory.
+        precision: The run's precision, which sets DeepSpeed's blocks ``bf16`` and ``fp16``.
         plan: What a step of the run is; None before that is known.
         parameters: How many numbers the model has, at least 1: no buffer need be larger.
 
     Raises:
-        PacelineError: one report of every key that says something else than the run.
+        PacelineError: one report of every key that contradicts the run.
     """
     block = _precision_block(precision, stage)
     _refuse_conflicts(users, stage, precision, plan)

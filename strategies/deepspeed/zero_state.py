@@ -37,7 +37,9 @@ def read_optimizer(engine: Any, names: dict[Tensor, str], mine: Any) -> dict[str
     """Moments and counters by parameter name.
 
     Args:
-        mine: ``mine(name)`` says whether this rank is to keep a parameter's; others are gathered only.
+        engine: The DeepSpeedEngine, on all ranks alike: partitioned states are gathered.
+        names: The name of each parameter.
+        mine: ``mine(name)``: whether this rank is to keep a parameter's; others are gathered only.
     """
     from deepspeed.utils import safe_get_full_optimizer_state
 

@@ -27,7 +27,8 @@ def run_agent(config: Any, program: Any, arguments: list[str], job: Path) -> int
 
     Args:
         config: torch's ``LaunchConfig``.
-        program: What each rank runs, with these arguments.
+        program: What each rank runs: an executable, or a function.
+        arguments: The arguments of ``program``.
         job: The folder for the ranks' notes.
     """
     os.environ[JOB], os.environ[LAUNCHER] = str(job), str(os.getpid())

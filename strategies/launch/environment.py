@@ -22,8 +22,10 @@ class Environment:
 
     Args:
         device: The device this process computes on.
-        rank, world_size: Its number among all processes, and how many there are.
-        local_rank, local_world_size: The same among the processes of this machine.
+        rank: The number of this process among all, from 0.
+        world_size: The number of ranks on all machines.
+        local_rank: The number of this process among those of its machine, from 0.
+        local_world_size: The number of ranks on this machine.
         starts: How many ranks this process has yet to start on this machine; 0 for a rank itself.
         requeue: The command that puts this job back into its batch system's queue; on rank 0 alone.
     """
@@ -64,13 +66,14 @@ def find_environment(
     """The rank and device of this process: a rank of a job, or the process that is to start the ranks.
 
     Args:
-        accelerator, devices: As ``find_kind`` and ``find_ids`` take them.
+        accelerator: ``"auto"``, ``"cpu"``, ``"gpu"`` or a device type ``torch.accelerator`` knows.
+        devices: A count, -1, a list of ids, ``"0,1"`` or ``"auto"``, on each machine.
         num_nodes: Machines that take part.
         restarts: A process that fails is to be started again, so that one alone needs a launcher too.
 
     Raises:
-        PacelineError: when the devices are not there, when the job has another world size than the one
-            asked for, and when this program cannot be started again on several ranks.
+        PacelineError: when the devices are not there, when the job has another world size than ``devices``
+            and ``num_nodes`` give, and when this program cannot be started again on several ranks.
     """
     kind = find_kind(accelerator)
     ids = find_ids(kind, devices)

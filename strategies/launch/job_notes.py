@@ -77,10 +77,14 @@ def note_stop(signal_number: int) -> None:
 
 
 def note_failure(error: BaseException, message: str = "") -> bool:
-    """Note for the launcher that this rank has failed. Whether there is one.
+    """Note for the launcher that this rank has failed.
 
     Args:
+        error: What ended this rank.
         message: The error as it is to be printed.
+
+    Returns:
+        Whether there is a launcher of ours that reads the note.
     """
     job = job_folder()
     if job is None:

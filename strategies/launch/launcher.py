@@ -46,6 +46,8 @@ def start_ranks(count: int, num_nodes: int = 1, max_restarts: int = 0) -> NoRetu
     rendezvous comes from torchrun's variables (``PET_RDZV_ENDPOINT`` and its like).
 
     Args:
+        count: Ranks to start on this machine.
+        num_nodes: Machines that take part; each starts ``count`` ranks.
         max_restarts: How often all ranks are started again when one has failed.
 
     Raises:

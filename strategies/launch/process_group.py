@@ -21,6 +21,7 @@ def join(environment: Environment, collective_timeout: float | None = None) -> N
     """Join the process group. Waits until all are there; later calls do nothing.
 
     Args:
+        environment: Rank, world size and device of this process.
         collective_timeout: Seconds that a collective may take; None is torch's default.
     """
     global _usual

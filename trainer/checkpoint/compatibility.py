@@ -65,7 +65,11 @@ def refuse_differences(
     """See that the run can be resumed from the checkpoint. To be called on all ranks.
 
     Args:
-        shapes: Of all tensors of the checkpoint.
+        run: The run that is to resume: its module, optimizers, schedules and data.
+        folder: The checkpoint, for messages.
+        manifest: The manifest of the checkpoint.
+        state: The decoded state.json of the checkpoint.
+        shapes: The shape of each tensor in the checkpoint, by name.
         allow: What may differ: ``"data"``.
 
     Returns:

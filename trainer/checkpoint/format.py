@@ -64,6 +64,7 @@ def commit(target: Path, manifest: Any, entries: dict[str, Any] | None = None) -
     """Seal the staging folder and make it ``target``.
 
     Args:
+        target: The folder to be, whose staging folder (``staging_of(target)``) is complete.
         manifest: Plain JSON data that becomes part of the manifest.
         entries: What ``entry_of`` gave for files that are in the folder; None: for none yet.
     """
@@ -212,6 +213,7 @@ def finished(folder: Path, kind: str = STEP) -> list[Path]:
     """The checkpoints under ``folder`` that have a manifest, oldest first.
 
     Args:
+        folder: The ``checkpoints`` folder of a run; it need not exist.
         kind: ``STEP`` for those a run can resume from, ``WEIGHTS`` for those of weights only.
     """
     if not folder.is_dir():

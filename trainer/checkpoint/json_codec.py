@@ -33,8 +33,9 @@ def encode(value: Any, where: str = "state", apart: dict[str, Tensor] | None = N
     """``value`` as JSON can hold it.
 
     Args:
+        value: Plain data, tensors and numpy arrays, nested in dicts, lists and tuples.
         where: Its place, for messages.
-        apart: Takes the tensors by names of their own, to be kept elsewhere; None keeps them in the JSON.
+        apart: Takes the tensors by new names, to be kept elsewhere; None keeps them in the JSON.
 
     Raises:
         NotPlainError: for anything that is no plain data.

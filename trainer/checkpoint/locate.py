@@ -13,7 +13,8 @@ def find_checkpoint(path: Any, weights: bool = False) -> Path:
     """The checkpoint folder that ``path`` is, or the best, else latest, of the run folder it is.
 
     Args:
-        weights: One of weights only will do.
+        path: A checkpoint folder, or a run folder.
+        weights: Accept a checkpoint of weights only, too.
 
     Raises:
         PacelineError: when it is neither.

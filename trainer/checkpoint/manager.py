@@ -52,10 +52,12 @@ class CheckpointManager:
         called for its step.
 
         Args:
+            name: The name of the checkpoint's folder: ``step-00000025`` or ``weights-00000025``.
+            weights_only: Write the weights alone; a run cannot resume from them.
             background: Return when a copy of the tensors is taken; a thread writes it.
 
         Returns:
-            The save, whose ``error`` says why it could not be written.
+            The save, whose ``error`` is why it could not be written.
         """
         assert self._folder is not None
         target = self._folder / name

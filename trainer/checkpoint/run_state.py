@@ -172,6 +172,7 @@ class RunState:
         """Put the run back where a checkpoint left it. To be called on all ranks.
 
         Args:
+            folder: The checkpoint to resume from.
             allow: What may differ from the checkpoint: ``"data"``.
 
         Returns:
@@ -247,6 +248,7 @@ class RunState:
         """This rank's own state: generators, and values and metric objects that are half counted.
 
         Args:
+            ranks: The saved state of each rank, in the order of ranks.
             logged: The sums of all ranks, for rank 0 to continue from where there were others.
             same_data: Whether the position in the data still means anything.
         """

@@ -142,6 +142,8 @@ class CheckpointWriter:
         """Write a checkpoint folder. To be called on all ranks; waits for the one under way.
 
         Args:
+            target: The folder to be.
+            content: What the checkpoint holds; the same kind on all ranks.
             background: Return as soon as a copy of the tensors is taken; a thread writes it.
             replace: Delete the one that is there, once this one only waits for its name.
 
@@ -249,10 +251,13 @@ def _together(
     needed: int,
     written: int = 0,
 ) -> list[Any]:
-    """What ``work`` returned on each rank.
+    """Call ``work`` on each rank; what it returned on all of them, in the order of ranks.
 
     Args:
-        needed: The bytes it writes.
+        all_gather: Of the process group of this thread.
+        target: The checkpoint's folder to be, whose staging folder is deleted after a failure.
+        work: Writes a part of the checkpoint.
+        needed: The bytes ``work`` writes on this rank.
         written: The bytes this rank has written before.
 
     Raises:

@@ -44,6 +44,7 @@ def load_config(
     Args:
         model: A pydantic model; its field ``trainer``, if it has one, holds arguments of ``Trainer``.
         presets: Values by the names that ``preset=...`` takes.
+        file: A YAML file of values, which may name a ``preset``; None reads none.
         overrides: ``key=value``; dots go into nested keys, values are YAML.
 
     Raises:

@@ -33,7 +33,8 @@ class BatchReader(ABC):
         """A micro-batch, and how many of its samples could not be read.
 
         Args:
-            number: Which one of its step it is.
+            piece: The items of the micro-batch; of size 0 where this rank has no sample.
+            number: The number of the micro-batch in its step, from 0.
             first: The item at which the step begins; a rank without a sample reads that.
         """
 
@@ -81,6 +82,7 @@ class LoaderCopy:
         """Copy a loader.
 
         Args:
+            users: The user's loader, which stays as it is.
             by_rows: Its batches are rows of tensors.
             skips: Samples that cannot be read are skipped.
         """

@@ -58,6 +58,7 @@ class EpochOrder:
         """What the loader is to read from an item on, micro-batch by micro-batch, each with its position.
 
         Args:
+            start: The first item of ``items`` to read, from 0.
             seeded: Whether a ``SeededDataset`` takes single items.
         """
         starts = list(accumulate(self.sizes or (), initial=0))

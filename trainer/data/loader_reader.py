@@ -59,10 +59,12 @@ class Reader(ABC):
 def open_reader(source: Any, signals: Signals, workers: WorkerProcesses | None = None) -> Reader:
     """Begin a pass over a loader, or over anything that gives batches.
 
-    A thread reads ahead of what was asked for. What counts what it gave (``state_dict``), or runs code of
-    the user in this process (``__iter__``), is therefore read where it is asked for.
+    A thread reads ahead of the loop. What counts what it gave (``state_dict``), or runs code of the user in
+    this process (``__iter__``), is therefore read by the loop itself.
 
     Args:
+        source: A DataLoader, or any iterable of batches.
+        signals: Ends a read that waits for data.
         workers: The loader's; None where ``source`` is no DataLoader.
     """
     if workers is None or not source.num_workers:
@@ -224,8 +226,7 @@ def _read_all(
 ) -> None:
     """The thread: once ``closed`` is set, and ``results`` taken from, it puts no more than once.
 
-    Args:
-        before: A thread that may still be in its last read from the same workers.
+    ``before`` is a thread that may still be in its last read from the same workers.
     """
     iterator = None
     last: Any = _END

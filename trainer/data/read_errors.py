@@ -115,6 +115,7 @@ def name_sample(error: Exception, ended: Sequence[tuple[int, int]], place_of: Ca
     """Add to an error of reading which worker it came from, and what that was reading.
 
     Args:
+        error: What the loader raised; the place is added as a note.
         ended: Number and exit code of the loader's workers that had ended when it was raised.
         place_of: The sample that a worker, by its number, was at.
 

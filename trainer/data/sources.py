@@ -33,7 +33,10 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
     """The feed over the training data.
 
     Args:
-        saved_global_batch: A resumed run's global batch, which holds unless another is asked for.
+        data: A DataLoader, or any iterable of batches.
+        settings: What every feed needs to know.
+        saved_global_batch: A resumed run's global batch in samples, kept unless ``settings`` gives
+            another; 0 for a new run.
         automatic: False under manual optimization, where a step is one batch.
 
     Raises:

@@ -176,8 +176,7 @@ class StreamFeed(Feed):
     def _begin(self, epoch: int, samples: int) -> Generator[Any, None, None]:
         """The source's own iteration; it begins at the first read, under that read's seed.
 
-        Args:
-            samples: Where in the epoch that is.
+        ``samples`` is the position in the epoch, in samples.
         """
         if self._loader:
             self._source.generator.manual_seed(order_seed(self.settings.seed, epoch))

@@ -68,6 +68,7 @@ class Rows:
         """The batch of these rows.
 
         Args:
+            rows: The indices of the rows, int64, shape (batch size,).
             pin: Into memory that a device can copy from while the host continues.
         """
         batch = [_select(tensor, rows) for tensor in self._tensors]

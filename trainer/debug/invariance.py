@@ -188,8 +188,12 @@ def _run(
     """Train a copy of the module for a few steps: what they computed, and what fed them.
 
     Args:
-        like: Steps of this size, whatever the layout.
-        alone: On this rank, as if there were no other.
+        trainer: The user's, whose arguments the copy is trained with.
+        module: The user's module; a copy of it is trained.
+        data: The training dataloader and the DataModule, as ``fit`` takes them.
+        steps: Optimizer steps.
+        like: ``global_batch_size`` and ``accumulate`` in place of the trainer's; None keeps those.
+        alone: Train on this rank, as if there were no other.
     """
     settings, recorder = trainer.settings, _Recorder()
     size = {"global_batch_size": settings.global_batch_size, "accumulate": settings.accumulate}

@@ -151,7 +151,9 @@ def replay(
     Args:
         trainer_class: ``Trainer``.
         settings: Its validated arguments.
+        module: The weights of the checkpoint are loaded into it.
         data: The training and validation dataloaders and the DataModule, as ``fit`` takes them.
+        request: The run's folder, the step, and where to compute.
         allow: As ``fit`` takes it.
 
     Raises:

@@ -17,6 +17,9 @@ def write_crash_report(
     """``crash-rank-<n>.txt`` in the run folder: the error, ``parts``, env.json, and all threads' stacks.
 
     Args:
+        folder: The run folder.
+        rank: The rank of this process, part of the file's name.
+        error: What ends the run, written with its traceback.
         where: How far the run was.
         parts: Further texts by their headings.
 

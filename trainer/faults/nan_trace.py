@@ -170,10 +170,11 @@ class _Watch:
         self.note(f"{value} first in {where}", finite if rows else None)
 
     def note(self, description: str, finite: Tensor | None = None) -> None:
-        """The first one counts.
+        """Keep the first place where a number was not finite; later ones are ignored.
 
         Args:
-            finite: Which numbers are; its first dimension may be that of the samples.
+            description: The place, in words.
+            finite: Which numbers are finite, bool; its first dimension may be that of the samples.
         """
         if self.found is not None:
             return

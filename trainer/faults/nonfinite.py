@@ -191,6 +191,8 @@ class Guard:
         """Skip the update, where that is allowed. To be called on all ranks.
 
         Args:
+            optimizer: Its gradients are cleared.
+            micro_batches: Micro-batches of this rank in the step.
             find_origin: Given the samples of each micro-batch, finds where it came from.
 
         Raises:

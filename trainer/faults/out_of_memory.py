@@ -30,6 +30,9 @@ def memory_notes(
     """What this run holds, and what would need less, most likely to help first.
 
     Args:
+        strategy: The run's strategy, which knows the device.
+        module: Its parameters and gradients are counted, in bytes.
+        optimizers: Their states are counted, in bytes.
         training: It ran out in a step of training, not in an evaluation.
     """
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())

@@ -147,7 +147,7 @@ class SignalStop(Signals):
             raise StopWaiting
 
     def quiet_children(self) -> None:
-        """torch's DataLoader installs one that raises, wherever the main thread is, when a worker dies.
+        """Torch's DataLoader installs one that raises, wherever the main thread is, when a worker dies.
 
         It does so where it is iterated over in the main thread: in a loop of the user before this run, or
         in an ``__iter__`` of the user within it. A read that needs that worker fails all the same.

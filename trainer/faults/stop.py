@@ -144,6 +144,7 @@ class _Agreement:
         self._sent_at = (time.perf_counter(), 0)
 
     def at_boundary(self) -> None:
+        """To be called at each boundary, on all ranks."""
         self._count += 1
         if self._count < self._next:
             return

@@ -43,6 +43,7 @@ def deadlines(timeouts: Any, world_size: int) -> dict[str, float]:
 
     Args:
         timeouts: As ``Trainer`` takes them.
+        world_size: The number of ranks; on one, ``timeouts=None`` sets no limit.
     """
     if timeouts is False or (timeouts is None and world_size == 1):
         return {}
@@ -328,6 +329,7 @@ def _doing(frame: FrameType | None, doing: str) -> tuple[int, str, bool]:
     """Which part of a step a main thread is in, in words with the user's own line, and whether it waits.
 
     Args:
+        frame: The innermost frame of the thread; None where it has none.
         doing: What it does where it is in none.
     """
     frames = list(reversed([f for f, _ in traceback.walk_stack(frame)])) if frame is not None else []

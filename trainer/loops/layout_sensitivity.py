@@ -41,6 +41,9 @@ def not_as_in_one_batch(module: nn.Module, ranks: int, micro_batches: int, synce
     """What will not be as if one device took each step as one batch.
 
     Args:
+        module: Its submodules are searched for dropout and batch norms.
+        ranks: The world size.
+        micro_batches: Micro-batches of a rank in a step.
         synced: Batch norms take their statistics over all ranks.
     """
     if ranks * micro_batches == 1:

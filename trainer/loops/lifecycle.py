@@ -50,7 +50,8 @@ def check_stage(name: str, module: Any, current: str) -> None:
     """Refuse what is no module, and a run inside of another one.
 
     Args:
-        name: Of the stage to begin.
+        name: The stage to begin: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+        module: What the user gave as the module.
         current: The stage of this trainer that has not ended; "" for none.
 
     Raises:

@@ -52,6 +52,7 @@ class GatheredPredictions:
         self._all: list[Any] = []
 
     def take(self, output: Any, size: int) -> None:
+        """Keep the output of this rank's next batch; of ``size`` 0 where it had none."""
         self._mine.append([map_tensors(output, lambda t: t.to("cpu"))] if size else [])
         if len(self._mine) == _ROUND:
             self._gather_round()
@@ -97,6 +98,7 @@ class PredictionWriter:
         files.begin(self._folder)
 
     def take(self, output: Any, size: int) -> None:
+        """Write the output of this rank's next batch; of ``size`` 0 where it had none."""
         self._turn += 1
         if not size:
             return

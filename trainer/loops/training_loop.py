@@ -136,6 +136,7 @@ class TrainLoop:
         """One optimizer step: its micro-batches, then one update. What ``training_step`` returned.
 
         Args:
+            batches: This rank's micro-batches, on the device.
             sizes: The samples in each of this rank's micro-batches.
             total: The samples of all ranks; None where they are known to nobody yet.
         """
@@ -264,9 +265,7 @@ class TrainLoop:
         """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight) over all ranks.
 
         A weight known only now is kept in ``weights``; the sum is divided out when all are known.
-
-        Args:
-            loss_weight: The part by samples, times the ranks: gradients are averaged over them.
+        ``loss_weight`` is the part by samples, times the ranks: gradients are averaged over them.
         """
         if len(weights) != (0 if weight is None else index):
             raise some_weights(self.state.step_label)

@@ -71,7 +71,8 @@ class RunDirectory:
 
         Args:
             source: The checkpoint that is resumed; its folder is taken where it is the newest one there.
-            config, environment: What config.yaml and env.json of a new folder hold.
+            config: The content of config.yaml in a new folder.
+            environment: The content of env.json in a new folder.
         """
         self.path = None if source is None or self._run_dir is None else _run_of_newest(source)
         if self._run_dir is not None and self.path is None:
@@ -96,6 +97,7 @@ class RunDirectory:
         """A line for the console (rank 0) and the log.
 
         Args:
+            text: One or more lines.
             console: False: for the log only.
         """
         if not self._quiet:

@@ -18,6 +18,8 @@ def nothing_kept(module: nn.Module, logger: MetricLogger, store: MetricStore) ->
     """Restore buffers and metric objects, and drop what is logged.
 
     Args:
+        module: Its buffers and metric objects are as before afterwards.
+        logger: The logger of the run.
         store: Where the step would have logged to.
     """
     scratch = MetricStore(store.phase, store.log_line)
