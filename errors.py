@@ -29,6 +29,12 @@ class PacelineError(ValueError):
         allowed: What would have been right.
         meant: The nearest right name, when there is one.
         fix: What to do now.
+
+    Example:
+        >>> print(PacelineError("mode is not valid", got="mni", meant="min"))
+        mode is not valid
+          got: mni
+          did you mean: min?
     """
 
     def __init__(

@@ -13,6 +13,14 @@ class Callback(Hooks):
     State that must survive a resume goes through ``state_dict`` and ``load_state_dict``, as plain data
     (numbers, strings, lists, dicts, tensors). It is kept under ``state_key``: the class name, or the
     ``name`` attribute where two callbacks of one class are given.
+
+    Example:
+        >>> class CountSteps(Callback):
+        ...     steps = 0
+        ...     def on_step_end(self, trainer, outputs):
+        ...         self.steps += 1
+        >>> trainer = Trainer(max_epochs=1, callbacks=CountSteps(), progress=False, run_dir=None)
+        >>> run = trainer.fit(Net(), train_loader)
     """
 
     name: str | None = None

@@ -50,6 +50,15 @@ class Checkpoint(Callback):
 
     Attributes:
         best_score: The best monitored value so far; None before the first.
+
+    Raises:
+        PacelineError: for arguments that are not right.
+
+    Example:
+        >>> best = Checkpoint("1ep", monitor="val/loss", keep=1)
+        >>> trainer = Trainer(max_epochs=2, callbacks=best, progress=False, loggers=False)
+        >>> run = trainer.fit(Net(), train_loader, val_loader)
+        >>> module = Net.load_from_checkpoint(run.best)
     """
 
     def __init__(

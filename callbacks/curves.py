@@ -20,6 +20,9 @@ class Curves(Callback):
 
     Args:
         dpi: Dots per inch of the picture.
+
+    Example:
+        >>> trainer = Trainer(callbacks=Curves(dpi=300))  # in place of the default one
     """
 
     def __init__(self, dpi: int = 120) -> None:

@@ -27,6 +27,16 @@ class EarlyStopping(Callback):
     Attributes:
         best: The best value so far; None before the first.
         wait: Validations since then.
+
+    Raises:
+        PacelineError: for arguments that are not right.
+
+    Example:
+        >>> stops = EarlyStopping("val/loss", patience=1, min_delta=10.0)
+        >>> trainer = Trainer(max_epochs=9, callbacks=stops, progress=False, run_dir=None)
+        >>> run = trainer.fit(Net(), train_loader, val_loader)
+        >>> trainer.epoch, stops.wait
+        (2, 1)
     """
 
     def __init__(

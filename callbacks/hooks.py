@@ -19,6 +19,12 @@ class Hooks:
 
     Trailing arguments may be omitted when you override one. A hook nobody overrides costs nothing.
     ``stage`` is ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+
+    Example:
+        >>> class Frozen(Net):  # a module has the same hooks as a callback
+        ...     def on_fit_start(self):
+        ...         self.layer.bias.requires_grad_(False)
+        >>> run = trainer.fit(Frozen(), train_loader)
     """
 
     def on_setup(self, trainer: TrainerView, stage: str) -> None:
@@ -76,7 +82,7 @@ class Hooks:
         """
 
     def on_fit_end(self, trainer: TrainerView) -> None:
-        """At a normal end and at a stop that was asked for."""
+        """At a normal end and after ``trainer.stop`` or a signal."""
 
     def on_save_checkpoint(self, trainer: TrainerView, state: dict[str, Any]) -> None:
         """Add plain data to ``state``; it comes back in ``on_load_checkpoint``."""

@@ -8,7 +8,16 @@ from .base import Callback
 
 
 class Logger(Callback):
-    """A callback that also gets every row of reduced metrics, on rank 0 only."""
+    """A callback that also gets every row of reduced metrics, on rank 0 only.
+
+    Example:
+        >>> class Printer(Logger):
+        ...     def write(self, row):
+        ...         print("step", row["step"])
+        >>> run = Trainer(max_epochs=1, loggers=Printer(), progress=False).fit(Net(), train_loader)
+        step 1
+        step 4
+    """
 
     @abstractmethod
     def write(self, row: dict[str, float]) -> None:

@@ -25,6 +25,9 @@ class Progress(Callback):
 
     Args:
         every: Seconds between two plain lines where the output is no terminal.
+
+    Example:
+        >>> trainer = Trainer(callbacks=Progress(every=60))
     """
 
     def __init__(self, every: float = _LINE_EVERY) -> None:

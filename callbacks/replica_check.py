@@ -23,8 +23,8 @@ class ReplicaCheck(Callback):
     """Compares checksums of the parameters over all ranks every so often; a difference ends the run.
 
     Every bit counts. A check reads each parameter on the host, less than a second for 1 GB, and sends one
-    number for it. Parameters in shards are no replicas and are passed over; where all of them are, a line
-    says so and nothing is compared. On one device it does nothing.
+    number for it. Parameters in shards are no replicas and are skipped; where all of them are, a line in
+    the log tells it and nothing is compared. On one device it does nothing.
 
     Args:
         every: A duration: steps, epochs or time (rank 0's clock). Where ranks update a part of the
@@ -34,6 +34,9 @@ class ReplicaCheck(Callback):
     Raises:
         PacelineError: on every rank, at the step that shows it. It names the first parameter that differs,
             in the module's order, and the ranks that are not like most of them (else not like rank 0).
+
+    Example:
+        >>> trainer = Trainer(callbacks=ReplicaCheck(every=100))
     """
 
     def __init__(self, every: Any = "1ep") -> None:

@@ -24,7 +24,7 @@ _AGAIN = 10
 
 
 class Stragglers(Callback):
-    """Says which rank is slow, though waiting for it makes the steps of all ranks equally long.
+    """Names the rank that is slow, though waiting for it makes the steps of all ranks equally long.
 
     Measured is what a rank does by itself: waiting for data, from a step boundary to the start of the next
     step, and computing, from there to its last gradient. At the end of each window of ``every`` steps the
@@ -44,6 +44,9 @@ class Stragglers(Callback):
 
     Raises:
         PacelineError: for anything but a number of steps.
+
+    Example:
+        >>> trainer = Trainer(callbacks=Stragglers(every=200))
     """
 
     def __init__(self, every: Any = 50) -> None:

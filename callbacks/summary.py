@@ -15,7 +15,11 @@ _ROWS = 24
 
 
 class ModelSummary(Callback):
-    """Prints name, type, parameters and whether they are trained, for the module's direct parts."""
+    """Prints name, type, parameters and whether they are trained, for the module's direct parts.
+
+    Example:
+        >>> trainer = Trainer(progress=False, callbacks=ModelSummary())  # the table without the bar
+    """
 
     def on_setup(self, trainer: TrainerView, stage: str) -> None:
         self._table = parameter_table(trainer.module)  # later a rank may hold a part of it only

@@ -20,6 +20,9 @@ class TensorBoard(Logger):
     """Writes every value as a scalar, through tensorboard's own ``EventFileWriter`` and its thread.
 
     tensorboard is imported at the first write, not before.
+
+    Example:
+        >>> trainer = Trainer(loggers=[TensorBoard(), JSONLogger()])
     """
 
     def __init__(self) -> None:

@@ -48,7 +48,15 @@ class CheckpointWriter(Protocol):
 
 
 class TrainerView(Protocol):
-    """The trainer, as hooks get it and as ``TrainModule.trainer`` gives it."""
+    """The trainer, as hooks get it and as ``TrainModule.trainer`` gives it.
+
+    Example:
+        >>> class Best(Callback):
+        ...     def on_validation_end(self, trainer: TrainerView) -> None:
+        ...         self.loss = min(trainer.metrics["val/loss"], getattr(self, "loss", float("inf")))
+        >>> trainer = Trainer(max_epochs=1, callbacks=Best(), progress=False, run_dir=None)
+        >>> run = trainer.fit(Net(), train_loader, val_loader)
+    """
 
     # -- where the run is ----------------------------------------------------------------------
 
@@ -154,7 +162,7 @@ class TrainerView(Protocol):
         """The latest value of ``name``.
 
         Raises:
-            PacelineError: when it was never logged; ``who`` asks for it.
+            PacelineError: when it was never logged; the message names ``who`` as needing it.
         """
 
     # -- stopping ------------------------------------------------------------------------------

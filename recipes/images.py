@@ -21,7 +21,8 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
     """uint8 images (n, 3, 32, 32) as floats of mean 0 and deviation 1 per channel.
 
     Args:
-        mean, std: Per channel, of pixels from 0 to 1.
+        mean: The mean of each channel, of pixels from 0 to 1.
+        std: The standard deviation of each channel, likewise.
         crop: Pixels of padding before a random crop to the old size; 0 for none.
         flip: Mirror half of the images left to right.
     """

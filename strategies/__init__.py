@@ -73,8 +73,21 @@ def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
     ``"auto"`` is ``Single`` in a world of one and ``DDP`` in a larger one, until ``choose_strategy`` has
     seen the module.
 
+    Args:
+        strategy: A name of ``STRATEGIES``, or an object.
+        world_size: The number of ranks, for ``"auto"``.
+
+    Returns:
+        The object, not yet attached to a device.
+
     Raises:
         PacelineError: for a name that is none.
+
+    Example:
+        >>> make_strategy("auto", world_size=8).name
+        'ddp'
+        >>> make_strategy("deepspeed_stage_3_offload").offload
+        True
     """
     if isinstance(strategy, Strategy):
         return strategy

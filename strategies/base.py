@@ -32,6 +32,10 @@ class StepPlan:
         micro_batches: Micro-batches of a rank in a full step; None before the data is known.
         clip_norm: The norm gradients are clipped to.
         hooked: Whether hooks see the gradients, and may change them, before they are clipped.
+
+    Example:
+        >>> StepPlan(samples=256, micro_batch=32, micro_batches=1).clip_norm is None
+        True
     """
 
     samples: int | None = None
@@ -60,6 +64,13 @@ class Strategy(ABC):
         skips_by_itself: Whether its own step finds and skips non-finite gradients.
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
         log_line: Takes a line for the user; the Trainer sets its log's.
+
+    Example:
+        >>> strategy = trainer.strategy
+        >>> isinstance(strategy, Strategy), strategy.name, strategy.environment.world_size
+        (True, 'single', 1)
+        >>> sorted(strategy.full_tensors(trainer.module))
+        ['layer.bias', 'layer.weight']
     """
 
     name: str = ""

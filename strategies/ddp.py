@@ -44,6 +44,12 @@ class DDP(Distributed):
         bucket_cap_mb: Size of the buckets in which gradients are reduced; None is torch's default, 25.
         gradient_as_bucket_view: Let gradients live in those buckets, which saves a copy of them.
         activation_checkpointing: Compute the activations of the repeated blocks again in backward.
+
+    Raises:
+        PacelineError: for ``static_graph`` together with ``find_unused_parameters``.
+
+    Example:
+        >>> strategy = DDP(static_graph=True, bucket_cap_mb=50)  # Trainer(strategy=strategy, devices=8)
     """
 
     name = "ddp"

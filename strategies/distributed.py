@@ -25,11 +25,19 @@ _OBJECT = "an object"
 
 
 class Distributed(Single):
-    """The base of strategies on several ranks; a strategy of your own begins here.
+    """The base of strategies on several ranks; write a new strategy as a subclass of it.
 
-    As it is, it computes like ``Single`` on each rank and leaves the gradients alone. A subclass says in
-    ``setup``, ``step_function`` and ``unscale`` how they meet; what ``backward`` or ``unscale`` leaves in
+    As it is, it computes like ``Single`` on each rank and leaves the gradients alone. A subclass reduces
+    them in ``setup``, ``step_function`` and ``unscale``; what ``backward`` or ``unscale`` leaves in
     ``.grad`` must be the mean over the ranks.
+
+    Example:
+        >>> class AverageOnce(Distributed):
+        ...     name = "average_once"
+        ...     def unscale(self, optimizer):
+        ...         self.average_gradients([p for g in optimizer.param_groups for p in g["params"]])
+        ...         super().unscale(optimizer)
+        >>> strategy = AverageOnce()  # Trainer(strategy=strategy, devices=8)
     """
 
     many_ranks = True

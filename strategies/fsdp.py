@@ -42,6 +42,11 @@ class FSDP(Distributed):
             outermost part, which backward needs first.
         cpu_offload: Keep the shards in the host's memory; pinned where there is an accelerator.
         activation_checkpointing: Compute the activations of the units again in backward.
+
+    Example:
+        >>> from torch.distributed.fsdp import MixedPrecisionPolicy
+        >>> policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        >>> strategy = FSDP(mixed_precision=policy)  # Trainer(strategy=strategy, devices=8)
     """
 
     name = "fsdp"
@@ -221,7 +226,10 @@ class HSDP(FSDP):
 
     Args:
         replicate: How many groups; None: one for each machine, on one machine two.
-        options: Those of ``FSDP``.
+        **options: Those of ``FSDP``.
+
+    Example:
+        >>> strategy = HSDP(replicate=2)  # Trainer(strategy=strategy, devices=8): 2 groups of 4 ranks
     """
 
     name = "hsdp"

@@ -23,7 +23,21 @@ def state_bytes(module: nn.Module) -> int:
 
 
 def choose_strategy(strategy: Strategy, module: nn.Module) -> tuple[Strategy, str | None]:
-    """What ``strategy="auto"`` becomes once the module is known, and why if it is another one."""
+    """What ``strategy="auto"`` becomes once the module is known, and why if it is another one.
+
+    Args:
+        strategy: The one ``make_strategy("auto")`` made, attached.
+        module: Its parameters are counted; they may be on the meta device.
+
+    Returns:
+        ``strategy`` and None where the states fit, else a new ``FSDP`` and a line with the reason.
+
+    Example:
+        >>> single = Trainer(strategy="single").strategy
+        >>> chosen, reason = choose_strategy(single, Net())
+        >>> chosen is single, reason
+        (True, None)
+    """
     environment = strategy.environment
     needed, there = state_bytes(module), device_memory(environment.device)
     if environment.device.type == "cpu":

@@ -19,7 +19,15 @@ from .torch_internals import overflow_flags, skips_by_itself
 
 
 class Precision:
-    """Full fp32 precision, and the verbs the others override."""
+    """Full fp32 precision, and the verbs the others override.
+
+    Example:
+        >>> class Clamped(Precision):
+        ...     name = "clamped"
+        ...     def scale(self, loss):
+        ...         return loss.clamp(max=10.0)
+        >>> trainer = Trainer(precision=Clamped())
+    """
 
     name = "32"
     param_dtype: torch.dtype = torch.float32
@@ -83,7 +91,13 @@ class Precision:
 
 
 class AutocastBF16(Precision):
-    """fp32 parameters, products in bfloat16 under autocast. Needs no loss scale."""
+    """fp32 parameters, products in bfloat16 under autocast. Needs no loss scale.
+
+    Example:
+        >>> trainer = Trainer(precision="bf16")
+        >>> trainer.strategy.precision.compute_dtype
+        torch.bfloat16
+    """
 
     name = "bf16"
     compute_dtype = torch.bfloat16
@@ -100,6 +114,9 @@ class AutocastFP16(AutocastBF16):
         growth_factor: What the scale is multiplied by after ``growth_interval`` finite steps.
         backoff_factor: What it is multiplied by after a step whose gradients overflowed and is skipped.
         growth_interval: Finite steps in a row before the scale grows.
+
+    Example:
+        >>> trainer = Trainer(precision=AutocastFP16(init_scale=1024.0, growth_interval=500))
     """
 
     name = "fp16"
@@ -165,7 +182,17 @@ class AutocastFP16(AutocastBF16):
 
 
 class Full(Precision):
-    """Parameters, inputs and products all in one dtype: ``"64"``, ``"bf16-true"``, ``"fp16-true"``."""
+    """Parameters, inputs and products all in one dtype: ``"64"``, ``"bf16-true"``, ``"fp16-true"``.
+
+    Args:
+        name: What it is called in messages.
+        dtype: The dtype of parameters, inputs and products.
+
+    Example:
+        >>> Full("64", torch.float64).convert_module(module := Net())
+        >>> module.layer.weight.dtype
+        torch.float64
+    """
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.name = name
@@ -205,8 +232,19 @@ PRECISIONS = tuple(_BUILDERS)
 def make_precision(precision: str | int | Precision) -> Precision:
     """The plugin of that name; an object of ``Precision`` is taken as it is.
 
+    Args:
+        precision: A name of ``PRECISIONS``, one of its usual synonyms (``16``, ``"bf16-mixed"``), or an
+            object.
+
+    Returns:
+        The object, not yet attached to a device.
+
     Raises:
         PacelineError: for a name that is none.
+
+    Example:
+        >>> make_precision(16).name
+        'fp16'
     """
     if isinstance(precision, Precision):
         return precision

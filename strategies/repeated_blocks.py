@@ -16,10 +16,21 @@ def find_units(module: nn.Module) -> list[nn.Module]:
     """The module's own ``shard_units()``, else its repeated blocks; outer ones win over inner ones.
 
     Repeated blocks are the members of a ``ModuleList`` or ``Sequential`` of at least two modules of one
-    class that have parameters and submodules of their own.
+    class that have parameters and submodules themselves.
+
+    Args:
+        module: The module to search; its parameters may be on the meta device.
+
+    Returns:
+        The units; empty where nothing is repeated.
 
     Raises:
         PacelineError: for a ``shard_units()`` that gives something else than submodules.
+
+    Example:
+        >>> blocks = [nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(3)]
+        >>> len(find_units(nn.Sequential(*blocks, nn.Linear(2, 1))))
+        3
     """
     chosen = getattr(module, "shard_units", None)
     if callable(chosen):

@@ -23,6 +23,9 @@ class Single(Strategy):
 
     Args:
         activation_checkpointing: Compute the activations of the repeated blocks again in backward.
+
+    Example:
+        >>> trainer = Trainer(strategy=Single(activation_checkpointing=True), devices=1)
     """
 
     name = "single"

@@ -9,6 +9,14 @@ class DataModule:
     """Dataloaders and how to prepare them. Every method is optional.
 
     The same methods on the module serve too; dataloaders given to ``fit`` come first.
+
+    Example:
+        >>> class Numbers(DataModule):
+        ...     def setup(self, stage):
+        ...         self.data = [(torch.randn(4, 2), torch.randn(4, 1))]
+        ...     def train_dataloader(self):
+        ...         return self.data
+        >>> run = trainer.fit(Net(), datamodule=Numbers())
     """
 
     def prepare_data(self) -> None:

@@ -35,6 +35,17 @@ class TrainModule(Hooks, nn.Module):
     Attributes:
         automatic_optimization: Set it to False to call ``manual_backward`` and ``optimizer.step``
             yourself in ``training_step``; needed for several optimizers.
+
+    Example:
+        >>> class Line(TrainModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layer = nn.Linear(2, 1)
+        ...     def training_step(self, batch):
+        ...         return nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+        ...     def configure_optimizers(self):
+        ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+        >>> run = Trainer(max_epochs=1, progress=False, run_dir=None).fit(Line(), train_loader)
     """
 
     automatic_optimization: bool = True
@@ -60,6 +71,12 @@ class TrainModule(Hooks, nn.Module):
 
         It runs under ``torch.device("meta")``: nothing is allocated. Each part then gets its values from
         its own ``reset_parameters()``, sharded as it is made where the strategy shards.
+
+        Example:
+            >>> class Large(Net):
+            ...     def configure_model(self):
+            ...         self.layer = nn.Linear(2, 1)
+            >>> run = trainer.fit(Large(), train_loader)
         """
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -68,6 +85,14 @@ class TrainModule(Hooks, nn.Module):
         A Tensor, or a mapping with ``loss`` and values to log.
         With ``"weight"`` in the mapping (tokens, say; the loss is a mean over it), the step's gradient is
         the weighted mean over all its micro-batches. ``batch_idx`` is optional.
+
+        Example:
+            >>> class Weighted(Net):
+            ...     def training_step(self, batch, batch_idx):
+            ...         weight = batch[1].abs()
+            ...         loss = ((self.layer(batch[0]) - batch[1]) ** 2 * weight).sum() / weight.sum()
+            ...         return {"loss": loss, "weight": weight.sum()}
+            >>> run = trainer.fit(Weighted(), train_loader)
         """
         raise NotImplementedError
 
@@ -75,21 +100,52 @@ class TrainModule(Hooks, nn.Module):
         """``(self, batch, batch_idx)``: log values, or return them.
 
         A Tensor is the ``loss``, a mapping holds values by name.
+
+        Example:
+            >>> class Checked(Net):
+            ...     def validation_step(self, batch):
+            ...         return {"error": (self.layer(batch[0]) - batch[1]).abs().mean()}
+            >>> sorted(trainer.validate(Checked(), val_loader))
+            ['val/error']
         """
         raise NotImplementedError
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        """As ``validation_step``, for ``Trainer.test``."""
+        """As ``validation_step``, for ``Trainer.test``.
+
+        Example:
+            >>> class Tested(Net):
+            ...     def test_step(self, batch):
+            ...         self.log("error", (self.layer(batch[0]) - batch[1]).abs().mean())
+            >>> sorted(trainer.test(Tested(), val_loader))
+            ['test/error']
+        """
         raise NotImplementedError
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """``(self, batch, batch_idx)``: what ``Trainer.predict`` is to give for this batch."""
+        """``(self, batch, batch_idx)``: what ``Trainer.predict`` is to give for this batch.
+
+        Example:
+            >>> class Signs(Net):
+            ...     def predict_step(self, batch):
+            ...         return self.layer(batch[0]).sign()
+            >>> trainer.predict(Signs(), val_loader)[0].shape
+            torch.Size([4, 1])
+        """
         raise NotImplementedError
 
     def configure_optimizers(self) -> Any:
         """An optimizer, or optimizers and schedulers in one of the documented shapes.
 
         ``self.trainer.total_steps`` is known here.
+
+        Example:
+            >>> class Annealed(Net):
+            ...     def configure_optimizers(self):
+            ...         adam = torch.optim.AdamW(self.parameters(), lr=0.01)
+            ...         rate = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.trainer.total_steps)
+            ...         return {"optimizer": adam, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+            >>> run = trainer.fit(Annealed(), train_loader)
         """
         raise NotImplementedError
 
@@ -152,6 +208,15 @@ class TrainModule(Hooks, nn.Module):
 
         Raises:
             PacelineError: for a value that is not a scalar, and for unknown arguments.
+
+        Example:
+            >>> class Logged(Net):
+            ...     def training_step(self, batch):
+            ...         self.log("target", batch[1].mean())
+            ...         return super().training_step(batch)
+            >>> run = trainer.fit(Logged(), train_loader)
+            >>> "train/target" in trainer.metrics
+            True
         """
         if unknown:
             raise _unknown_log_argument(next(iter(unknown)))
@@ -160,12 +225,32 @@ class TrainModule(Hooks, nn.Module):
             logger.current.log(name, value, prog_bar, weight, reduce)
 
     def log_dict(self, values: Any, **options: Any) -> None:
-        """``log`` each item of a mapping or of a torchmetrics collection."""
+        """``log`` each item of a mapping or of a torchmetrics collection.
+
+        Args:
+            values: Scalars by name.
+            **options: As ``log`` takes them, for all of the values.
+
+        Example:
+            >>> class Logged(Net):
+            ...     def validation_step(self, batch):
+            ...         self.log_dict({"least": batch[1].min(), "first": batch[1][0]}, reduce="min")
+            >>> sorted(trainer.validate(Logged(), val_loader))
+            ['val/first', 'val/least']
+        """
         for name, value in values.items():
             self.log(name, value, **options)
 
     def print(self, *values: Any) -> None:
-        """Print on rank 0 only, above a progress bar."""
+        """Print on rank 0 only, above a progress bar.
+
+        Args:
+            *values: As the builtin ``print`` takes them, separated by spaces.
+
+        Example:
+            >>> Net().print("weights of", 2, "layers")
+            weights of 2 layers
+        """
         text = " ".join(map(str, values))
         if self._trainer is None:
             print(text)
@@ -173,16 +258,50 @@ class TrainModule(Hooks, nn.Module):
             self._trainer.log_line(text)
 
     def all_gather(self, value: Tensor) -> Tensor:
-        """The value of every rank, stacked along a new first dimension."""
+        """The value of every rank, stacked along a new first dimension. To be called on all ranks.
+
+        Args:
+            value: A tensor of the same shape on all ranks.
+
+        Returns:
+            A tensor of shape (world size, ...), the rest as ``value`` has it; the same on every rank.
+
+        Example:
+            >>> class Losses(Net):
+            ...     def on_fit_end(self, trainer):
+            ...         self.ranks = self.all_gather(torch.tensor(trainer.rank))
+            >>> run = trainer.fit(module := Losses(), train_loader)
+            >>> module.ranks
+            tensor([0])
+        """
         return torch.stack(self.trainer.all_gather(value))
 
     def optimizers(self) -> Any:
-        """The optimizer, or the list of them, for manual optimization."""
+        """The optimizer, or the list of them, for manual optimization.
+
+        Example:
+            >>> class Manual(Net):
+            ...     automatic_optimization = False
+            ...     def training_step(self, batch):
+            ...         self.manual_backward(super().training_step(batch))
+            ...         self.optimizers().step()
+            ...         self.optimizers().zero_grad()
+            >>> run = trainer.fit(Manual(), train_loader)
+        """
         found = self.trainer.manual_optimization.optimizers
         return found[0] if len(found) == 1 else found
 
     def lr_schedulers(self) -> Any:
-        """The scheduler, or the list of them, for manual optimization; None where there is none."""
+        """The scheduler, or the list of them, for manual optimization; None where there is none.
+
+        Example:
+            >>> class Printed(Net):
+            ...     def on_fit_end(self, trainer):
+            ...         self.found = self.lr_schedulers()
+            >>> run = trainer.fit(module := Printed(), train_loader)
+            >>> module.found is None
+            True
+        """
         found = self.trainer.lr_schedulers
         return found[0] if len(found) == 1 else (found or None)
 
@@ -190,6 +309,18 @@ class TrainModule(Hooks, nn.Module):
         """``loss.backward()`` under the run's precision.
 
         A loss that is NaN or infinite makes its gradients so: ``optimizer.step()`` goes by ``nonfinite``.
+
+        Args:
+            loss: A tensor of one element.
+
+        Example:
+            >>> class Manual(Net):
+            ...     automatic_optimization = False
+            ...     def training_step(self, batch):
+            ...         self.optimizers().zero_grad()
+            ...         self.manual_backward(super().training_step(batch))
+            ...         self.optimizers().step()
+            >>> run = trainer.fit(Manual(), train_loader)
         """
         self.trainer.manual_optimization.backward(loss)
 
@@ -201,10 +332,18 @@ class TrainModule(Hooks, nn.Module):
             path: A checkpoint folder, or a run folder (its best checkpoint, else its latest). Weights that
                 others wrote are read too: a Lightning ``.ckpt``, a folder of Accelerate's, a bare state
                 dict, pickled or as safetensors; nothing in a pickle is run.
-            arguments: Constructor arguments that replace the recorded ones, or were not plain data.
+            **arguments: Constructor arguments that replace the recorded ones, or were not plain data.
+
+        Returns:
+            The module, on the CPU.
 
         Raises:
             PacelineError: for a damaged checkpoint, missing arguments, and weights of another model.
+
+        Example:
+            >>> module = Net.load_from_checkpoint(run.latest)
+            >>> module.layer.weight.shape
+            torch.Size([1, 2])
         """
         from .checkpoint.weights import build_from_checkpoint
 

@@ -40,7 +40,18 @@ def order_seed(seed: int, epoch: int) -> int:
     """The seed under which an epoch's sample order is drawn.
 
     A hand-written loop gets the same order: ``seed_everything(order_seed(seed, epoch))``, then
-    ``for batch in loader``. A generator of the loader's own takes ``manual_seed`` of the same number.
+    ``for batch in loader``. A generator that the loader has takes ``manual_seed`` of the same number.
+
+    Args:
+        seed: The run's ``Trainer(seed=...)``.
+        epoch: The epoch, from 0.
+
+    Returns:
+        A whole number from 0 to 2**63 - 1.
+
+    Example:
+        >>> seed = seed_everything(order_seed(0, epoch=3))
+        >>> batches = list(train_loader)  # as in epoch 3 of Trainer(seed=0)
     """
     return derive(seed, epoch)
 
@@ -50,6 +61,14 @@ def seed_everything(seed: int) -> int:
 
     Args:
         seed: Any whole number from 0 to 2**64 - 1; numpy takes its lower 32 bits.
+
+    Returns:
+        ``seed``.
+
+    Example:
+        >>> seed_everything(0)
+        0
+        >>> module = Net()  # the same initial weights each time
     """
     torch.manual_seed(seed)
     random.seed(seed)

@@ -106,7 +106,8 @@ class Limits:
     """When a run ends: the first limit reached. Without any it trains one epoch.
 
     Args:
-        max_steps, max_epochs: Counts over the whole run.
+        max_steps: Optimizer steps over the whole run.
+        max_epochs: Epochs over the whole run.
         max_time: As the user wrote it, for messages.
         max_seconds: The same in seconds.
 

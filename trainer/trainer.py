@@ -93,6 +93,14 @@ class Trainer(RunView):
 
     Raises:
         PacelineError: one report of all arguments that are not right.
+
+    Example:
+        >>> trainer = Trainer(max_epochs=2, progress=False, run_dir=None)
+        >>> run = trainer.fit(Net(), train_loader, val_loader)
+        >>> sorted(trainer.validate(trainer.module, val_loader))
+        ['val/loss']
+        >>> len(trainer.predict(trainer.module, val_loader))  # the output for each batch
+        4
     """
 
     @uncaught_errors_shortened()

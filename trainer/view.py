@@ -100,11 +100,22 @@ class RunView:
         return self._run.limits.max_steps
 
     def seconds(self) -> float:
-        """Seconds of training, the same on all ranks: rank 0's clock, as of the last agreement."""
+        """Seconds of training, the same on all ranks: rank 0's clock, as of the last agreement.
+
+        Example:
+            >>> trainer.seconds() > 0
+            True
+        """
         return self._run.stop.seconds()
 
     def is_due(self, cadence: Cadence) -> bool:
-        """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""
+        """Whether a cadence falls on this step boundary; for ``on_step_boundary``.
+
+        Example:
+            >>> from paceline.durations import Cadence, Duration
+            >>> trainer.global_step, trainer.is_due(Cadence(Duration.parse("2st"), None))
+            (4, True)
+        """
         return cadence.due(self._run.state.at_boundary(self.steps_per_epoch), self.seconds)
 
     # -- what is trained -----------------------------------------------------------------------
@@ -172,18 +183,34 @@ class RunView:
     def log(
         self, name: str, value: Any, *, prog_bar: bool = False, weight: Any = None, reduce: str = "mean"
     ) -> None:
-        """Log a value, as ``TrainModule.log`` does."""
+        """Log a value, as ``TrainModule.log`` does, with the same arguments.
+
+        Example:
+            >>> class Rate(Callback):
+            ...     def on_step_end(self, trainer):
+            ...         trainer.log("rate", trainer.optimizers[0].param_groups[0]["lr"])
+            >>> run = Trainer(max_steps=1, callbacks=Rate(), loggers=False).fit(Net(), train_loader)
+        """
         self._run.logger.log(name, value, prog_bar, weight, reduce)
 
     def publish(self, values: dict[str, float]) -> None:
-        """Write a row of values that are reduced already, at once. On all ranks, with the same values."""
+        """Write a row of values that are reduced already, at once. On all ranks, with the same values.
+
+        Example:
+            >>> trainer.publish({"eval/bleu": 0.31})
+            >>> trainer.metrics["eval/bleu"]
+            0.31
+        """
         self._run.logger.publish(values)
 
     def require_metric(self, name: str, who: str) -> float:
         """The latest value of ``name``.
 
         Raises:
-            PacelineError: when it was never logged; ``who`` asks for it.
+            PacelineError: when it was never logged; the message names ``who`` as needing it.
+
+        Example:
+            >>> loss = trainer.require_metric("val/loss", who="my scheduler")
         """
         return self._run.logger.require(name, who)
 
@@ -200,7 +227,16 @@ class RunView:
         return self._run.stop.interrupted
 
     def stop(self, why: str) -> None:
-        """Ask the run to end at a step boundary all ranks agree on; the first reason given is kept."""
+        """Ask the run to end at a step boundary all ranks agree on; the first reason given is kept.
+
+        Example:
+            >>> class Enough(Callback):
+            ...     def on_step_end(self, trainer):
+            ...         trainer.stop("one step is enough")
+            >>> run = Trainer(max_epochs=9, callbacks=Enough(), loggers=False).fit(Net(), train_loader)
+            >>> run.latest.name
+            'step-00000001'
+        """
         self._run.stop.request(why)
 
     # -- files and lines -----------------------------------------------------------------------
@@ -243,6 +279,13 @@ class RunView:
 
         Raises:
             PacelineError: when the folder exists, when it cannot be written, or no fit is running.
+
+        Example:
+            >>> class AtTheEnd(Callback):
+            ...     def on_fit_end(self, trainer):
+            ...         trainer.save_checkpoint("last", weights_only=True)
+            >>> run = Trainer(max_steps=1, callbacks=AtTheEnd(), loggers=False).fit(Net(), train_loader)
+            >>> module = Net.load_from_checkpoint("last")
         """
         if self._stage != "fit":
             raise PacelineError(
@@ -258,13 +301,24 @@ class RunView:
             folder: Made if it does not exist; files of the same names are replaced.
             submodule: Export only this part, by its dotted name; names in the file begin there.
 
+        Returns:
+            ``folder``.
+
         Raises:
             PacelineError: when there is no such submodule.
+
+        Example:
+            >>> sorted(path.name for path in trainer.export("exported").iterdir())
+            ['config.json', 'model.safetensors']
         """
         return export(self.module, self.strategy, Path(folder), submodule)
 
     def log_line(self, text: str) -> None:
-        """A line for the console (rank 0) and log.txt."""
+        """A line for the console (rank 0) and log.txt.
+
+        Example:
+            >>> trainer.log_line("the teacher's weights are frozen")
+        """
         self._run.directory.log_line(text)
 
     def _fit_for(self, what: str) -> FitContext:
@@ -290,15 +344,29 @@ class RunView:
         return self._run.ranks.is_global_zero
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait for all ranks.
+
+        Example:
+            >>> trainer.barrier()
+        """
         self._run.ranks.barrier()
 
     def broadcast(self, value: T, source: int = 0) -> T:
-        """The value that rank ``source`` has, on every rank. Any object that can be pickled."""
+        """The value that rank ``source`` has, on every rank. Any object that can be pickled.
+
+        Example:
+            >>> trainer.broadcast({"vocabulary": 32000})
+            {'vocabulary': 32000}
+        """
         return self._run.ranks.broadcast(value, source)
 
     def all_gather(self, value: Any) -> list[Any]:
-        """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
+        """One value of every rank, in the order of ranks, on each. Tensors are of one shape.
+
+        Example:
+            >>> trainer.all_gather(trainer.rank)
+            [0]
+        """
         return self._run.ranks.all_gather(value)
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
@@ -306,6 +374,10 @@ class RunView:
 
         Raises:
             PacelineError: on every rank, where it raised on rank 0.
+
+        Example:
+            >>> trainer.on_rank_zero(lambda: "read once")
+            'read once'
         """
         return self._run.ranks.on_rank_zero(function)
 
@@ -317,5 +389,9 @@ class RunView:
 
         Raises:
             PacelineError: on the others, when what is inside failed on the first.
+
+        Example:
+            >>> with trainer.main_process_first():
+            ...     vocabulary = {"a": 0}  # downloaded by rank 0, read from its cache by the others
         """
         return self._run.ranks.main_process_first(per_node)

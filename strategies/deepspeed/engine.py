@@ -48,20 +48,25 @@ _ENGINE = "_zero_engine"
 class DeepSpeed(Distributed):
     """DeepSpeed's ZeRO engine over the optimizer of ``configure_optimizers``.
 
-    Behind a run a module has whole parameters again; under stage 3 it stays partitioned until the next
+    After a run a module has whole parameters again; under stage 3 it stays partitioned until the next
     run, and ``Trainer.export`` and checkpoints have the whole of it. Gradients are DeepSpeed's own: in
     ``on_before_optimizer_step`` read them with ``trainer.strategy.full_gradients(module)``.
 
     Args:
         stage: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters are spread. None takes
             it from ``config``, else 2.
-        config: A DeepSpeed configuration, a dict or the path of a JSON file. What it says about batch
-            sizes, clipping, precision and optimizers must agree with the run; ``"auto"`` is left to it.
+        config: A DeepSpeed configuration, a dict or the path of a JSON file. Its batch sizes,
+            clipping, precision and optimizers must agree with the run, or be ``"auto"``.
         offload: Keep the optimizer's state (and under stage 3 the parameters) in the host's memory.
         activation_checkpointing: Compute the activations of the repeated blocks again in backward.
 
     Raises:
         PacelineError: for a stage that is none, and a configuration that cannot be read.
+
+    Example:
+        >>> strategy = DeepSpeed(3, {"zero_optimization": {"overlap_comm": True}}, offload=True)
+        >>> strategy.name  # Trainer(strategy=strategy, devices=8)
+        'deepspeed_stage_3_offload'
     """
 
     skips_by_itself = True

@@ -28,6 +28,11 @@ class Environment:
         local_world_size: The number of ranks on this machine.
         starts: How many ranks this process has yet to start on this machine; 0 for a rank itself.
         requeue: The command that puts this job back into its batch system's queue; on rank 0 alone.
+
+    Example:
+        >>> environment = Environment(torch.device("cpu"), rank=5, world_size=8, local_world_size=4)
+        >>> environment.nodes, environment.is_global_zero
+        (2, False)
     """
 
     device: torch.device
@@ -74,6 +79,14 @@ def find_environment(
     Raises:
         PacelineError: when the devices are not there, when the job has another world size than ``devices``
             and ``num_nodes`` give, and when this program cannot be started again on several ranks.
+
+    Returns:
+        The environment, whose ``starts`` is above 0 where this process is to start the ranks.
+
+    Example:
+        >>> environment = find_environment("cpu", devices=1)
+        >>> environment.rank, environment.world_size, environment.device.type
+        (0, 1, 'cpu')
     """
     kind = find_kind(accelerator)
     ids = find_ids(kind, devices)

@@ -66,6 +66,12 @@ def launch(arguments: list[str]) -> int:
 
     ``--nproc`` is short for ``--nproc-per-node``. Without a rendezvous one is made on this machine. The
     first rank here writes where this process does, the others into their run's log.
+
+    Args:
+        arguments: torchrun's, then the script and its arguments: ``["--nproc", "2", "train.py"]``.
+
+    Returns:
+        0 when all ranks ended well, 128 + n when signal n stopped the job in order, else another number.
     """
     from torch.distributed.run import config_from_args, get_args_parser
 

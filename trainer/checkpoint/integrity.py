@@ -18,11 +18,12 @@ _THREADS = min(8, os.cpu_count() or 1)
 class Verification:
     """Compares every file of a checkpoint with its manifest.
 
-    What says how to read the rest (the manifest, state.json, the headers of tensor files) is compared at
+    What is needed to read the rest (the manifest, state.json, the headers of tensor files) is compared at
     once; the rest in threads, until ``finish``. Used as a context, it ends its threads in any case.
 
     Args:
-        rank, world_size: Ranks share the rest: this one takes its part of it.
+        rank: This rank compares its part of the rest.
+        world_size: The number of ranks that share the rest.
         of: What it is, for messages.
         manifest: Where it is read already.
 

@@ -52,7 +52,8 @@ class RunState:
     """A run as checkpoints see it.
 
     Args:
-        counters, clock: Where the run is.
+        counters: Steps, epochs and samples done.
+        clock: The seconds of training.
         hooks: Calls ``on_save_checkpoint`` and ``on_load_checkpoint`` with ``trainer`` and a dictionary.
         feed: The training data: its fingerprint, and its position where it keeps one itself.
         datamodule: None where there is none.

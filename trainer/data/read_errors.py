@@ -54,7 +54,8 @@ class DataErrors:
 
     Attributes:
         retries: How many consecutive times one read may be repeated.
-        left_out, repeated: How many samples were skipped and how many reads repeated, by this rank.
+        left_out: How many samples this rank has skipped.
+        repeated: How many reads this rank has repeated.
     """
 
     def __init__(self, policy: str, log_line: Callable[[str], None]) -> None:

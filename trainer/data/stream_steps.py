@@ -18,7 +18,8 @@ class Cursor:
     Args:
         limit: At most so many batches; None: all.
         isolation: For a batch's number, what to seed before it is read; None where nothing is drawn here.
-        handed_out, samples: What an earlier part of the pass has taken.
+        handed_out: Batches that an earlier part of the pass has taken.
+        samples: Samples that an earlier part of the pass has taken.
 
     Attributes:
         spent: Whether the source is at its end.

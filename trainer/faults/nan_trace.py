@@ -44,7 +44,8 @@ class FailedStep:
         forward: Runs ``training_step`` on the micro-batch of this number, and returns its output.
         nothing_kept: Inside, nothing that the step logs, counts or draws is kept.
         uncompiled: Inside, modules run as they are written: compiled code does not see later hooks.
-        sizes, samples: Of each micro-batch, how many samples and which dataset indices.
+        sizes: The number of samples in each micro-batch.
+        samples: The dataset indices of each micro-batch.
     """
 
     module: nn.Module

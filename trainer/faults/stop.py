@@ -24,7 +24,9 @@ class StopController:
 
     Args:
         strategy: Carries the word between the ranks.
-        state, limits, clock: What says whether a limit is reached.
+        state: The counters of the run.
+        limits: When the run ends.
+        clock: The seconds of training.
     """
 
     def __init__(self, strategy: Strategy, state: TrainState, limits: Limits, clock: Clock) -> None:

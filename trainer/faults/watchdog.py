@@ -60,7 +60,9 @@ class Report(NamedTuple):
     """Where a rank was when it was asked.
 
     Args:
-        step, micro_batch, beats: How far it had come.
+        step: Optimizer steps done.
+        micro_batch: Micro-batches done in the epoch.
+        beats: Things done that the counters of the run do not count.
         waits: Whether its main thread is inside of torch.distributed, so that it waits for others.
         order: Which part of a step it is in.
         doing: The same in words, with the user's own line.

@@ -19,8 +19,9 @@ class ManualOptimizer:
     Everything else is the optimizer's own: ``zero_grad``, ``param_groups``, ``state`` ...
 
     Args:
-        clip_norm, clip_value: As ``Trainer`` takes them.
-        guard: Holds back updates with gradients that are not finite; None lets them through.
+        clip_norm: The largest total norm of the gradients; None does not clip.
+        clip_value: The largest absolute value of a gradient; None does not clip.
+        guard: Skips updates with gradients that are not finite; None lets them through.
         before_step: Called with the optimizer when its gradients are reduced and unscaled, not yet clipped.
     """
 

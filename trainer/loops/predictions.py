@@ -172,6 +172,11 @@ class Predictions:
 
     Raises:
         PacelineError: when there are no predictions in the folder.
+
+    Example:
+        >>> written = trainer.predict(Net(), val_loader, out="predictions")
+        >>> [tuple(output.shape) for output in Predictions("predictions")]
+        [(4, 1), (4, 1), (4, 1), (4, 1)]
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -113,7 +113,7 @@ class MetricLogger:
         """The latest value of ``name``.
 
         Raises:
-            PacelineError: when it was never logged; ``who`` asks for it.
+            PacelineError: when it was never logged; the message names ``who`` as needing it.
         """
         if name not in self.latest:
             raise PacelineError(

@@ -31,6 +31,13 @@ class Run:
 
     Raises:
         PacelineError: when there is no run in the folder.
+
+    Example:
+        >>> run = Run("runs/net/1")
+        >>> run.metrics["val/loss"].steps
+        [4]
+        >>> run.latest.name
+        'step-00000004'
     """
 
     def __init__(self, folder: str | Path | None) -> None:
@@ -99,10 +106,18 @@ class Run:
 
         Args:
             which: ``"best"`` or ``"latest"``.
-            arguments: Constructor arguments that are no plain data.
+            **arguments: Constructor arguments that are no plain data.
+
+        Returns:
+            The module, on the CPU.
 
         Raises:
             PacelineError: when there is no checkpoint, or the module's class cannot be imported.
+
+        Example:
+            >>> module = run.load("latest")
+            >>> type(module) is Net
+            True
         """
         if which == "best":
             folder = find_checkpoint(self.folder, weights=True)
