@@ -129,7 +129,7 @@ class TrainerView(Protocol):
         """What ``self.optimizers()`` and ``self.manual_backward(loss)`` of a module use.
 
         Raises:
-            PacelineError: outside of a fit, and under automatic optimization.
+            PacelineError: outside of a fit.
         """
 
     @property

@@ -75,13 +75,13 @@ def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
 
     Args:
         strategy: A name of ``STRATEGIES``, or an object.
-        world_size: The number of ranks, for ``"auto"``.
+        world_size: The number of ranks it is to train on.
 
     Returns:
         The object, not yet attached to a device.
 
     Raises:
-        PacelineError: for a name that is none.
+        PacelineError: for a name that is none, and for several ranks under a strategy of one device.
 
     Example:
         >>> make_strategy("auto", world_size=8).name
@@ -89,10 +89,19 @@ def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
         >>> make_strategy("deepspeed_stage_3_offload").offload
         True
     """
-    if isinstance(strategy, Strategy):
-        return strategy
     if strategy == "auto":
         return DDP() if world_size > 1 else Single()
+    found = strategy if isinstance(strategy, Strategy) else _build(strategy)
+    if world_size > 1 and not found.many_ranks:
+        raise PacelineError(
+            f"strategy {found.name!r} trains on one device",
+            got=f"{world_size} ranks",
+            fix='strategy="auto", or devices=1',
+        )
+    return found
+
+
+def _build(strategy: str) -> Strategy:
     build = _BUILDERS.get(strategy)
     if build is not None:
         return build()

@@ -9,7 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
-from ..callbacks import Callback, Checkpoint, Curves, JSONLogger, ModelSummary, Progress, TensorBoard
+from ..callbacks import Callback
+from ..callbacks.defaults import with_defaults
 from ..errors import PacelineError
 from ..faultpoints import faultpoint
 from ..strategies import Precision, Strategy, find_environment, make_precision, make_strategy
@@ -154,10 +155,15 @@ class Trainer(RunView):
             settings.accelerator, settings.devices, settings.num_nodes, settings.max_restarts > 0
         )
         strategy = make_strategy(settings.strategy, environment.world_size)
-        if environment.world_size > 1:
-            _refuse_several_ranks(settings, strategy, environment.world_size)
         attach(strategy, settings, environment, make_precision(settings.precision))
-        super().__init__(RunContext.begin(settings, strategy, _all_callbacks(settings)))
+        writes = not settings.fast_dev_run
+        callbacks = with_defaults(
+            settings.callbacks,
+            progress=settings.progress,
+            loggers=writes and settings.loggers,
+            checkpoint=writes and settings.checkpoint,
+        )
+        super().__init__(RunContext.begin(settings, strategy, callbacks))
 
     @property
     def settings(self) -> TrainerArguments:
@@ -373,28 +379,3 @@ class Trainer(RunView):
         """Compute with this strategy from now on, in a new run."""
         run = self._run
         self._run = RunContext.begin(run.settings, strategy, run.callbacks, run.fit_number, quiet)
-
-
-def _refuse_several_ranks(settings: Any, strategy: Strategy, world_size: int) -> None:
-    if not strategy.many_ranks:
-        raise PacelineError(
-            f"strategy {strategy.name!r} trains on one device",
-            got=f"{world_size} ranks",
-            fix='strategy="auto", or devices=1',
-        )
-
-
-def _all_callbacks(settings: Any) -> list[Callback]:
-    """The user's callbacks, then the defaults none of them replaces; checkpoints last."""
-    given: list[Callback] = list(settings.callbacks)
-    defaults: list[Callback] = []
-    if settings.progress:
-        defaults += [Progress(), ModelSummary()]
-    if settings.loggers is True and not settings.fast_dev_run:
-        defaults += [JSONLogger(), TensorBoard(), Curves()]
-    elif settings.loggers and not settings.fast_dev_run:
-        defaults += settings.loggers
-    if settings.checkpoint and not settings.fast_dev_run:
-        defaults.append(Checkpoint())
-    kept = [d for d in defaults if not any(isinstance(g, type(d)) for g in given)]
-    return sorted([*given, *kept], key=lambda c: isinstance(c, Checkpoint))

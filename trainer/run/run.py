@@ -27,7 +27,7 @@ class Run:
     """What ``fit`` returns, and ``paceline.Run(folder)`` opens.
 
     Args:
-        folder: ``runs/<name>/<n>``; None for a ``fast_dev_run``, which wrote nothing.
+        folder: ``runs/<name>/<n>``; None for a run that wrote nothing.
 
     Raises:
         PacelineError: when there is no run in the folder.
@@ -46,7 +46,7 @@ class Run:
             raise PacelineError("there is no run in this folder", where=str(self._folder))
 
     def __repr__(self) -> str:
-        return f"Run({str(self._folder)!r})"
+        return f"Run({None if self._folder is None else str(self._folder)!r})"
 
     @property
     def folder(self) -> Path:
@@ -56,7 +56,10 @@ class Run:
             PacelineError: for a run that wrote nothing.
         """
         if self._folder is None:
-            raise PacelineError("a fast_dev_run writes nothing, so there is nothing to read")
+            raise PacelineError(
+                "this run wrote nothing, so there is nothing to read",
+                fix="train without fast_dev_run, and with a run_dir",
+            )
         return self._folder
 
     @cached_property

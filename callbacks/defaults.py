@@ -1,0 +1,38 @@
+"""The callbacks of a run: the user's, and the default ones that none of them replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .base import Callback
+from .checkpoint import Checkpoint
+from .curves import Curves
+from .jsonl import JSONLogger
+from .logger import Logger
+from .progress import Progress
+from .summary import ModelSummary
+from .tensorboard import TensorBoard
+
+
+def with_defaults(
+    given: Sequence[Callback], *, progress: bool, loggers: bool | Sequence[Logger], checkpoint: bool
+) -> list[Callback]:
+    """The user's callbacks, then the defaults; checkpoints last, when all others have changed their state.
+
+    Args:
+        given: The user's. One of a default's type replaces it.
+        progress: Add the progress bar and the model summary.
+        loggers: True adds metrics.jsonl, TensorBoard and the curves; else the loggers to add.
+        checkpoint: Add a checkpoint at the end of each epoch.
+    """
+    defaults: list[Callback] = []
+    if progress:
+        defaults += [Progress(), ModelSummary()]
+    if loggers is True:
+        defaults += [JSONLogger(), TensorBoard(), Curves()]
+    elif loggers:
+        defaults += loggers
+    if checkpoint:
+        defaults.append(Checkpoint())
+    kept = [default for default in defaults if not any(isinstance(one, type(default)) for one in given)]
+    return sorted([*given, *kept], key=lambda callback: isinstance(callback, Checkpoint))
