@@ -4,7 +4,7 @@
 
 "sampler": what torch's RandomSampler takes by itself to give one epoch's order. "seek": making the feed
 and reading the first batch of the epoch's second half, the sampler's own work included. Each is measured
-in a process of its own, interleaved; memory is the peak of resident memory beyond the start. Medians.
+in a separate process, interleaved; memory is the peak of resident memory beyond the start. Medians.
 """
 
 from __future__ import annotations

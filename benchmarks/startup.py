@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py [--rounds 9] [--json FILE]
 
-Each is a process of its own, begun in turn, with bytecode as an installed package has it; medians of the
+Each is a separate process, in alternation, with bytecode as an installed package has it; medians of the
 rounds, and of the differences within a round.
 """
 

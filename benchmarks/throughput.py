@@ -2,7 +2,7 @@
 
     python benchmarks/throughput.py [--models cnn vit gpt] [--workers 2] [--rounds 7] [--json FILE]
 
-On a CPU in float32, on an accelerator in bf16 and compiled. Each loop is a process of its own, begun in
+On a CPU in float32, on an accelerator in bf16 and compiled. Each loop is a separate process, begun in
 turn, round by round; ratios are those to the hand-written loop of the same round, and medians are shown.
 Utilisation is the model's floating point operations against a large matrix product's on the same device.
 """
@@ -211,7 +211,7 @@ def flops_of_products() -> float:
 
 
 def started(loop: str, model: str, workers: int) -> dict[str, float]:
-    """What ``run`` found in a process of its own."""
+    """What ``run`` found in a separate process."""
     command = [sys.executable, __file__, "--loop", loop, "--models", model, "--workers", str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     if done.returncode:

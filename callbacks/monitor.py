@@ -43,7 +43,7 @@ class Monitor:
 
     Args:
         name: As it is logged; ``val_loss``, ``loss`` and ``val/loss`` are the same.
-        mode: ``"min"`` or ``"max"``; None takes it from the name, where the name tells.
+        mode: ``"min"`` or ``"max"``; None takes it from the name, where that is clear.
         owner: Who watches, for messages.
 
     Raises:

@@ -24,7 +24,7 @@ class ReplicaCheck(Callback):
 
     Every bit counts. A check reads each parameter on the host, less than a second for 1 GB, and sends one
     number for it. Parameters in shards are no replicas and are skipped; where all of them are, a line in
-    the log tells it and nothing is compared. On one device it does nothing.
+    the log reports it and nothing is compared. On one device it does nothing.
 
     Args:
         every: A duration: steps, epochs or time (rank 0's clock). Where ranks update a part of the

@@ -118,7 +118,7 @@ class ViTClassifier(TrainModule):
 
 
 def fit(config: Config, resume: str | None = None) -> Run:
-    """Train as ``config`` says; the best accuracy on the test set is kept."""
+    """Train with this configuration; the best accuracy on the test set is kept."""
     arguments: dict[str, Any] = {
         "name": "vit-cifar10",
         "max_epochs": config.epochs,

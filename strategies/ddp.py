@@ -31,7 +31,7 @@ class DDP(Distributed):
     no reducer: each ``optimizer.step()`` averages its parameters' gradients.
 
     In which order sums over three ranks or more are taken depends on how gradients lie in the reducer's
-    buckets. torch lays them out anew after the reducer's first backward, in the order in which gradients
+    buckets. torch lays them out again after the reducer's first backward, in the order in which gradients
     came. Here step 1 shows that order too, and checkpoints keep it: a resumed run adds up as it did before.
     ``static_graph`` leaves it to torch.
 

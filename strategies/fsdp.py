@@ -88,7 +88,7 @@ class FSDP(Distributed):
         return build_optimizers()
 
     def _forget_last_run(self) -> None:
-        """One that failed in the midst of a step has left gradients, and reductions switched off."""
+        """One that failed within a step has left gradients, and reductions switched off."""
         for part in self._parts():
             part.set_requires_gradient_sync(True, recurse=False)
             forget_gradients(part)

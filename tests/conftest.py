@@ -22,8 +22,10 @@ def soak(request):
         pytest.skip("long; --soak runs it")
 
 
-def pytest_configure():
+def pytest_configure(config):
     tiers.watch()
+    if not hasattr(config, "workerinput") and getattr(config.option, "numprocesses", None):
+        config.add_cleanup(ranks.share_server())
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks

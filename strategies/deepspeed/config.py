@@ -1,4 +1,4 @@
-"""The configuration DeepSpeed gets: what the run says, and the user's own dict or JSON file merged in."""
+"""The configuration for DeepSpeed: the run's arguments, merged with the user's dict or JSON file."""
 
 from __future__ import annotations
 

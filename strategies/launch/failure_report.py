@@ -35,7 +35,7 @@ class FailureReport:
         noted = failures(self._job)
 
         def order(rank: int) -> tuple[int, int]:
-            # torch counts whole seconds. A rank that was killed says nothing: others fail by its absence.
+            # torch counts whole seconds. A rank that was killed writes no note: others fail by its absence.
             return (noted[rank].time if rank in noted else 0, -rank)
 
         # What ended after the first one was ended by this process, or because the others were gone.

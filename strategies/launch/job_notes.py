@@ -16,7 +16,7 @@ from pathlib import Path
 from ...errors import PacelineError, short_tracebacks
 
 JOB = "PACELINE_JOB"
-"""Names the folder, and the variable that says where it is."""
+"""Names the folder, and the variable with its path."""
 LAUNCHER = "PACELINE_LAUNCHER"
 """The variable with the launcher's process id."""
 

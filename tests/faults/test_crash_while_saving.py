@@ -33,7 +33,7 @@ SOAK = 1800
 # Devices, background, and which operations: in the default run and under --soak.
 SETTINGS = {
     "one": (1, False, "kind", "every"),
-    "one-background": (1, True, "before", "every"),
+    "one-background": (1, True, "kind", "every"),
     "two": (2, False, "", "every"),
     "two-background": (2, True, "kind", "every"),
 }
@@ -276,7 +276,6 @@ def test_pointers_and_deletions_catch_up_after_a_crash(crashed):
 @pytest.mark.parametrize(
     ("rank", "kind", "part", "background"),
     [
-        (0, "rename", "staging-step-00000006", False),
         (1, "save_file", "staging-step-00000006", True),
         (0, "save_file", "staging-step-00000006", True),
         (1, "fsync", "staging-step-00000006", False),

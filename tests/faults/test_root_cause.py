@@ -28,11 +28,11 @@ def fault(place, what="raise", rank=1, **more):
 # Each with the failing rank, and the function whose frame is the last but for those that let it happen.
 RAISES = {
     "in training_step": (fault("training_step"), 1, "training_step"),
-    "in a callback": (fault("hook", rank=0), 0, "on_step_end"),
     "in a worker": (fault("data", workers=1), 1, None),
-    "behind fit": (fault("behind"), 1, "main"),
+    "after fit": (fault("behind"), 1, "main"),
 }
 RAISES_SOAK = {
+    "in a callback": (fault("hook", rank=0), 0, "on_step_end"),
     "in validation": (fault("validation_step"), 1, "validation_step"),
     "in setup": (fault("setup"), 1, "setup"),
     "in the dataset": (fault("data", rank=0), 0, "__getitem__"),
@@ -47,9 +47,9 @@ RAISES_SOAK = {
 }
 DIES = {
     "killed": (fault("training_step", "kill"), 1, signal.SIGKILL),
-    "in C": (fault("training_step", "segfault", rank=0), 0, signal.SIGSEGV),
 }
 DIES_SOAK = {
+    "in C": (fault("training_step", "segfault", rank=0), 0, signal.SIGSEGV),
     "left": (fault("training_step", "exit"), 1, 3),
     **{
         f"killed under {name}": (
@@ -125,14 +125,14 @@ def raises(job, rank, function):
 
 
 @pytest.mark.fault(18)
-@pytest.mark.parametrize("name", [name for name in RAISES if name != "behind fit"])
+@pytest.mark.parametrize("name", [name for name in RAISES if name != "after fit"])
 def test_the_users_traceback_is_printed_last(jobs, name):
     raises(jobs[name], *RAISES[name][1:])
 
 
 @pytest.mark.fault(18)
 def test_the_traceback_of_what_fails_behind_fit_is_printed_last(jobs):
-    raises(jobs["behind fit"], *RAISES["behind fit"][1:])
+    raises(jobs["after fit"], *RAISES["after fit"][1:])
 
 
 @pytest.mark.fault(18)
@@ -173,7 +173,7 @@ def test_a_mistake_is_printed_once(jobs):
 
 
 @pytest.mark.fault(18)
-@pytest.mark.parametrize("name", [name for name in RAISES if name != "behind fit"])
+@pytest.mark.parametrize("name", [name for name in RAISES if name != "after fit"])
 def test_on_exception_is_called_once_on_the_rank_that_fails(jobs, name):
     _, rank, function = RAISES[name]
     printed = jobs[name].notes("exception", rank=rank)
@@ -184,7 +184,7 @@ def test_on_exception_is_called_once_on_the_rank_that_fails(jobs, name):
 
 @pytest.mark.fault(18)
 def test_nothing_is_told_of_an_exception_behind_fit_and_training_is_whole(jobs):
-    job = jobs["behind fit"]
+    job = jobs["after fit"]
     ended_soon(job)
     assert RAISED in job.printed()
     assert [one["step"] for one in job.notes("end")] == [8, 8]

@@ -32,17 +32,20 @@ STARTED = {
     "asleep in training_step": (hangs("training_step"), ()),
     "stopped": (hangs("training_step", "stop"), ()),
     "asleep in a worker": (hangs("data", workers=1), ()),
-    "before step 1": (hangs("setup", timeouts=LONG | {"start": "3s"}), ()),
     "under torchrun": (hangs("validation_step"), TORCHRUN),
 }
 
 
+STARTED_SOAK = {"before step 1": (hangs("setup", timeouts=LONG | {"start": "3s"}), ())}
+
+
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
+def jobs(tmp_path_factory, request):
     """All at once: most of what they take is waiting."""
+    started = STARTED | (STARTED_SOAK if request.config.getoption("--soak") else {})
     work = {
         name: lambda folder, options=options, through=through: processes.run(JOB, folder, options, through)
-        for name, (options, through) in STARTED.items()
+        for name, (options, through) in started.items()
     }
     work["forks"] = forks
     return processes.side_by_side(tmp_path_factory.mktemp("jobs"), work, at_once=3)
@@ -256,6 +259,7 @@ def test_a_rank_that_hangs_before_step_1_is_told_where_there_is_no_folder_yet(ca
     assert "in setup" in case.output[1].partition("most recent call first")[2]
 
 
+@pytest.mark.soak
 @pytest.mark.fault(20)
 def test_a_rank_that_hangs_before_step_1_is_the_one_that_is_named(jobs):
     """There is no run folder yet; the launcher has one."""

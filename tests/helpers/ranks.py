@@ -6,7 +6,7 @@ whose subject is how processes are launched start real ones: ``processes.py``.
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ class Job:
         environment: dict[str, str] | list[dict[str, str]] | None = None,
         deepspeed: bool | None = None,
     ) -> None:
-        number = next(_numbers)
+        number = f"{os.getpid()}-{next(_numbers)}"
         self.folder, self.ranks = folder, ranks
         self._codes: list[int | None] = [None] * ranks
         self._ended_at = [0.0] * ranks
@@ -255,14 +256,32 @@ def _do_cases(script: str, function: str, cases: dict[str, Any]) -> None:
 
 
 class _Server:
+    """The server of this run of the tests; started by the first that needs it.
+
+    Under xdist it is one for all workers: it lies in the folder that ``share_server`` made, and ends with
+    the process that called it.
+    """
+
     def __init__(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="ranks-")
+        self._shared = os.environ.get(_SHARED)
+        self.folder = self._shared or tempfile.mkdtemp(prefix="ranks-")
         self._addresses = {False: f"{self.folder}/server"}
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._shared is None:
+            self._start(subprocess.PIPE)
+            return
+        with open(f"{self.folder}/lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(self._addresses[False]):
+                with open(f"{self.folder}/{_ALIVE}", "rb", buffering=0) as ends_with_the_tests:
+                    self._start(ends_with_the_tests)
+
+    def _start(self, stdin: Any) -> None:
         environment = clean_environment()
         environment.pop(MODULE_MARK, None)  # it outlives the module that starts it
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("rank_server.py")), self._addresses[False]],
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=subprocess.DEVNULL,
             env=environment,
             cwd=self.folder,
@@ -284,25 +303,48 @@ class _Server:
     def _connected(self, address: str) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(_START)
-        for _ in range(500):  # between its bind and its listen a server refuses
-            with contextlib.suppress(ConnectionRefusedError):
+        deadline = time.monotonic() + _START
+        while True:  # it is there once the server has bound it, and refuses until the server listens
+            try:
                 connection.connect(address)
                 return connection
-            time.sleep(0.01)
-        raise ConnectionRefusedError(address)
+            except (ConnectionRefusedError, FileNotFoundError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        return self._process is None or self._process.poll() is None
 
     def close(self) -> None:
+        if self._shared is not None:
+            return
+        assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(20)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+_SHARED = "TEST_RANK_SERVER"  # the variable with the folder of a server that several processes use
+_ALIVE = "alive"  # a pipe in it, of which the process that made the folder holds the other end
 _servers: list[_Server] = []
 _lock = threading.Lock()
+
+
+def share_server() -> Callable[[], None]:
+    """Have the processes that are started from here on use one server; the function ends it."""
+    folder = tempfile.mkdtemp(prefix="ranks-")
+    os.mkfifo(f"{folder}/{_ALIVE}")
+    held = os.open(f"{folder}/{_ALIVE}", os.O_RDWR | os.O_CLOEXEC)
+    os.environ[_SHARED] = folder
+
+    def end() -> None:
+        os.environ.pop(_SHARED, None)
+        os.close(held)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    return end
 
 
 def _connected(deepspeed: bool) -> tuple[socket.socket, Path]:

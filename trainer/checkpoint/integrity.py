@@ -122,7 +122,7 @@ def verify(folder: Path, of: str = "the checkpoint") -> dict[str, Any]:
 
 
 def verify_part(folder: Path, name: str, manifest: dict[str, Any]) -> None:
-    """See that one file of a folder of predictions is as its manifest says.
+    """See that one file of a folder of predictions is as its manifest lists it.
 
     Raises:
         CheckpointError: when it is missing, of another size, or changed.

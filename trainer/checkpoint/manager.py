@@ -26,7 +26,7 @@ class CheckpointManager:
         strategy: Says which part of which tensor each rank writes.
         ranks: Rank 0 commits and deletes.
         logger: Knows whether an evaluation is under way, in which the state is not whole.
-        watchdog: Is told that a save begins.
+        watchdog: Notified when a save begins.
         guard: Knows whether the last update was skipped; None where nothing looks.
     """
 

@@ -69,7 +69,7 @@ class Feed(ABC):
         steps_per_epoch: Steps in a whole epoch; None where the data has no length.
         step_size: Samples in a full step; None where batches decide.
         micro_batches: Micro-batches in a full step.
-        ended: True from the moment the epoch's last step is handed out, where that can be known.
+        ended: True from the moment the epoch's last step is returned, where that can be known.
     """
 
     data: Any
@@ -87,10 +87,10 @@ class Feed(ABC):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """What tells this data from other data, as plain data."""
+        """What distinguishes this data from other data, as plain data."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a source that keeps its own position says of it; else empty."""
+        """The state of a source that keeps its own position; else empty."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A few samples' checksum: tells data from other data of the same kind and length."""
+"""A few samples' checksum, to distinguish data of the same kind and length."""
 
 from __future__ import annotations
 

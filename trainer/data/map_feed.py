@@ -129,7 +129,7 @@ class MapFeed(Feed):
         if self.settings.world_size == 1:
             return
         raw = order if isinstance(order, array) else repr(order).encode()
-        address = not isinstance(raw, array) and b" at 0x" in raw  # says nothing of what is there
+        address = not isinstance(raw, array) and b" at 0x" in raw  # an address, not content
         found = self.settings.all_gather(0 if address else zlib.crc32(raw))
         rank = next((r for r, other in enumerate(found) if other != found[0]), None)
         if rank is not None:

@@ -19,11 +19,11 @@ class Delivered(NamedTuple):
 
     Args:
         batch: None where no sample is left.
-        left_out: For each sample that is not in it, its dataset index and why.
+        skipped: For each sample that is not in it, its dataset index and why.
     """
 
     batch: Any
-    left_out: list[tuple[Any, str]]
+    skipped: list[tuple[Any, str]]
 
 
 class Samples(list[Any]):
@@ -31,7 +31,7 @@ class Samples(list[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left_out: list[tuple[Any, str]] = []
+        self.skipped: list[tuple[Any, str]] = []
 
 
 class Collate:
@@ -41,8 +41,8 @@ class Collate:
         self._users = users
 
     def __call__(self, samples: Any) -> Delivered:
-        left_out = getattr(samples, "left_out", [])
-        return Delivered(self._users(list(samples)) if len(samples) else None, left_out)
+        skipped = getattr(samples, "skipped", [])
+        return Delivered(self._users(list(samples)) if len(samples) else None, skipped)
 
 
 class DataErrors:
@@ -54,7 +54,7 @@ class DataErrors:
 
     Attributes:
         retries: How many consecutive times one read may be repeated.
-        left_out: How many samples this rank has skipped.
+        skipped: How many samples this rank has skipped.
         repeated: How many reads this rank has repeated.
     """
 
@@ -64,7 +64,7 @@ class DataErrors:
         self.retries = int(number or _RETRIES) if kind == "retry" else (_RETRIES if self.skips else 0)
         self._most = int(number or _SKIPS) if self.skips else 0
         self._log_line = log_line
-        self.left_out = self.repeated = 0
+        self.skipped = self.repeated = 0
 
     def repeats(self, error: Exception, tries: int, worker_died: bool) -> bool:
         """Whether a read that failed is to be done again."""
@@ -85,31 +85,31 @@ class DataErrors:
         Raises:
             PacelineError: when they are too many, or none is left.
         """
-        batch, left_out = delivered
-        if not left_out:
+        batch, skipped = delivered
+        if not skipped:
             return batch, 0
-        self.left_out += len(left_out)
-        reasons = "; ".join(f"dataset index {index}: {why}" for index, why in left_out[:4])
-        if self.left_out > self._most or batch is None:
+        self.skipped += len(skipped)
+        reasons = "; ".join(f"dataset index {index}: {why}" for index, why in skipped[:4])
+        if self.skipped > self._most or batch is None:
             raise PacelineError(
                 "no sample of a batch can be read"
                 if batch is None
-                else f"{self.left_out} samples could not be read, and at most {self._most} may be skipped",
+                else f"{self.skipped} samples could not be read, and at most {self._most} may be skipped",
                 got=reasons,
                 fix='repair them, or allow more: on_data_error="skip:100"',
             )
-        self._log_line(f"skipped samples, {self.left_out} of at most {self._most}: {reasons}")
-        return batch, len(left_out)
+        self._log_line(f"skipped samples, {self.skipped} of at most {self._most}: {reasons}")
+        return batch, len(skipped)
 
     def state_dict(self) -> dict[str, Any]:
         """The counts; empty where nothing failed."""
-        if not self.left_out and not self.repeated:
+        if not self.skipped and not self.repeated:
             return {}
-        return {"left_out": self.left_out, "repeated": self.repeated}
+        return {"left_out": self.skipped, "repeated": self.repeated}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave."""
-        self.left_out, self.repeated = state.get("left_out", 0), state.get("repeated", 0)
+        self.skipped, self.repeated = state.get("left_out", 0), state.get("repeated", 0)
 
 
 def name_sample(error: Exception, ended: Sequence[tuple[int, int]], place_of: Callable[[int], str]) -> bool:

@@ -1,8 +1,8 @@
 """The pieces put into a shallow copy of the user's DataLoader so that it reads in exact order.
 
 The user's dataset, collate function, workers and subclass stay; only the batch sampler is replaced, and,
-where something may draw random numbers, the dataset is wrapped so that each sample is read under a seed
-of its own.
+where something may draw random numbers, the dataset is wrapped so that each sample is read under its own
+seed.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
                 if not self._skips:
                     error.add_note(f"while reading dataset index {index}")
                     raise
-                found.left_out.append((index, f"{type(error).__name__}: {error}"[:200]))
+                found.skipped.append((index, f"{type(error).__name__}: {error}"[:200]))
         return found if self._skips else list(found)
 
     def _note(self, worker: Any, position: int) -> None:

@@ -122,8 +122,8 @@ class WatchedInfo:
 def watch_worker(info: Any) -> WatchedInfo:
     """Let ``get_worker_info`` give a ``WatchedInfo`` from now on, in this worker.
 
-    Nothing public tells whether a dataset asks. To assume that it does would give each worker all of one
-    that does not; to assume that it does not would drop samples of one that does.
+    Nothing public shows whether a dataset calls it. To assume that it does would give each worker all of
+    one that does not; to assume that it does not would drop samples of one that does.
 
     Raises:
         PacelineError: where a version of torch keeps it elsewhere, so that samples could be lost.

@@ -155,7 +155,7 @@ class StreamFeed(Feed):
                 yield current
 
     def _ready_steps(self, position: int) -> Iterator[StepBatches]:
-        """Batches that are in memory and on the device: handed out with nothing done to them."""
+        """Batches that are in memory and on the device: returned as they are."""
         passed = 0
         last = (self._batches or 0) - 1
         for number, batch in enumerate(islice(self._source, self._batches)):

@@ -43,7 +43,7 @@ class Cursor:
         return self._waiting
 
     def take(self) -> tuple[Any, int] | None:
-        """The next batch and its samples, handed out; None at the end."""
+        """The next batch and its samples; None at the end."""
         found, self._waiting = self.peek(), None
         if found is not None:
             self.handed_out += 1

@@ -1,4 +1,4 @@
-"""Small tensors come from a loader's worker by value, in the message that says that the batch is there.
+"""Small tensors come from a loader's worker by value, in the message that announces the batch.
 
 torch puts each tensor of a batch into separate shared memory (0.3 ms) and passes a file descriptor, for
 which the two processes connect and authenticate: 0.4 ms of each for labels of 256 bytes.

@@ -28,7 +28,7 @@ class Origin:
     Args:
         description: Where the first number that is not finite is.
         rank: None where no rank shows one.
-        samples: The dataset indices it comes from, as far as can be told.
+        samples: The dataset indices it comes from, as far as is known.
     """
 
     description: str

@@ -16,7 +16,7 @@ from ..utils.text import shown_size
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left, on a device or on the host."""
+    """Whether an error is out of memory, on a device or on the host."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and (

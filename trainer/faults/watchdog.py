@@ -1,4 +1,4 @@
-"""Ends a run that makes no progress, and says which rank the others wait for.
+"""Ends a run that makes no progress, and names the rank that the others wait for.
 
 Each rank has a thread that looks once in a while how far the rank has come; the loop does nothing for it.
 Where nothing has moved for longer than the phase allows, every rank writes the stacks of its threads beside
@@ -214,7 +214,7 @@ class Watchdog:
             if folder is not None:
                 self._send(reports, signal.SIGKILL)
         else:
-            time.sleep(_WAKE)  # the one that tells it is the first to end
+            time.sleep(_WAKE)  # the one that reports it is the first to end
 
     def _report(self, waited: float) -> Report:
         state = self._state

@@ -42,7 +42,7 @@ def explain(error: BaseException, context: StageContext) -> None:
     step = frames.get(TrainLoop.step.__code__) or frames.get(TrainLoop.manual_step.__code__)
     evaluation = frames.get(EvaluationLoop._read.__code__)
     if isinstance(error, PacelineError):
-        pass  # it says what there is to say
+        pass  # it is complete
     elif is_out_of_memory(error):
         _explain_memory(error, context, training=evaluation is None)
     elif evaluation is not None:

@@ -30,7 +30,7 @@ class Sums:
             self.count += other.count
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again from zero."""
         self.total, self.weight, self.count = _start(self.reduce), 0.0, 0
 
     def result(self) -> float | None:

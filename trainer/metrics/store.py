@@ -47,7 +47,7 @@ class MetricStore:
         self.log_line = log_line
         self._values: dict[str, Value] = {}
         self.objects: dict[str, Any] = {}
-        self._of_objects: dict[str, float] = {}  # computed at the end of a dataloader, not yet told
+        self._of_objects: dict[str, float] = {}  # computed at the end of a dataloader, not yet published
         self._known: dict[str, Value] = {}
         self._waiting: list[Value] = []
         self._nan_told: set[str] = set()
@@ -200,7 +200,7 @@ class MetricStore:
         return result
 
     def discard(self, objects: Iterable[Any]) -> None:
-        """Forget what came in; these torchmetrics objects begin anew, as do those that were logged."""
+        """Drop all contributions; these torchmetrics objects are reset, as are those that were logged."""
         self._fold()
         for value in self._values.values():
             value.window.clear()
@@ -241,7 +241,7 @@ class MetricStore:
         return self._found(self._merged("window"))
 
     def _results(self, part: str, keep: bool = False) -> dict[str, float]:
-        """The merged values of a part, which begins anew; ``keep`` adds it to the epoch."""
+        """The merged values of a part, which is reset; ``keep`` adds it to the epoch."""
         found = self._found(self._merged(part))
         for value in self._values.values():
             if keep:

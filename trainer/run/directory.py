@@ -243,6 +243,6 @@ class RunLog:
             self._kept.append(text)
             return
         stamp = time.strftime("%H:%M:%S")
-        # A full disk is no reason to end: what matters more says so itself.
+        # A full disk is no reason to end: what matters more raises by itself.
         with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write("".join(f"{stamp} {line}\n" for line in text.splitlines()))

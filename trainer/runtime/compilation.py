@@ -60,7 +60,7 @@ class Compilation:
         self._parts = [part for part in parts if not is_compiled(part)]  # the user's own stay
         for part in self._parts:
             part.compile(**options)
-        for name in _PYTHON:  # traced, they would be compiled anew whenever a counter moves
+        for name in _PYTHON:  # traced, they would be compiled again whenever a counter moves
             method = getattr(module, name, None)
             if callable(method):
                 vars(module)[name] = torch.compiler.disable(method)

@@ -13,7 +13,7 @@ def older_objects_frozen() -> Iterator[None]:
 
     Each rank would scan these at another time, 0.1 s long, and the others would wait for it.
     """
-    if gc.get_freeze_count():  # by somebody else: what we add could not be told from theirs later
+    if gc.get_freeze_count():  # by somebody else: what we add could not be separated from theirs later
         yield
         return
     gc.collect()  # what is garbage already would be frozen too, with the memory it holds

@@ -19,7 +19,7 @@ def checksum_of(tensor: Tensor, value: int = 0) -> int:
 
 
 def sample_of_weights(module: nn.Module) -> int:
-    """A checksum of the first numbers of each parameter: tells whether a script builds the same again."""
+    """A checksum of the first numbers of each parameter: shows whether a script builds the same again."""
     value = 0
     for parameter in module.parameters():
         if not parameter.is_meta and not is_sharded(parameter):

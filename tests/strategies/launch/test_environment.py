@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.environment import clean_environment
+from helpers.pairwise import soaked
 
 from paceline import PacelineError, Trainer
 from paceline.strategies.launch.environment import find_environment, find_launcher_rank, first_host
@@ -179,7 +180,7 @@ def start(folder: Path, variables: dict, **options) -> subprocess.Popen:
 
 
 def finish(processes: list[subprocess.Popen]) -> list[str]:
-    """What each of them set_variables; none is left, whatever happens."""
+    """What each of them printed; none is left, whatever happens."""
     try:
         return [process.communicate(timeout=SECONDS)[0] for process in processes]
     finally:
@@ -199,25 +200,27 @@ def notes_of(folder: Path, what: str) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def joined(tmp_path_factory):
+def joined(tmp_path_factory, request):
     """Two processes for each launcher, with its variables only; the world left alone, then asked for."""
     options = {"trainers": [{"devices": "auto"}, {"devices": 2}]}
     slurm = SLURM | {"SLURM_JOB_ID": os.getpid() + 1, "OMP_NUM_THREADS": 1}
     folders = {}
     # The last two have one parent, and so one port: one after the other.
-    for at_once in ([("srun", NAMES, slurm), ("Open MPI", OPEN_MPI, {})], [("MPICH", MPICH, {})]):
+    together = [("srun", NAMES, slurm), ("Open MPI", OPEN_MPI, {})]
+    alone = [("MPICH", MPICH, {})] if request.config.getoption("--soak") else []
+    for at_once in (together, alone):
         processes = []
         for launcher, names, more in at_once:
             folders[launcher] = tmp_path_factory.mktemp("joined")
             for rank in range(2):
                 variables = dict(zip(names, [rank, 2, rank, 2], strict=True)) | more
                 processes.append(start(folders[launcher], variables, **options))
-        set_variables = finish(processes)
-        assert not any(process.returncode for process in processes), "\n".join(set_variables)
+        outputs = finish(processes)
+        assert not any(process.returncode for process in processes), "\n".join(outputs)
     return folders
 
 
-@pytest.mark.parametrize("launcher", ["srun", "Open MPI", "MPICH"])
+@pytest.mark.parametrize("launcher", soaked(["srun", "Open MPI", "MPICH"], ["srun", "Open MPI"]))
 def test_processes_of_a_launcher_are_one_job(joined, launcher):
     ends = notes_of(joined[launcher], "end")
     assert [(n["rank"], n["local_rank"], n["world"]) for n in ends] == [(0, 0, 2), (1, 1, 2)] * 2
@@ -237,7 +240,7 @@ def test_a_port_in_use_is_an_error_that_names_it(tmp_path):
         port = taken.getsockname()[1]
         variables = dict(zip(NAMES, [0, 2, 0, 2], strict=True)) | SLURM | {"MASTER_PORT": port}
         process = start(tmp_path, variables, trainers=[{"devices": 2}])
-        (set_variables,) = finish([process])
+        (output,) = finish([process])
     assert process.returncode == 1
-    assert str(port) in set_variables
+    assert str(port) in output
     assert not notes_of(tmp_path, "read")

@@ -23,6 +23,7 @@ import psutil
 import pytest
 import torch
 from helpers.environment import clean_environment
+from helpers.pairwise import soaked
 from helpers.ports import free_port
 
 from paceline import PacelineError, Run, Trainer
@@ -244,6 +245,7 @@ def test_folder_options_and_thread_count_of_the_command_stay(start, tmp_path):
     assert {n["folder"] for n in job.notes("top")} == {str(tmp_path)}
 
 
+@pytest.mark.soak
 def test_python_c_can_be_started_again(start):
     text = f"import runpy; runpy.run_path({str(JOB)!r}, run_name='__main__')"
     job = start([sys.executable, "-c", text, ".", json.dumps({"ends_before": 7})])
@@ -263,14 +265,18 @@ STOPS = {  # what, to whom, the exit code; SIGTERM to a launcher alone: see the 
 }
 
 
+SOAKED_STOPS = ("SIGTERM to a rank", "SIGINT to a rank")  # test_signals.py sends both at every place
+
+
 @pytest.fixture(scope="module")
-def endless(start):
-    """Jobs that train until they are told to stop, all at once: most of what they take is waiting."""
-    return {name: start(script(steps=WITHOUT_END, workers="Ctrl-C" in name)) for name in STOPS}
+def endless(start, request):
+    """Jobs that train until a signal, all at once: most of what they take is waiting."""
+    names = [name for name in STOPS if request.config.getoption("--soak") or name not in SOAKED_STOPS]
+    return {name: start(script(steps=WITHOUT_END, workers="Ctrl-C" in name)) for name in names}
 
 
 @pytest.mark.fault(7)
-@pytest.mark.parametrize("name", STOPS)
+@pytest.mark.parametrize("name", soaked(STOPS, [name for name in STOPS if name not in SOAKED_STOPS]))
 def test_a_signal_stops_all_ranks_at_one_step_with_a_checkpoint(endless, name):
     number, whom, code = STOPS[name]
     job = endless[name]
@@ -407,6 +413,7 @@ def test_torchrun_starts_one_job_and_an_orderly_stop_is_no_failure(start):
     assert "refused" not in whats[whats.index("read") :]
 
 
+@pytest.mark.soak
 def test_paceline_launch_passes_through_to_torchrun(start):
     """Options before the script are torchrun's, all behind it are the script's."""
     launch = [sys.executable, "-m", "paceline", "launch", "--nproc", "2", "--max-restarts=0"]
@@ -443,6 +450,7 @@ def test_a_process_group_that_exists_is_used_and_ranks_that_differ_are_named(sta
     assert max(i for i, w in enumerate(whats) if w == "refused") < whats.index("read")
 
 
+@pytest.mark.soak
 def test_two_agents_of_torchrun_train_together(start, tmp_path):
     """Two machines, as far as the agents know: with the world left alone, and asked for."""
     options = {"trainers": [{"devices": "auto"}, {"devices": 1, "num_nodes": 2}]}
@@ -511,8 +519,10 @@ train(Line(), devices="auto")
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [(["-", "-c", "config.yaml"], "does not come from a file"), (["-i", "-q"], "interactive")],
-    ids=["stdin", "prompt"],
+    [
+        pytest.param(["-", "-c", "config.yaml"], "does not come from a file", id="stdin"),
+        pytest.param(["-i", "-q"], "interactive", id="prompt", marks=pytest.mark.soak),
+    ],
 )
 def test_what_cannot_be_started_again_says_so_and_trains_on_one_device(tmp_path, options, why):
     done = subprocess.run(
