@@ -96,7 +96,7 @@ def test_a_hook_that_was_set_inside_is_left_alone():
     assert sys.excepthook is theirs
 
 
-def test_in_a_rank_it_stays_and_the_launcher_is_told(tmp_path, monkeypatch, capsys):
+def test_in_a_rank_it_stays_and_the_launcher_is_notified(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(JOB, str(tmp_path))
     Trainer(**QUIET)
     error = RuntimeError("after the run")

@@ -441,7 +441,7 @@ def test_no_cure_is_made_up_for_the_users_own_error(kind):
     assert "fix:" not in notes(error)
 
 
-def test_wrong_batch_in_validation_is_told_before_training():
+def test_wrong_batch_in_validation_is_reported_before_training():
     class Wrong(Net):
         def validation_step(self, batch, batch_idx):
             x, _y, _mask = batch
@@ -780,7 +780,7 @@ def test_a_matrix_beside_the_loss():
 
 
 @pytest.mark.parametrize("value", [math.nan, torch.tensor(math.nan)], ids=["float", "tensor"])
-def test_a_nan_is_told_once(value, capsys):
+def test_a_nan_is_reported_once(value, capsys):
     def logs(self, batch, batch_idx):
         self.log("scores", value)
         return self.loss(batch)
@@ -905,7 +905,7 @@ def test_a_skipped_step_is_a_step_never_taken():
     torch.testing.assert_close(skipping.net.weight, plain.net.weight, rtol=0, atol=0)
 
 
-def test_ignore_goes_on():
+def test_ignore_continues():
     module = Bad(calls=(2,))
     trainer = quiet(nonfinite="ignore")
     trainer.fit(module, samples())

@@ -231,7 +231,7 @@ def test_saving_does_not_make_the_clock_run_faster(fit):
 # -- going on ------------------------------------------------------------------------------------
 
 
-def test_latest_goes_on_in_its_own_folder_and_equals_a_run_that_never_stopped(fit):
+def test_latest_continues_in_its_own_folder_and_equals_a_run_that_never_stopped(fit):
     whole, _ = fit(max_epochs=4, name="whole")
     _, first = fit(max_epochs=2)
     trainer, second = fit(max_epochs=4, resume="latest")
@@ -280,7 +280,7 @@ def test_best_must_exist(fit):
         fit(max_epochs=2, resume="best")
 
 
-def test_an_older_path_starts_the_next_run_and_the_newest_goes_on(fit):
+def test_an_older_path_starts_the_next_run_and_the_newest_continues(fit):
     _, first = fit(max_epochs=3)
     trainer, second = fit(max_epochs=2, resume=first.checkpoints[0])
     assert second.folder.name == "2"
@@ -297,7 +297,7 @@ def test_a_run_from_an_older_path_keeps_no_count_of_its_parents_checkpoints(fit)
     assert steps(first) == [3, 6, 9]
 
 
-def test_a_path_that_is_no_checkpoint_is_told(fit, tmp_path):
+def test_a_path_that_is_no_checkpoint_is_reported(fit, tmp_path):
     with pytest.raises(PacelineError, match="no checkpoint at this path"):
         fit(resume=tmp_path)
 
@@ -323,7 +323,7 @@ def test_a_run_already_at_its_limit_does_nothing_and_says_so(fit, limit, capsys)
     assert steps(second) == [3, 6]
 
 
-def test_rows_behind_the_loaded_step_are_cut(fit):
+def test_rows_after_the_loaded_step_are_cut(fit):
     _, first = fit(Checkpoint(every=2), JSONLogger(), max_epochs=2, log_every=1)
     assert [row["step"] for row in first.rows if "train/loss" in row][-1] == 6
     shutil.rmtree(first.checkpoints[-1])  # as if it had been killed before this one was written
@@ -354,7 +354,7 @@ def test_a_damaged_newest_is_set_aside_and_the_one_before_taken(fit, capsys):
     assert steps(second)[-1] == 9
 
 
-def test_the_best_score_goes_on_over_a_resume(fit):
+def test_the_best_score_continues_over_a_resume(fit):
     values = [4.0, 2.0, 3.0, 1.0]
 
     def best():

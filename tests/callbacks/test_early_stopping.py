@@ -152,20 +152,20 @@ def test_a_training_value_is_looked_at_after_each_epoch():
     assert (trainer.epoch, stopping.best) == (3, 1.0)
 
 
-def test_a_name_nobody_logs_is_told_in_the_sanity_pass():
+def test_a_name_nobody_logs_is_reported_in_the_sanity_pass():
     with pytest.raises(PacelineError, match="'val/accuracy', which validation does not log") as raised:
         fit(EarlyStopping("accuracy"), [1.0, 1.0])
     assert "got: logged: val/loss" in str(raised.value)
 
 
-def test_without_validation_it_is_told_before_training():
+def test_without_validation_it_is_reported_before_training():
     trainer = Trainer(progress=False, loggers=False, checkpoint=False, callbacks=EarlyStopping("loss"))
     with pytest.raises(PacelineError, match="this run has no validation"):
         trainer.fit(Scripted([1.0]), loader())
     assert trainer.global_step == 0
 
 
-def test_its_count_goes_on_over_a_resume(tmp_path):
+def test_its_count_continues_over_a_resume(tmp_path):
     values = [3.0, 1.0, 2.0, 2.0, 2.0, 2.0]
     settings = {"run_dir": tmp_path, "callbacks": [Checkpoint()]}
     fit(EarlyStopping("loss", patience=3), values, max_epochs=3, **settings)

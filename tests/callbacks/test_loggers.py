@@ -96,7 +96,7 @@ def test_values_that_are_not_finite_stay_readable_json():
     assert run.metrics["train/endless"].values[0] == math.inf
 
 
-def test_rows_are_on_disk_while_the_run_goes_on():
+def test_rows_are_on_disk_while_the_run_continues():
     seen = []
 
     class Reads(JSONLogger):
@@ -193,7 +193,7 @@ def test_tensorboard_takes_values_that_are_not_finite():
     assert found["train/endless"][0][1] == math.inf
 
 
-def test_tensorboard_forgets_what_lies_behind_the_loaded_step():
+def test_tensorboard_forgets_what_lies_after_the_loaded_step():
     keeps = Checkpoint(every=2)
     first = fit([TensorBoard(), JSONLogger()], callbacks=keeps)
     shutil.rmtree(first.checkpoints[-1])  # as if it had been killed before this one was written

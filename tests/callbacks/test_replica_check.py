@@ -56,7 +56,7 @@ def test_a_parameter_changed_on_one_rank_ends_every_rank(seen, rank):
 
 
 @pytest.mark.parametrize(("name", "step"), [("changed-seen-later", 4), ("changed-seen-at-epoch-end", 12)])
-def test_it_looks_as_often_as_it_was_told(seen, name, step):
+def test_it_checks_as_often_as_it_is_set(seen, name, step):
     for rank in (0, 1):
         found = seen(name, rank)
         assert found["steps"] == step

@@ -61,7 +61,7 @@ def test_steps_as_a_whole_show_nothing(seen):
         assert fast >= 0.04
 
 
-def test_what_it_waits_for_is_told(seen):
+def test_what_it_waits_for_is_reported(seen):
     for values in seen("data")["published"]:
         assert values["perf/data_seconds_max"] >= 0.04
     for values in seen("compute")["published"]:
@@ -93,7 +93,7 @@ def test_gradients_are_watched_in_the_last_steps_of_a_window_only(seen, name, ra
     assert found["hooked behind"] == 0
 
 
-def test_behind_an_error_in_a_window_nothing_is_watched(seen):
+def test_after_an_error_in_a_window_nothing_is_watched(seen):
     found = seen("failing")
     assert "this is enough" in found["error"]
     assert found["hooked"][-1] > 0
@@ -185,7 +185,7 @@ def test_less_than_a_millisecond_is_nothing():
     assert Ranks([(0.0, 0.0001), (0.0, 0.0012)]).run()
 
 
-def test_a_second_run_begins_anew():
+def test_a_second_run_starts_again():
     ranks = Ranks(SLOW_1)
     watch = Stragglers(1)
     for _ in range(2):

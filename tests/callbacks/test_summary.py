@@ -73,7 +73,7 @@ def test_a_module_without_parameters():
     assert rows(nn.Module())[2] == "0 parameters, 0 trained, 0.0 MB"
 
 
-def test_it_is_printed_behind_the_first_lines_and_kept_in_log_txt(capsys):
+def test_it_is_printed_after_the_first_lines_and_kept_in_log_txt(capsys):
     trainer = Trainer(max_steps=1, loggers=False, checkpoint=False)
     module = Net()
     trainer.fit(module, DataLoader(TensorDataset(torch.ones(4, 1)), batch_size=2))

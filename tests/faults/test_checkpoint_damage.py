@@ -128,7 +128,7 @@ def test_validating_with_damaged_weights_is_refused(run, tmp_path):
         Net.load_from_checkpoint(newest(run))
 
 
-def test_blocks_of_a_large_file_are_told_apart(tmp_path, monkeypatch):
+def test_blocks_of_a_large_file_are_distinguished(tmp_path, monkeypatch):
     """Each block has a checksum of its own: swapped blocks, and damage behind the first, are found."""
     monkeypatch.setattr(files, "_BLOCK", 1000)
     content = torch.arange(1250, dtype=torch.int16).numpy().tobytes()

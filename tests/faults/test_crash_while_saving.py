@@ -158,7 +158,7 @@ def test_the_crashes_are_at_all_operations_of_a_save_and_of_deletions(crashed):
 
 
 @pytest.mark.fault(2)
-def test_all_is_synced_before_a_rename_and_the_folder_behind_it(crashed):
+def test_all_is_synced_before_a_rename_and_the_folder_after_it(crashed):
     """What SIGKILL cannot show, and a machine that loses power would."""
     for rank, journal in enumerate(crashed["journals"]):
         waiting = set()  # written, and not synced yet
@@ -204,7 +204,7 @@ def test_after_a_crash_a_run_resumes_and_ends_bit_identical(crashed):
 
 
 @pytest.mark.fault(2)
-def test_half_written_folders_are_swept_before_a_run_goes_on(crashed):
+def test_half_written_folders_are_swept_before_a_run_continues(crashed):
     assert any(case["begin"] for case in crashed["cases"])
     for case in crashed["cases"]:
         found = case["begin"] or case["end"]  # a run that has all its steps does not begin again
@@ -243,7 +243,7 @@ def test_what_was_committed_before_a_crash_is_there_and_nothing_else(crashed):
 
 
 @pytest.mark.fault(2)
-def test_a_run_goes_on_from_the_newest_that_is_there(crashed):
+def test_a_run_resumes_from_the_newest_that_is_there(crashed):
     for case in crashed["cases"]:
         newest = case["before"]["finished"][-1:]
         said = f"checkpoints/{newest[0]}\n" if newest else "starts fresh"
@@ -251,7 +251,7 @@ def test_a_run_goes_on_from_the_newest_that_is_there(crashed):
 
 
 @pytest.mark.fault(4)
-def test_one_that_is_half_deleted_is_not_gone_on_from(crashed):
+def test_one_that_is_half_deleted_is_not_resumed_from(crashed):
     deleting = [c for c in crashed["cases"] if re.match("(unlink|rmdir) checkpoints/step-", c["operation"])]
     assert {case["operation"].split()[0] for case in deleting} == {"unlink", "rmdir"}
     for case in deleting:
@@ -354,7 +354,7 @@ def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
 
 @pytest.mark.fault(6, 10)
 @pytest.mark.parametrize(("devices", "background"), [(1, True), (1, False), (2, True), (2, False)])
-def test_a_full_disk_is_warned_of_once_for_each_save_and_training_goes_on(
+def test_a_full_disk_is_warned_of_once_for_each_save_and_training_continues(
     devices, background, small_disk, tmp_path, request
 ):
     skip_unless_soaking(request, (2, True))
@@ -414,7 +414,7 @@ def test_a_writer_that_fails_on_one_rank_ends_all_and_is_named(tmp_path, soak):
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_an_older_checkpoint_that_cannot_be_deleted_is_told_and_ends_no_run(background, tmp_path, request):
+def test_a_checkpoint_that_cannot_be_deleted_is_reported_and_ends_no_run(background, tmp_path, request):
     """As on an immutable file, or a network disk that hangs on to it."""
     skip_unless_soaking(request, (False,))
     checkpoint = {"every": 4, "keep": 1, "background": background, "on_save_error": "warn"}

@@ -342,7 +342,7 @@ def test_a_batch_without_any_sample_is_an_error(tmp_path):
 
 
 @pytest.mark.fault(21)
-def test_those_left_out_are_counted_over_a_resume(tmp_path):
+def test_those_skipped_are_counted_over_a_resume(tmp_path):
     module, trainer = job.start(tmp_path, on_data_error="skip:1", max_steps=7, max_epochs=None, saves=True)
     data = job.loader(job.Faulty([BAD]), shuffle=False)
     trainer.fit(module, data)
@@ -355,7 +355,7 @@ def test_those_left_out_are_counted_over_a_resume(tmp_path):
 
 @pytest.mark.fault(21)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_of_predictions_none_is_left_out(tmp_path, workers):
+def test_of_predictions_none_is_skipped(tmp_path, workers):
     module, trainer = job.start(tmp_path, on_data_error="skip")
     with pytest.raises(ValueError, match=f"number {BAD} is broken") as raised:
         trainer.predict(module, job.loader(job.Faulty([BAD]), workers, shuffle=False))

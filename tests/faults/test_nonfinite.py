@@ -135,7 +135,7 @@ def test_no_checkpoint_has_a_number_that_is_not_finite(found):
 
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("strategy", SKIPPING)
-def test_a_skipped_update_is_as_one_that_was_left_out_by_hand(found, strategy):
+def test_a_skipped_update_is_as_one_that_was_skipped_by_hand(found, strategy):
     skips, by_hand = found[f"{strategy} skip"], found[f"{strategy} by hand"]
     for mine, its in zip(skips, by_hand, strict=True):
         assert mine["error"] is its["error"] is None
@@ -147,7 +147,7 @@ def test_a_skipped_update_is_as_one_that_was_left_out_by_hand(found, strategy):
 
 
 @pytest.mark.fault(17)
-def test_updates_left_out_are_counted_over_a_resume(found):
+def test_updates_skipped_are_counted_over_a_resume(found):
     for rank in found["cut"]:
         assert (rank["error"], rank["step"], rank["skipped"]) == (None, 4, 2)
     first, second = found["cut, resumed"]
@@ -218,7 +218,7 @@ def fit(module, folder, samples=40, **settings):
 @pytest.mark.fault(17)
 @pytest.mark.parametrize(("setting", "most"), [("skip", 10), ("skip:2", 2)])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_so_many_updates_may_be_left_out_and_no_more(tmp_path, setting, most, what):
+def test_so_many_updates_may_be_skipped_and_no_more(tmp_path, setting, most, what):
     trainer, before, error = fit(Line(range(2, 40), what), tmp_path, nonfinite=setting)
     assert f"{most} updates were skipped before, the most allowed" in error
     assert f"step {most + 2}," in error
@@ -272,7 +272,7 @@ def test_an_overflow_of_scaled_gradients_is_the_scaler_s(tmp_path, fused):
 
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_loss_that_is_not_finite_is_told_under_fp16_too(tmp_path, fused):
+def test_a_loss_that_is_not_finite_is_reported_under_fp16_too(tmp_path, fused):
     module = Line([4], fused=fused)
     trainer, before, error = fit(module, tmp_path, precision="fp16")
     assert "the loss is nan" in error

@@ -150,7 +150,7 @@ def test_ranks_refuse_another_model_alike(folder):
 
 
 @pytest.mark.fault(11)
-def test_ranks_are_told_of_an_unwritable_folder_before_step_1(folder):
+def test_all_ranks_report_an_unwritable_folder_before_step_1(folder):
     for rank in of(folder, "unwritable"):
         assert "the run folder cannot be written" in rank["error"]
         assert rank["seen"] == []

@@ -50,7 +50,7 @@ def test_nothing_is_half_applied(tmp_path, where, kind):
 
 
 @pytest.mark.fault(29)
-def test_what_the_run_holds_is_told(tmp_path):
+def test_what_the_run_holds_is_reported(tmp_path):
     notes, _, _ = fails(tmp_path, job.Net("forward"))
     # 1000 weights of 8 bytes; AdamW has two numbers for each, and a count of 4 bytes or more.
     printed = re.search(
@@ -98,7 +98,7 @@ def test_half_at_once_gives_the_same_steps(tmp_path, name):
 
 
 @pytest.mark.fault(29)
-def test_only_what_this_run_can_do_is_told(tmp_path):
+def test_only_what_this_run_can_do_is_reported(tmp_path):
     notes, _, _ = fails(tmp_path, job.Net("forward"), size=1)
     assert not ADVICE.search(notes)
     assert "strategy=Single(activation_checkpointing=True)" in notes
@@ -109,7 +109,7 @@ def test_only_what_this_run_can_do_is_told(tmp_path):
 
 
 @pytest.mark.fault(29)
-def test_under_manual_optimization_no_global_batch_size_is_told(tmp_path):
+def test_under_manual_optimization_no_global_batch_size_is_reported(tmp_path):
     notes, _, _ = fails(tmp_path, job.Manual("forward"))
     assert "memory: parameters 8 kB" in notes
     assert "global_batch_size" not in notes
@@ -117,7 +117,7 @@ def test_under_manual_optimization_no_global_batch_size_is_told(tmp_path):
 
 @pytest.mark.fault(29)
 @pytest.mark.parametrize("what", ["validate", "predict"])
-def test_a_pass_without_training_is_told_too(tmp_path, what):
+def test_a_pass_without_training_is_reported_too(tmp_path, what):
     trainer, _ = job.start(tmp_path)
     with pytest.raises(torch.OutOfMemoryError) as raised:
         getattr(trainer, what)(job.Net("validation"), job.loader())
@@ -128,7 +128,7 @@ def test_a_pass_without_training_is_told_too(tmp_path, what):
 
 
 @pytest.mark.fault(29)
-def test_of_a_validation_within_a_fit_the_trainings_batch_size_is_not_told(tmp_path):
+def test_of_a_validation_within_a_fit_the_trainings_batch_size_is_not_reported(tmp_path):
     trainer, _ = job.start(tmp_path)
     with pytest.raises(torch.OutOfMemoryError) as raised:
         trainer.fit(job.Net("validation"), job.loader(), job.loader())

@@ -118,7 +118,7 @@ def test_ranks_that_share_out_their_weights_do_too(more_jobs, strategy):
 
 
 @pytest.mark.fault(32)
-def test_they_go_on_in_their_run_folder_and_say_how_often(jobs):
+def test_they_continue_in_their_run_folder_and_say_how_often(jobs):
     """``fit`` was not asked to resume."""
     job = jobs["ranks"]
     begun = job.notes("begins", fit="n", rank=0)
@@ -206,7 +206,7 @@ def test_where_nothing_can_be_started_again_that_is_said(hindrance):
 
 
 @pytest.mark.fault(32)
-def test_the_fix_that_is_told_is_one(hindrance):
+def test_the_fix_that_is_reported_is_one(hindrance):
     with pytest.raises(PacelineError) as raised:
         Trainer(accelerator="cpu", devices=1, max_restarts=1)
     assert "max_restarts=0" in str(raised.value)

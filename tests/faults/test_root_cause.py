@@ -131,7 +131,7 @@ def test_the_users_traceback_is_printed_last(jobs, name):
 
 
 @pytest.mark.fault(18)
-def test_the_traceback_of_what_fails_behind_fit_is_printed_last(jobs):
+def test_the_traceback_of_what_fails_after_fit_is_printed_last(jobs):
     raises(jobs["after fit"], *RAISES["after fit"][1:])
 
 
@@ -183,7 +183,7 @@ def test_on_exception_is_called_once_on_the_rank_that_fails(jobs, name):
 
 
 @pytest.mark.fault(18)
-def test_nothing_is_told_of_an_exception_behind_fit_and_training_is_whole(jobs):
+def test_nothing_is_reported_of_an_exception_after_fit_and_training_is_whole(jobs):
     job = jobs["after fit"]
     ended_soon(job)
     assert RAISED in job.printed()

@@ -374,7 +374,7 @@ def is_alive(process):
     ("ranks", "behind"),
     [(1, 3), (1, 5), (2, 5), (2, 3)],
 )
-def test_the_user_s_error_is_what_is_told_whatever_fails_behind_it(jobs, ranks, behind):
+def test_the_user_s_error_is_what_is_reported_whatever_fails_after_it(jobs, ranks, behind):
     """Behind step 3 a checkpoint is under way, which takes both ranks."""
     job = jobs.start(f"fails-{ranks}-{behind}", "fail", ranks, behind=behind)
     began = time.monotonic()

@@ -77,7 +77,7 @@ def open_folder():
 
 
 @pytest.mark.fault(11)
-def test_a_folder_of_another_user_is_told_before_step_1(open_folder, tmp_path):
+def test_a_folder_of_another_user_is_reported_before_step_1(open_folder, tmp_path):
     fit(tmp_path, max_epochs=1)  # imports what another user may not read
     (open_folder / "n").mkdir()
     module = Net()
@@ -90,7 +90,7 @@ def test_a_folder_of_another_user_is_told_before_step_1(open_folder, tmp_path):
 
 
 @pytest.mark.fault(11)
-def test_a_run_of_another_user_is_not_gone_on_with(open_folder):
+def test_a_run_of_another_user_is_not_continued(open_folder):
     fit(open_folder, max_epochs=1)
     module = Net()
     with as_another_user(open_folder / "n/1"), pytest.raises((PacelineError, OSError), match=r"n/1"):
@@ -99,7 +99,7 @@ def test_a_run_of_another_user_is_not_gone_on_with(open_folder):
 
 
 @pytest.mark.fault(11)
-def test_a_disk_that_is_only_to_be_read_is_told_before_step_1(tmp_path):
+def test_a_disk_that_is_only_to_be_read_is_reported_before_step_1(tmp_path):
     mount = ["mount", "-t", "tmpfs", "-o", "ro,size=1m", "paceline-test", str(tmp_path)]
     try:
         mounted = subprocess.run(mount, capture_output=True, timeout=20).returncode == 0

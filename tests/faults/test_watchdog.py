@@ -249,7 +249,7 @@ def test_a_save_that_hangs_is_ended_and_nothing_of_it_is_committed(case):
 
 @pytest.mark.fault(20)
 @pytest.mark.parametrize("case", ["start"], indirect=True)
-def test_a_rank_that_hangs_before_step_1_is_told_where_there_is_no_folder_yet(case):
+def test_a_rank_that_hangs_before_step_1_is_reported_where_there_is_no_folder_yet(case):
     """It tells it itself: its time is up first. The rank that tells it prints the stacks."""
     assert set(case.codes) <= {1, -signal.SIGKILL}, case.output
     assert case.seconds() < 3 + MARGIN

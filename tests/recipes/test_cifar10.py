@@ -144,7 +144,7 @@ def server(published, tmp_path):
         thread.join(timeout=10)
 
 
-def test_download_goes_on_where_it_broke_off(server, tmp_path):
+def test_download_resumes_where_it_broke_off(server, tmp_path):
     url, archive, handler = server
     data = tmp_path / "data"
     data.mkdir()

@@ -237,7 +237,7 @@ def test_forward_computes_with_what_was_read(folder, strategy, world):
 
 @pytest.mark.fault(23)
 @pytest.mark.parametrize(("strategy", "world"), LAYOUTS)
-def test_training_goes_on_as_on_one_device(folder, strategy, world):
+def test_training_continues_as_on_one_device(folder, strategy, world):
     expected, found = (read(folder / f"{n}-wrote") for n in ("single-1", title(strategy, world)))
     assert found.keys() == expected.keys()
     apart = far(found, expected)
@@ -323,7 +323,7 @@ def test_other_state_is_read_and_written_bit_for_bit(folder, strategy, kind):
 
 
 @pytest.mark.parametrize(("source", "precision"), PRECISIONS)
-def test_a_run_goes_on_in_another_precision_or_says_why_not(folder, source, precision):
+def test_a_run_continues_in_another_precision_or_says_why_not(folder, source, precision):
     (found,) = (json.loads(path.read_text()) for path in folder.glob(f"to-{precision}-?.json"))
     assert "error" not in found or "PacelineError" in found["error"], found["error"][-300:]
 
@@ -359,7 +359,7 @@ def test_each_reads_bit_for_bit_what_any_wrote(everything, reader):
 
 
 @pytest.mark.parametrize("layout", EVERY, ids=lambda layout: title(*layout))
-def test_each_goes_on_as_one_device_does(everything, layout):
+def test_each_continues_as_one_device_does(everything, layout):
     expected, found = (read(everything / f"{n}-wrote") for n in ("single-1", title(*layout)))
     assert {name: value for name, value in far(found, expected).items() if not value <= 2e-6} == {}
     one, many = outputs(everything, "single-1"), outputs(everything, title(*layout))

@@ -163,7 +163,7 @@ def test_a_block_used_in_several_places_is_computed_again_once_for_each():
     assert module.blocks[0].calls == 6
 
 
-def test_behind_a_run_each_block_has_its_own_forward():
+def test_after_a_run_each_block_has_its_own_forward():
     module = train(Model(), activation_checkpointing=True)
     assert ["forward" in vars(part) for part in module.modules()] == [False] * len(list(module.modules()))
     before = [b.calls for b in module.blocks]

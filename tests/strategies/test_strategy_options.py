@@ -113,7 +113,7 @@ def test_the_module_keeps_its_class_and_its_names(seen, on_one_device, name):
 
 
 @pytest.mark.parametrize("name", soaked(WHOLE, USUAL))
-def test_behind_a_run_that_leaves_parameters_whole_the_module_is_plain(seen, name):
+def test_after_a_run_that_leaves_parameters_whole_the_module_is_plain(seen, name):
     """It can be copied, pickled, and used with autograd."""
     assert (seen(name, 0)["plain"], seen(name, 1)["plain"]) == ("yes", "yes")
 
@@ -135,7 +135,7 @@ def test_ddp_does_not_call_unused_what_one_rank_uses(seen, name):
     assert "no gradient" not in seen(name)["log"]
 
 
-def test_ddp_goes_on_as_in_step_1_where_that_step_left_parameters_out(seen):
+def test_ddp_continues_as_in_step_1_where_that_step_left_parameters_out(seen):
     assert "extra.weight, extra.bias" in seen("ddp-first-step-none")["log"]
 
 
@@ -238,7 +238,7 @@ def test_recomputation_runs_each_block_twice_in_a_step(seen, on_one_device, name
     assert set(on_one_device(f"{name}-recompute")["calls"]) == {3}
 
 
-def test_recomputation_goes_on_in_a_second_fit_of_a_sharded_module(seen):
+def test_recomputation_continues_in_a_second_fit_of_a_sharded_module(seen):
     assert set(seen("fsdp-recompute-twice")["calls"]) == {6}
 
 

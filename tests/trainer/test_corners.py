@@ -165,7 +165,7 @@ def test_two_optimizers_share_one_scale_in_a_step():
         torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-3)
 
 
-def test_a_scaler_begins_anew_with_each_fit():
+def test_a_scaler_starts_again_with_each_fit():
     precision = AutocastFP16(init_scale=8.0, growth_interval=2)
     trainer = Trainer(
         accelerator="cpu", precision=precision, progress=False, checkpoint=False, loggers=False, run_dir="r"
@@ -435,7 +435,7 @@ def test_numpys_numbers_are_configuration_too():
     assert run.config["module"]["hparams"]["lr"] == 0.1
 
 
-def test_a_window_cut_by_the_end_is_told():
+def test_a_window_cut_by_the_end_is_reported():
     trainer, run = fit(Net(), max_steps=4, log_every=3)
     assert run.metrics["train/loss"].steps == [1, 3, 4]
     assert run.metrics["train/loss"].values[-1] == trainer.metrics["train/loss"]
@@ -517,6 +517,6 @@ def test_the_module_can_be_copied_and_pickled_inside_a_run():
     assert same(pickle.loads(pickle.dumps(Net())), Net())
 
 
-def test_the_class_in_the_modules_place_is_told():
+def test_the_class_in_the_modules_place_is_reported():
     with pytest.raises(PacelineError, match=r"the class Net(.|\n)*fix: Net\(\)"):
         fit(Net)

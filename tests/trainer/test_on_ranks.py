@@ -210,7 +210,7 @@ def test_predictions_are_in_the_order_of_the_data_on_every_rank(job, devices):
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3])
-def test_predictions_of_several_dataloaders_are_one_behind_the_other(job, devices):
+def test_predictions_of_several_dataloaders_are_one_after_the_other(job, devices):
     for found in job(devices).notes("metrics"):
         assert found["predicted_several"] == [*range(21), *range(33)]
 

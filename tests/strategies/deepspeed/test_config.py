@@ -99,7 +99,7 @@ def test_what_is_not_known_yet_is_no_conflict():
     DeepSpeed(config=users).attach(LAUNCHING, make_precision("32"))
 
 
-def test_all_conflicts_are_told_together_with_both_values():
+def test_all_conflicts_are_reported_together_with_both_values():
     message = refusal(
         users={
             "train_batch_size": 32,
@@ -211,6 +211,6 @@ def test_no_bucket_is_larger_than_the_model(parameters, size):
     ("config", "expected"),
     [([1], "got: list"), ({"zero_optimization": True}, "zero_optimization is no object")],
 )
-def test_what_is_no_configuration_is_told(config, expected):
+def test_what_is_no_configuration_is_reported(config, expected):
     with pytest.raises(PacelineError, match=expected):
         DeepSpeed(config=config)

@@ -178,7 +178,7 @@ def test_the_launching_process_stops_at_the_first_fit(plain):
     assert [n["what"] for n in everything if n["pid"] == launcher] == ["top", "imported"]
 
 
-def test_fit_again_and_validate_behind_it_work_on_all_ranks(plain):
+def test_fit_again_and_validate_after_it_work_on_all_ranks(plain):
     assert {n["run"] for n in plain.notes("end")} == {"runs/line/1", "runs/line/2"}
     assert of_both(plain.notes("end")[2:], "step") == [5, 5]
     first, second = of_both(plain.notes("validated"), "loss")
@@ -498,7 +498,7 @@ def test_sigterm_to_one_of_two_launchers_stops_both_in_order(start, tmp_path):
     stopped_in_order(both, signal.SIGTERM)
 
 
-def test_two_machines_without_a_meeting_place_are_told_so(start):
+def test_two_machines_without_a_meeting_place_are_refused(start):
     command = script(trainers=[{"devices": 1, "num_nodes": 2}])
     jobs = [start(command, env=variables) for variables in ({}, {"PET_NNODES": "2:2"})]
     for job in jobs:

@@ -217,7 +217,7 @@ def test_a_run_reserves_what_its_first_save_takes(tmp_path, monkeypatch):
     assert left[1:] == [None] * 2
 
 
-def test_one_is_under_way_at_most_and_none_behind_fit(tmp_path, monkeypatch):
+def test_one_is_under_way_at_most_and_none_after_fit(tmp_path, monkeypatch):
     save_file, at_once, most = safetensors.torch.save_file, 0, 0
 
     def slowly(*args, **kwargs):
@@ -250,7 +250,7 @@ def fails_at(monkeypatch, *steps):
 
 @pytest.mark.fault(6)
 @pytest.mark.parametrize("background", [False, True])
-def test_a_failed_save_ends_the_run_and_is_told(tmp_path, monkeypatch, background):
+def test_a_failed_save_ends_the_run_and_is_reported(tmp_path, monkeypatch, background):
     fails_at(monkeypatch, 4)
     trainer = None
 
@@ -423,12 +423,12 @@ def test_other_trainers_names_are_answered(given, ours):
 @pytest.mark.parametrize(
     "arguments", [{"name": "a/b"}, {"name": 3}, {"name": "n" * 200}, {"background": None}, {"monitor": 3}]
 )
-def test_arguments_of_another_kind_are_told(arguments):
+def test_arguments_of_another_kind_are_reported(arguments):
     with pytest.raises(PacelineError, match="Checkpoint"):
         Checkpoint(**arguments)
 
 
-def test_the_failure_of_a_last_save_is_told_behind_that_of_one_before(tmp_path, monkeypatch, capsys):
+def test_the_failure_of_a_last_save_is_reported_after_that_of_one_before(tmp_path, monkeypatch, capsys):
     fails_at(monkeypatch, 8, 10)
     callback = Checkpoint(4, on_save_error="warn")
     fit(tmp_path, callback)

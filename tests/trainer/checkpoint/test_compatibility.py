@@ -133,7 +133,7 @@ def test_what_may_be_allowed_has_names(tmp_path):
         fit(tmp_path, allow="model")
 
 
-def test_the_same_data_goes_on_without_a_word(tmp_path, capsys):
+def test_the_same_data_continues_without_a_word(tmp_path, capsys):
     fit(tmp_path, loader=DataLoader(Computed(12), 4))
     fit(tmp_path, loader=DataLoader(Computed(12), 4), resume="latest", max_steps=9)
     assert "note:" not in capsys.readouterr().out
@@ -154,7 +154,7 @@ class Counts(Callback):
 
 
 @pytest.mark.fault(26)
-def test_another_set_of_callbacks_is_said_and_goes_on(tmp_path, capsys):
+def test_another_set_of_callbacks_is_said_and_continues(tmp_path, capsys):
     fit(tmp_path, callbacks=[EarlyStopping("val/loss", patience=99)], max_steps=4)
     counts = Counts()
     capsys.readouterr()
@@ -166,6 +166,6 @@ def test_another_set_of_callbacks_is_said_and_goes_on(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("resume", [True, 3, ["latest"]])
-def test_resume_of_another_type_is_told(resume, tmp_path):
+def test_resume_of_another_type_is_reported(resume, tmp_path):
     with pytest.raises(PacelineError, match=r"'auto', 'latest', 'best'"):
         fit(tmp_path, resume=resume)

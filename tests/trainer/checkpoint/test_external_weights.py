@@ -185,7 +185,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_named(suffix, slot, tmp_pat
 
 @pytest.mark.parametrize("name", ["x.ckpt", "x.safetensors"])
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x80\x04K\x01."])
-def test_what_is_no_such_file_is_told(name, content, tmp_path):
+def test_what_is_no_such_file_is_reported(name, content, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(PacelineError, match=name):
         Net.load_from_checkpoint(tmp_path / name)
@@ -208,6 +208,6 @@ def test_resuming_from_weights_says_how_to_begin_with_them(kind, tmp_path):
         Trainer(accelerator="cpu", run_dir=tmp_path).fit(Net(), data(), resume=path)
 
 
-def test_a_missing_path_is_told(tmp_path):
+def test_a_missing_path_is_reported(tmp_path):
     with pytest.raises(PacelineError, match="no checkpoint at this path"):
         Net.load_from_checkpoint(tmp_path / "nothing.ckpt")

@@ -54,7 +54,7 @@ def test_the_module_is_built_with_its_arguments_and_weights(golden):
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("golden", WRITTEN, ids=ids)
-def test_a_run_goes_on_from_them(golden, tmp_path, capsys):
+def test_a_run_resumes_from_them(golden, tmp_path, capsys):
     copy = tmp_path / "step"
     shutil.copytree(golden, copy)
     module, trainer = job.train(tmp_path / "runs", resume=copy)

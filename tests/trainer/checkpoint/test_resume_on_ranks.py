@@ -154,7 +154,7 @@ def test_a_run_that_stopped_early_has_nothing_left_to_do(folder, devices, place)
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_3"])
-def test_a_second_fit_goes_on_with_the_module(folder, strategy):
+def test_a_second_fit_continues_with_the_module(folder, strategy):
     expected, found = (tensors(Run(folder / f"{s}-twice" / "2").latest) for s in ("ddp", strategy))
     close(found, expected, 1e-6)
     once = final(folder, "ddp-twice")  # the first of the two runs
@@ -182,7 +182,7 @@ def test_an_export_has_the_whole_weights(folder, strategy):
 
 
 @pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
-def test_a_validation_behind_the_fit_is_the_fits_own(folder, strategy):
+def test_a_validation_after_the_fit_is_the_fits_own(folder, strategy):
     values = Run(folder / f"{strategy}-whole" / "1").metrics["val/loss"].values
     for found in notes(folder, f"{strategy}-whole"):
         assert found["validated"]["val/loss"] == pytest.approx(values[-1], abs=1e-6)

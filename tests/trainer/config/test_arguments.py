@@ -130,7 +130,7 @@ def test_all_violations_together():
         assert len(re.findall(rf"^  {name}: ", text, re.MULTILINE)) == 1, text
 
 
-def test_a_wrong_device_is_told_with_the_others():
+def test_a_wrong_device_is_reported_with_the_others():
     text = refusal(accelerator="gpuu", max_steps=0)
     assert "max_steps" in text
     assert "gpuu" in text

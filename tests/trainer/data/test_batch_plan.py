@@ -141,7 +141,7 @@ def test_a_global_batch_that_does_not_divide_is_spread_evenly():
     assert [[p.size for p in pieces] for pieces in ranks] == [[3, 2], [3, 2]]
 
 
-def test_nothing_is_left_at_the_end_or_behind_it():
+def test_nothing_is_left_at_the_end_or_after_it():
     assert list(Layout(4).epoch(10, 10)) == []
     assert list(Layout(4).epoch(0)) == []
     assert list(Layout(4, drop_last=True).epoch(10, 8)) == []

@@ -407,7 +407,7 @@ def test_units_resume_from_a_position_in_samples():
     assert ends[-1] == SIZE
 
 
-def test_units_on_two_ranks_are_dealt_in_turn():
+def test_units_on_two_ranks_are_dealt_in_rotation():
     def steps(rank: int) -> list[Any]:
         loader = DataLoader(Numbers(14), batch_sampler=Units(14, shuffle=False))
         return take(feed_of(loader, rank=rank, world_size=2))
@@ -954,7 +954,7 @@ def test_an_error_that_only_a_wrong_draw_brings_is_none(batch_size):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_getitems_has_collated_already_is_handed_on(workers):
+def test_what_getitems_has_collated_already_is_kept(workers):
     class Collated(Numbers):
         def __getitems__(self, indices: list[int]) -> Any:
             return {"x": torch.tensor(indices), "noise": torch.rand(len(indices))}
@@ -1012,7 +1012,7 @@ def test_the_users_loader_is_left_as_it_was(persistent):
     assert len(loader) == 6
 
 
-def test_a_loader_with_workers_already_at_work_is_read_anew():
+def test_a_loader_with_workers_already_at_work_is_read_again():
     loader = DataLoader(Drawing(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
     next(iter(loader))
     users = loader._iterator

@@ -114,7 +114,7 @@ def test_any_position_gives_the_rest_draws_included(workers):
     assert read(loader, 0, 8) == read(loader)[8:]
 
 
-def test_workers_that_live_on_hear_of_the_epoch_and_draw_anew():
+def test_workers_that_live_on_hear_of_the_epoch_and_draw_again():
     loader = DataLoader(Plain(), batch_size=4, num_workers=2, persistent_workers=True)
     feed, _ = feed_of(loader)
     try:
@@ -255,7 +255,7 @@ def test_a_loader_alone_may_have_a_length_and_an_epoch():
     assert len(list(feed.steps(0))) == 3
 
 
-def test_one_that_asks_too_late_is_told(monkeypatch):
+def test_one_that_asks_too_late_is_reported(monkeypatch):
     # Here, not in a worker: torch takes 10 s to end workers behind an error.
     monkeypatch.setattr(torch_worker, "_worker_info", None)
     watch_worker(SimpleNamespace(id=1, num_workers=2))

@@ -93,7 +93,7 @@ def ready(sizes: Iterable[int] = (4, 4, 4, 4, 4, 3)) -> list[torch.Tensor]:
 # Ready batches
 
 
-def test_ready_batches_are_handed_out_as_they_are():
+def test_ready_batches_are_given_as_they_are():
     batches = ready()
     feed = feed_of(batches)
     steps = take(feed)
@@ -415,7 +415,7 @@ def halves(make: Any, done: int, **settings: Any) -> tuple[list[Any], list[Any],
 
 
 @pytest.mark.parametrize("done", [1, 2, 5])
-def test_a_dataset_with_a_state_goes_on_without_reading_forward(done):
+def test_a_dataset_with_a_state_continues_without_reading_forward(done):
     made = []
 
     def make() -> DataLoader:
@@ -461,7 +461,7 @@ def test_a_limit_counts_what_was_read_before_the_resume():
     assert [row[0] for row in before + after] == list(range(12))
 
 
-def test_a_source_that_keeps_its_own_position_goes_on():
+def test_a_source_that_keeps_its_own_position_continues():
     class Source:
         """A loader with a state, as torchdata's is."""
 
@@ -519,7 +519,7 @@ def test_a_dataset_in_workers_cannot_be_asked_for_its_state():
     assert len(second.settings.log_line) == 1
 
 
-def test_behind_the_end_nothing_is_left():
+def test_after_the_end_nothing_is_left():
     assert read(DataLoader(Numbers(), batch_size=4), 0, SIZE) == []
 
 

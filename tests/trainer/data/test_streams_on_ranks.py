@@ -98,7 +98,7 @@ def test_parts_of_the_ranks_own_are_read_whole_and_weighed_by_their_samples(job,
         if devices > 1 or case not in OWN
     ],
 )
-def test_a_stopped_run_goes_on_with_the_samples_it_had_not_seen(job, case, devices):
+def test_a_stopped_run_continues_with_the_samples_it_had_not_seen(job, case, devices):
     whole, resumed = Run(job(devices) / case / "1"), Run(job(devices) / f"{case}-stopped" / "1")
     assert rows(resumed, *IDS) == rows(whole, *IDS)
     assert rows(resumed, "train/loss_epoch") == rows(whole, "train/loss_epoch")
@@ -121,12 +121,12 @@ def moved(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", ["stream", "keeping"])
-def test_a_stream_goes_on_on_another_number_of_ranks(job, moved, case):
+def test_a_stream_continues_on_another_number_of_ranks(job, moved, case):
     found = rows(Run(moved / f"{case}-moved" / "1"), *IDS)
     assert found == rows(Run(job(1) / case / "1"), *IDS)
 
 
-def test_parts_of_the_ranks_own_begin_anew_there_and_that_is_said(moved):
+def test_parts_of_the_ranks_own_start_again_there_and_that_is_said(moved):
     run = Run(moved / "own-keeping-moved" / "1")
     assert "each rank's own part of the data is another one" in (run.folder / "log.txt").read_text()
     assert sum(r[1] for r in rows(run, "epoch", "train/ids0") if r[0] == 1) == SIZE - SIZE % 3
@@ -141,6 +141,6 @@ def test_parts_of_the_ranks_own_begin_anew_there_and_that_is_said(moved):
         ("odd-sampler", "Odd gives rank 1 another order of epoch 1 than rank 0"),
     ],
 )
-def test_every_rank_is_told_of_data_that_cannot_be_shared_out(job, case, what, devices):
+def test_every_rank_reports_data_that_cannot_be_shared_out(job, case, what, devices):
     for rank in printed(job(devices), case, devices):
         assert what in rank["error"]

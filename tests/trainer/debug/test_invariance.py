@@ -175,6 +175,6 @@ class StreamOfBatches(IterableDataset):
         DataLoader(StreamOfBatches(), batch_size=None),
     ],
 )
-def test_data_that_cannot_be_cut_is_told(data):
+def test_data_that_cannot_be_cut_is_reported(data):
     with pytest.raises(PacelineError, match="this data's cannot be cut"):
         Trainer(progress=False).check_invariance(job.Clean(), data)

@@ -129,7 +129,7 @@ def test_the_line_in_the_message_shows_the_same_error(plants, devices):
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_healthy_step_is_told_with_the_losses_it_had(plants, devices):
+def test_a_healthy_step_is_reported_with_the_losses_it_had(plants, devices):
     code, printed = plants[devices]["healthy"]
     assert code == 0, printed
     lines = re.findall(r"rank (\d+), micro-batch 0: loss (\S+), dataset indices ([\d, ]+)", printed)
@@ -247,7 +247,7 @@ def test_a_trainer_replays_its_own_last_run(tmp_path):
     assert trainer.replay(module, *loaders, step=14).losses == [had[0][3]]
 
 
-def test_weights_that_are_drawn_anew_are_told_from_the_runs(single):
+def test_weights_that_are_drawn_again_differ_from_the_runs(single):
     run = single["plain"]["run"]
     _, loaders, settings = job.parts(strategy="single")
     seed_everything(6)

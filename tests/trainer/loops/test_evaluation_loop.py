@@ -180,7 +180,7 @@ def test_what_an_end_hook_logs_is_in_the_result():
 
 
 @pytest.mark.parametrize(("verb", "step"), [("validate", "validation_step"), ("test", "test_step")])
-def test_a_missing_step_or_missing_data_is_told(verb, step):
+def test_a_missing_step_or_missing_data_is_reported(verb, step):
     class Empty(TrainModule):
         """No step at all."""
 
@@ -247,12 +247,12 @@ def test_weights_as_they_are(trained):
     assert same(before, weights(module))
 
 
-def test_no_best_checkpoint_is_told():
+def test_no_best_checkpoint_is_reported():
     with pytest.raises(PacelineError, match="no best checkpoint"):
         quiet().test(Line(), loader(), weights="best")
 
 
-def test_a_path_without_a_checkpoint_is_told(tmp_path):
+def test_a_path_without_a_checkpoint_is_reported(tmp_path):
     with pytest.raises(PacelineError, match="no checkpoint at this path"):
         quiet().test(Line(), loader(), weights=tmp_path)
 

@@ -306,7 +306,7 @@ def test_hooks_see_every_sample_once(grid, world, samples):
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_several_dataloaders_are_told_apart(grid, world):
+def test_several_dataloaders_are_distinguished(grid, world):
     of_list = named("val/0", 5) | named("val/1", 11) | named("val/2", 1)
     of_dict = named("val/short", 1) | named("val/long", 11) | named("val/mid", 5)
     of_fit = named("val/short", 1) | named("val/long", 11)

@@ -241,7 +241,7 @@ def quiet(**settings):
     return Trainer(progress=False, loggers=False, checkpoint=False, **settings)
 
 
-def test_trailing_arguments_may_be_left_out():
+def test_trailing_arguments_may_be_omitted():
     seen = []
 
     class Short(Callback):
@@ -370,7 +370,7 @@ class Counting(Callback):
     "hook",
     ["on_setup", "on_fit_start", "on_step_end", "on_validation_end", "on_train_epoch_end", "on_fit_end"],
 )
-def test_an_error_anywhere_is_told_once_and_torn_down_once(hook):
+def test_an_error_anywhere_is_reported_once_and_torn_down_once(hook):
     counting = Counting()
     module = Module()
     with pytest.raises(RuntimeError, match=f"from {hook}") as raised:

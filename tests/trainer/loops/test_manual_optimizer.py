@@ -247,7 +247,7 @@ def test_schedules_and_optimizers_survive_a_resume(tmp_path):
     assert same(module, by_hand(3))
 
 
-def test_forgetting_to_step_is_told(tmp_path, capsys):
+def test_forgetting_to_step_is_reported(tmp_path, capsys):
     class Forgetful(TrainModule):
         def __init__(self):
             super().__init__()

@@ -148,7 +148,7 @@ def test_plateau_without_monitor_is_refused():
         fit(lambda m, o: (o, ReduceLROnPlateau(o)), val=True)
 
 
-def test_plateau_on_a_value_that_is_not_logged_is_told_in_the_sanity_pass():
+def test_plateau_on_a_value_that_is_not_logged_is_reported_in_the_sanity_pass():
     def configure(module, optimizer):
         plateau = {"scheduler": ReduceLROnPlateau(optimizer), "monitor": "val/scroe"}
         return {"optimizer": optimizer, "lr_scheduler": plateau}
@@ -158,7 +158,7 @@ def test_plateau_on_a_value_that_is_not_logged_is_told_in_the_sanity_pass():
     assert "did you mean: val/score?" in str(raised.value)
 
 
-def test_plateau_without_validation_is_told_before_training():
+def test_plateau_without_validation_is_reported_before_training():
     def configure(module, optimizer):
         return optimizer, {"scheduler": ReduceLROnPlateau(optimizer), "monitor": "val/score"}
 

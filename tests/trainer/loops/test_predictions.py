@@ -97,12 +97,12 @@ def test_text_and_small_tensors_of_any_amount_are_read_back():
     assert torch.stack(next(iter(small))).tolist() == list(range(50_000))
 
 
-def test_several_dataloaders_are_one_behind_the_other():
+def test_several_dataloaders_are_one_after_the_other():
     found = predict(data=[loader(5), loader(3)], out="predicted")
     assert torch.cat(list(found)).tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
 
 
-def test_nothing_is_written_over_and_that_is_told_before_anything_is_computed():
+def test_nothing_is_written_over_and_that_is_reported_before_anything_is_computed():
     Path("predicted").mkdir()
     (Path("predicted") / "mine").write_text("mine")
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_written_is_named():
     assert predict(lambda ids: {"model": object()})  # in memory anything goes
 
 
-def test_a_folder_without_predictions_and_a_damaged_one_are_told():
+def test_a_folder_without_predictions_and_a_damaged_one_are_reported():
     with pytest.raises(PacelineError, match="there are no predictions in this folder"):
         Predictions("nowhere")
     predict(out="predicted")
@@ -200,7 +200,7 @@ def test_a_checkpoint_is_no_predictions():
         Predictions(run.latest)
 
 
-def test_no_batch_at_all_is_told_as_ever():
+def test_no_batch_at_all_is_reported_as_ever():
     with pytest.raises(PacelineError, match="has no batch"):
         predict(data=loader(0), out="predicted")
     assert not Path("predicted").exists()

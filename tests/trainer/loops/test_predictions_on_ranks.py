@@ -61,7 +61,7 @@ def test_rank_zero_alone_may_keep_them(job, strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_is_there_is_not_written_over_and_every_rank_is_told(job, strategy):
+def test_what_is_there_is_not_written_over_and_every_rank_reports_it(job, strategy):
     assert all("never overwritten" in rank["over"] for rank in job(strategy))
 
 

@@ -311,7 +311,7 @@ def test_a_point_that_is_due_twice_happens_once():
     assert [step for step, _ in rows.series("perf/samples_per_second")] == [1, 2]
 
 
-def test_the_sanity_pass_leaves_no_values_behind():
+def test_the_sanity_pass_leaves_no_values():
     during, later = [], []
 
     class Look(Callback):
@@ -529,13 +529,13 @@ def test_any_iterable_of_batches_serves():
     assert len(module.batches) == 6
 
 
-def test_validation_data_that_is_used_up_is_told():
+def test_validation_data_that_is_used_up_is_reported():
     batches = [tuple(batch) for batch in loader(12, 4)]
     with pytest.raises(PacelineError, match=r"no batch(.|\n)*exhausted"):
         quiet(max_epochs=2).fit(Line(), batches, (batch for batch in batches))
 
 
-def test_a_generator_is_used_up_after_one_epoch_and_told():
+def test_a_generator_is_used_up_after_one_epoch_and_reported():
     batches = [tuple(batch) for batch in loader(12, 4)]
     with pytest.raises(PacelineError, match="no batch a second time"):
         quiet(max_epochs=2).fit(Line(), (batch for batch in batches))
@@ -661,7 +661,7 @@ def test_a_returned_mapping_and_log_are_the_same():
         (torch.ones(()), "without a gradient"),
     ],
 )
-def test_what_is_no_loss_is_told_before_any_weight_changes(returned, printed):
+def test_what_is_no_loss_is_reported_before_any_weight_changes(returned, printed):
     class Wrong(Line):
         def training_step(self, batch):
             return returned

@@ -117,7 +117,7 @@ def test_inductor_is_the_same_run_but_for_rounding(tmp_path):
         torch.testing.assert_close(found.state_dict()[name], value, rtol=0, atol=1e-5)
 
 
-def test_names_in_checkpoints_are_the_module_s_own_and_runs_go_on_either_way(tmp_path):
+def test_names_in_checkpoints_are_the_module_s_own_and_runs_continue_either_way(tmp_path):
     _, expected = fit(tmp_path / "whole", EAGER)
     for first, then in ((EAGER, EAGER), (EAGER, False), (False, EAGER)):
         folder = tmp_path / f"{bool(first)}-{bool(then)}"
@@ -151,7 +151,7 @@ def test_one_that_the_user_compiled_stays_compiled(tmp_path):
     assert module.head._compiled_call_impl is mine
 
 
-def test_blocks_compile_once_and_nothing_is_compiled_behind_the_first_epoch(tmp_path):
+def test_blocks_compile_once_and_nothing_is_compiled_after_the_first_epoch(tmp_path):
     graphs = []
 
     def backend(graph, inputs):
@@ -168,7 +168,7 @@ def test_blocks_compile_once_and_nothing_is_compiled_behind_the_first_epoch(tmp_
     assert len(graphs) == once
 
 
-def test_logging_does_not_compile_anew(tmp_path):
+def test_logging_does_not_compile_again(tmp_path):
     graphs = []
 
     def backend(graph, inputs):

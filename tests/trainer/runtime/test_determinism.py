@@ -79,7 +79,7 @@ def test_layers_that_do_not_train_neither_draw_nor_mix(capsys):
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_deterministic_algorithms_are_on_inside_and_as_before_behind(before, monkeypatch):
+def test_deterministic_algorithms_are_on_inside_and_as_before_after(before, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     torch.use_deterministic_algorithms(before, warn_only=before)
@@ -98,7 +98,7 @@ def test_deterministic_algorithms_are_on_inside_and_as_before_behind(before, mon
         torch.use_deterministic_algorithms(False)
 
 
-def test_they_are_put_back_behind_an_error_too():
+def test_they_are_put_back_after_an_error_too():
     class Failing(Model):
         def training_step(self, batch):
             raise KeyError("mine")

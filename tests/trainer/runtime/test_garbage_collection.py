@@ -64,7 +64,7 @@ def test_a_collection_in_a_step_looks_at_little(tmp_path):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_behind_the_run_all_is_looked_at_again(tmp_path, fails):
+def test_after_the_run_all_is_looked_at_again(tmp_path, fails):
     if fails:
         with pytest.raises(ArithmeticError):
             fit(tmp_path, Net(fails=True))

@@ -10,7 +10,7 @@ import torch
 from helpers.ranks import run_ranks
 from torch import nn
 
-JOB = Path(__file__).with_name("reduction_job.py")
+JOB = Path(__file__).with_name("nonfinite_ranks_job.py")
 SECONDS = 120
 
 
@@ -53,7 +53,7 @@ def test_in_two_groups_of_hsdp_too(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["weights", "hook", "wide"])
-def test_what_becomes_infinite_behind_the_reduction_is_found_on_all_ranks(found, name):
+def test_what_becomes_infinite_after_the_reduction_is_found_on_all_ranks(found, name):
     for rank in found:
         assert "a gradient is not finite" in rank["runs"][name]["raised"]
         assert not {"inf", "-inf", "nan"} & set(rank["runs"][name]["weights"])
@@ -65,14 +65,14 @@ def test_of_float16_a_number_may_be_too_large_to_be_summed(found):
         assert rank["runs"]["half"]["weights"] == ["1.0", "1.0", "1.0", "-10000.0"]
 
 
-def test_a_fused_optimizer_is_told_however_many_parts_have_one(found):
+def test_a_fused_optimizer_is_reported_however_many_parts_have_one(found):
     for rank in found:
         assert "optimizer steps were skipped from this step on" in rank["runs"]["late"]["raised"]
         assert "nan" not in rank["runs"]["late"]["weights"]
 
 
 @pytest.mark.parametrize("name", ["whole", "mixed"])
-def test_a_run_behind_one_that_failed_in_the_midst_of_a_step_has_none_of_its_gradients(found, name):
+def test_a_run_after_one_that_failed_in_the_midst_of_a_step_has_none_of_its_gradients(found, name):
     for rank in found:
         cut, behind = rank["runs"][f"{name}, cut"], rank["runs"][f"{name}, behind it"]
         assert cut["raised"] == "as asked"

@@ -1,6 +1,6 @@
 """Trains with gradients that are not finite on one of the ranks, and notes who found them.
 
-python reduction_job.py RANKS FOLDER   -> FOLDER/RANK.json
+python nonfinite_ranks_job.py RANKS FOLDER   -> FOLDER/RANK.json
 
 Four ranks are two groups of ``hsdp``.
 """
