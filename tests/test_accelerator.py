@@ -152,7 +152,7 @@ def test_a_background_checkpoint_holds_the_state_of_its_step(tmp_path):
 
 
 class Heavy(TrainModule):
-    """Steps that take the device longer than the host; sees each batch behind such work."""
+    """Steps that take the device longer than the host; sees each batch after such work."""
 
     def __init__(self, width=1024):
         super().__init__()

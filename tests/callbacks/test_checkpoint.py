@@ -1,4 +1,4 @@
-"""Checkpoint: when one is written, which are kept, and how a run goes on from them."""
+"""Checkpoint: when one is written, which are kept, and how a run resumes from them."""
 
 from __future__ import annotations
 

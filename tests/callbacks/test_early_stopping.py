@@ -171,7 +171,7 @@ def test_its_count_continues_over_a_resume(tmp_path):
     fit(EarlyStopping("loss", patience=3), values, max_epochs=3, **settings)
     stopping = EarlyStopping("loss", patience=3)
     trainer = fit(stopping, values, resume="latest", run_dir=tmp_path, callbacks=[Checkpoint()])
-    assert trainer.epoch == 5  # one wait before the resume, two behind it
+    assert trainer.epoch == 5  # one wait before the resume, two after it
     assert (stopping.best, stopping.wait) == (1.0, 3)
 
 

@@ -90,20 +90,20 @@ def test_gradients_are_watched_in_the_last_steps_of_a_window_only(seen, name, ra
     found = seen(name, rank)
     watched = [step % job.EVERY >= 2 for step in range(len(found["hooked"]))]
     assert found["hooked"] == [found["parameters"] * one for one in watched]
-    assert found["hooked behind"] == 0
+    assert found["hooked after"] == 0
 
 
 def test_after_an_error_in_a_window_nothing_is_watched(seen):
     found = seen("failing")
     assert "this is enough" in found["error"]
     assert found["hooked"][-1] > 0
-    assert found["hooked behind"] == 0
+    assert found["hooked after"] == 0
 
 
 def test_under_a_strategy_that_shards_waiting_for_data_is_seen(seen):
     for values in seen("fsdp")["published"]:
         assert values["perf/data_seconds_max"] >= 0.04
-    assert seen("fsdp")["hooked behind"] == 0
+    assert seen("fsdp")["hooked after"] == 0
 
 
 # -- without ranks -----------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class Rows(Dataset):
 
 
 class Net(TrainModule):
-    """A step takes ``pause`` seconds of its own on the ranks ``slow``, and fails behind ``last`` steps."""
+    """A step takes ``pause`` seconds of its own on the ranks ``slow``, and fails after ``last`` steps."""
 
     def __init__(self, pause: float = 0.0, slow: tuple[int, ...] = (1,), last: int = 10**9):
         super().__init__()
@@ -73,7 +73,7 @@ def hooks_on(module: nn.Module) -> int:
 
 
 class Disturb(Callback):
-    """Changes parameters on rank 1 alone, behind a step."""
+    """Changes parameters on rank 1 alone, after a step."""
 
     def __init__(self, step: int, *names: str):
         self.step, self.names = step, names
@@ -176,7 +176,7 @@ def observe(case: Case, folder: Path, devices: int = 2) -> dict[str, Any]:
         "whole step": durations[len(durations) // 2],
         "published": watch.published,
         "hooked": module.hooked,
-        "hooked behind": hooks_on(module),
+        "hooked after": hooks_on(module),
         "parameters": len(list(module.parameters())),
     }
 

@@ -187,7 +187,7 @@ def main() -> None:
     """The script as a user would write it."""
     for arguments in OPTIONS.get("fits", [{}]):
         train(**(OPTIONS.get("trainer", {}) | arguments))
-    meet("behind")
+    meet("after")
 
 
 if __name__ == "__main__":

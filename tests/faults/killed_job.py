@@ -52,7 +52,7 @@ class Net(TrainModule):
 
 
 class Kill(Callback):
-    """SIGKILL before the step behind ``at``; 0 for none, since all ranks have the same callbacks."""
+    """SIGKILL before the step after ``at``; 0 for none, since all ranks have the same callbacks."""
 
     def __init__(self, at: int):
         self.at = at

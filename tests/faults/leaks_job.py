@@ -109,7 +109,7 @@ def held(module, temporary, folder, rank):
 
 
 def fits(count, folder, rank=0, **settings) -> dict[str, Any]:
-    """How so many fits ended, and what was held before, behind the first few and behind the last."""
+    """How so many fits ended, and what was held before, after the first few and after the last."""
     temporary = tempfile.mkdtemp(prefix="leaks-")  # short: loader workers have sockets there
     usual, tempfile.tempdir = tempfile.tempdir, temporary
     os.environ["TMPDIR"] = temporary

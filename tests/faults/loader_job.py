@@ -156,5 +156,5 @@ def train(
 def on_rank(folder: Path, **case: Any) -> dict[str, Any]:
     """``train`` on one of two ranks."""
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(SECONDS, exit=True)  # begins anew with each case
+    faulthandler.dump_traceback_later(SECONDS, exit=True)  # begins again with each case
     return train(folder, strategy="ddp", devices=2, **case)

@@ -63,7 +63,7 @@ class Samples(Dataset):
 
 
 class Stream(IterableDataset):
-    """The same samples, which only come one behind the other."""
+    """The same samples, which only come one after the other."""
 
     def __init__(self, stuck: int | None = None) -> None:
         self.samples = Samples(SAMPLES, stuck)
@@ -306,7 +306,7 @@ def final(run: Path) -> dict[str, Any]:
     """All that must be the same: tensors, counters, generators, rows of values."""
     newest = files.finished(run / "checkpoints")[-1]
     verify(newest)
-    tensors: dict[str, list[str]] = {}  # which rank writes what may be another one behind a resume
+    tensors: dict[str, list[str]] = {}  # which rank writes what may be another one after a resume
     for path in newest.glob("*.safetensors"):
         for name, value in digest(load_file(path)).items():
             tensors[name] = sorted([*tensors.get(name, []), value])
@@ -388,7 +388,7 @@ def train(folder: Path, stuck: list[str] | None = None, workers: int = 0, save: 
 
     Args:
         stuck: By rank, what of Busy's; "" for nothing.
-        save: Write a checkpoint behind each step.
+        save: Write a checkpoint after each step.
     """
     notes, rank = Notes(folder), int(os.environ.get("RANK", 0))
     ranks = {"devices": 2, "strategy": "ddp"} if "RANK" in os.environ else {}
@@ -399,7 +399,7 @@ def train(folder: Path, stuck: list[str] | None = None, workers: int = 0, save: 
     module = Busy(notes, (stuck or ["", ""])[rank])
     data = Samples(4000)  # an epoch that no test comes to the end of
     trainer.fit(module, DataLoader(data, BATCH, shuffle=True, num_workers=workers))
-    notes.write("behind")
+    notes.write("after")
 
 
 def evaluate(folder: Path, kind: str) -> None:
@@ -407,7 +407,7 @@ def evaluate(folder: Path, kind: str) -> None:
     arm(Fault(f"{kind}.batch", "SIGTERM", 2))
     trainer = Trainer(run_dir=folder, accelerator="cpu", progress=False, loggers=False)
     getattr(trainer, kind)(Net(), DataLoader(Samples(), BATCH))
-    Notes(folder).write("behind")
+    Notes(folder).write("after")
 
 
 class Failing(Callback):
@@ -426,7 +426,7 @@ class Failing(Callback):
 
 
 class Closed(Callback):
-    """Behind one that fails."""
+    """After one that fails."""
 
     def __init__(self, notes: Notes) -> None:
         self.notes, self.calls = notes, 0
@@ -439,28 +439,28 @@ class Closed(Callback):
 
 
 class Raises(Net):
-    """Fails on rank 1, or on the only one, behind so many steps."""
+    """Fails on rank 1, or on the only one, after so many steps."""
 
-    def __init__(self, behind: int) -> None:
+    def __init__(self, after: int) -> None:
         super().__init__()
-        self.behind = behind
+        self.after = after
 
     def training_step(self, batch):
         trainer = self.trainer
-        if self.global_step == self.behind and trainer.rank == trainer.world_size - 1:
+        if self.global_step == self.after and trainer.rank == trainer.world_size - 1:
             raise ArithmeticError("in the user's step")
         return super().training_step(batch)
 
 
-def fail(folder: Path, behind: int) -> None:
-    """Train until the module fails; a checkpoint is begun behind each third step."""
+def fail(folder: Path, after: int) -> None:
+    """Train until the module fails; a checkpoint is begun after each third step."""
     notes = Notes(folder)
     ranks = {"devices": 2, "strategy": "ddp"} if "RANK" in os.environ else {}
     trainer = Trainer(
         run_dir=folder, name="n", accelerator="cpu", progress=False, loggers=[JSONLogger()], max_epochs=9,
         callbacks=[notes, Failing(notes), Closed(notes), Checkpoint(3)], **ranks,
     )  # fmt: skip
-    trainer.fit(Raises(behind), DataLoader(Samples(), BATCH), DataLoader(Samples(6), 2))
+    trainer.fit(Raises(after), DataLoader(Samples(), BATCH), DataLoader(Samples(6), 2))
 
 
 def attempt(folder: Path, strategy: str | None, faults: list[list[Any]]) -> None:

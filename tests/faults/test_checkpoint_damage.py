@@ -129,7 +129,7 @@ def test_validating_with_damaged_weights_is_refused(run, tmp_path):
 
 
 def test_blocks_of_a_large_file_are_distinguished(tmp_path, monkeypatch):
-    """Each block has a checksum of its own: swapped blocks, and damage behind the first, are found."""
+    """Each block has a checksum of its own: swapped blocks, and damage after the first, are found."""
     monkeypatch.setattr(files, "_BLOCK", 1000)
     content = torch.arange(1250, dtype=torch.int16).numpy().tobytes()
     files.begin(tmp_path / "c")
@@ -143,7 +143,7 @@ def test_blocks_of_a_large_file_are_distinguished(tmp_path, monkeypatch):
     (tmp_path / "c/x").write_bytes(content[:-1] + b"!")
     with pytest.raises(files.CheckpointError, match="bytes 2000 to 2500"):
         verify(tmp_path / "c")
-    # Ranks share what is behind the headers.
+    # Ranks share what is after the headers.
     (tmp_path / "c/x.safetensors").write_bytes((100).to_bytes(8, "little") + bytes(4992))
     (tmp_path / "c/x").unlink()
     files.seal(tmp_path / "c", {}, {})

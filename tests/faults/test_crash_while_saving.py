@@ -153,7 +153,7 @@ def test_the_crashes_are_at_all_operations_of_a_save_and_of_deletions(crashed):
     if crashed["sorts"] in ("every", "before"):
         done = [(c["rank"], c["number"]) for c in crashed["cases"] if c["when"] == "before"]
         assert done == [(r, n) for r, journal in enumerate(journals) for n in range(1, len(journal) + 1)]
-    for codes in crashed["beyond"]:  # killed at the operation behind the last: there is none
+    for codes in crashed["beyond"]:  # killed at the operation after the last: there is none
         assert set(codes) == {0}
 
 
@@ -221,7 +221,7 @@ def test_a_half_written_first_checkpoint_is_swept_at_the_next_start_too(crashed)
 
 
 def committed(journal):
-    """The checkpoints that are there behind these operations."""
+    """The checkpoints that are there after these operations."""
     found = set()
     for operation in journal:
         if step := re.fullmatch(r"rename checkpoints/\.staging-(step-\d+)", operation):
@@ -261,12 +261,12 @@ def test_one_that_is_half_deleted_is_not_resumed_from(crashed):
 
 def test_pointers_and_deletions_catch_up_after_a_crash(crashed):
     whole = crashed["whole"]["end"]
-    behind = [
+    after = [
         f"{case['name']}: {case['end']['names']}, {case['end']['pointers']}"
         for case in crashed["cases"]
         if any(case["end"].get(part) != whole[part] for part in ("finished", "pointers"))
     ]
-    assert behind == []
+    assert after == []
 
 
 # -- one rank of two -----------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
     assert len(reached) == 1  # all ranks end at one step
     if not limit:
         kept = checkpoints(disk)
-        assert max(reached) <= len(kept) + 2  # told at the boundary behind the one that failed
+        assert max(reached) <= len(kept) + 2  # told at the boundary after the one that failed
         assert len(kept) >= 2
         assert kept == [f"step-{step:08d}" for step in range(1, len(kept) + 1)]
         assert "make room" in err

@@ -95,12 +95,12 @@ def closed(folder):
 @pytest.mark.parametrize("hooks", [("on_exception",), ("on_teardown",), ("on_exception", "on_teardown")])
 @pytest.mark.parametrize("is_logger", [True, False])
 def test_the_first_error_stays_and_all_others_are_closed(tmp_path, hooks, is_logger):
-    before, behind, module = Before(), Watching(), Line(fails=True)
+    before, after, module = Before(), Watching(), Line(fails=True)
     bad = Bad(*hooks)
-    callbacks, loggers = ([before, behind], [bad]) if is_logger else ([before, bad, behind], [])
+    callbacks, loggers = ([before, after], [bad]) if is_logger else ([before, bad, after], [])
     with pytest.raises(ArithmeticError, match="the first") as raised:
         fit(module, tmp_path, *callbacks, loggers=loggers)
-    for watching in (before, behind):
+    for watching in (before, after):
         assert watching.errors == [raised.value]
         assert watching.teardowns == 1
     assert module.torn == 1

@@ -29,13 +29,13 @@ def last_of(order):
 
 
 def started_at(order):
-    """The first step behind a resume."""
+    """The first step after a resume."""
     numbers = [step for step, _ in order]
     return next((b for a, b in pairwise(numbers) if b <= a), None)
 
 
 def printed(case):
-    return f"rank {case['rank']} killed behind step {case['step']}\n{case['output']}"
+    return f"rank {case['rank']} killed after step {case['step']}\n{case['output']}"
 
 
 @pytest.mark.fault(1)
@@ -87,7 +87,7 @@ def test_the_order_of_the_samples_is_the_same(killed):
 def test_no_more_is_computed_again_than_what_no_checkpoint_has(killed):
     for case in killed["cases"]:
         newest = case["before"]["finished"][-1:]
-        behind = int(newest[0].removeprefix("step-")) if newest else 0
-        assert behind >= case["step"] - case["step"] % EVERY - EVERY, printed(case)
-        assert started_at(case["order"][0]) in (behind + 1, None), printed(case)
+        after = int(newest[0].removeprefix("step-")) if newest else 0
+        assert after >= case["step"] - case["step"] % EVERY - EVERY, printed(case)
+        assert started_at(case["order"][0]) in (after + 1, None), printed(case)
         assert (case["end"]["run"] == "1") == bool(newest), printed(case)

@@ -47,6 +47,6 @@ def on_ranks(tmp_path_factory):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_nor_do_fits_on_two_ranks(on_ranks, strategy, rank):
     found = on_ranks[strategy][rank]
-    assert found["ends"].count("SystemExit") == 4  # one goes on with a run that is done
+    assert found["ends"].count("SystemExit") == 4  # one continues with a run that is done
     assert found["ends"].count(None) == 10
     assert_nothing_stays(found)

@@ -13,7 +13,7 @@ from helpers.ranks import run_ranks
 JOB = Path(__file__).with_name("layouts_job.py")
 SECONDS = 120
 job = load_job(JOB)
-# Behind AT steps of the first epoch: the arguments of the run that goes on.
+# After AT steps of the first epoch: the arguments of the run that goes on.
 OTHER_BATCHES = {
     "larger batches of the loader": {"batch": 64},
     "smaller batches of the loader": {"batch": 3},
@@ -106,10 +106,10 @@ def test_what_cannot_be_exact_elsewhere_is_said(folder):
 def test_no_sample_is_lost_or_read_twice_with(kind, folder, tmp_path):
     job.shutil.copytree(folder / "one", tmp_path / "one")
     job.train(tmp_path, 1, "on", resume="one", **OTHER_BATCHES[kind])
-    whole, behind = of(folder, "one", 1), of(tmp_path, "on", 1)
-    goes_on_in_order(whole, behind)
+    whole, after = of(folder, "one", 1), of(tmp_path, "on", 1)
+    goes_on_in_order(whole, after)
     if "global_batch_size" not in OTHER_BATCHES[kind]:  # then the checkpoint's holds, and its steps
-        assert steps(behind) == {step: x for step, x in steps(whole).items() if step > job.AT}
+        assert steps(after) == {step: x for step, x in steps(whole).items() if step > job.AT}
 
 
 @pytest.mark.fault(24)
@@ -118,13 +118,13 @@ def test_no_sample_is_lost_or_read_twice_on_ranks_with(name, folder):
     goes_on_in_order(of(folder, "two"), of(folder, name))
 
 
-def goes_on_in_order(whole, behind):
-    """The samples are those behind the checkpoint, in their order; each epoch has each once."""
-    assert {rank["error"] for rank in behind} == {None}
+def goes_on_in_order(whole, after):
+    """The samples are those after the checkpoint, in their order; each epoch has each once."""
+    assert {rank["error"] for rank in after} == {None}
     order, done = flat(steps(whole).values()), job.AT * job.BATCH
     for epoch in (order[: job.SAMPLES], order[job.SAMPLES :]):
         assert sorted(epoch) == list(range(job.SAMPLES))
-    assert flat(steps(behind).values()) == order[done:]
+    assert flat(steps(after).values()) == order[done:]
 
 
 @pytest.mark.fault(13)

@@ -28,7 +28,7 @@ def fault(what, attempt, fit, rank=0, at=3):
 
 
 def twice(strategy):
-    """Rank 1 raises, then rank 0 is killed at a step that is drawn; behind it one that runs undisturbed."""
+    """Rank 1 raises, then rank 0 is killed at a step that is drawn; after it one that runs undisturbed."""
     return {
         "faults": [fault("raise", 0, "n", rank=1), fault("kill", 1, "n", at="any")],
         "trainer": {"max_restarts": 2, "strategy": strategy},
@@ -164,11 +164,11 @@ def test_what_fails_once_too_often_is_a_failure(jobs):
     assert [one["attempt"] for one in job.notes("meets")] == [0, 1]
     said = job.errors()
     assert [line for line in said if "starting again" in line] == ["starting again, 1 of at most 1 times"]
-    behind = said[said.index("starting again, 1 of at most 1 times") + 1 :]
-    assert behind[0] == "how the ranks ended:"
-    assert behind[1].startswith("  rank 0 ended with exit code 1 first: ")
-    assert "in fail" in behind[behind.index(RAISED) - 2]
-    assert not [line for line in behind[behind.index(RAISED) :] if line.startswith((" ", "rank"))]
+    after = said[said.index("starting again, 1 of at most 1 times") + 1 :]
+    assert after[0] == "how the ranks ended:"
+    assert after[1].startswith("  rank 0 ended with exit code 1 first: ")
+    assert "in fail" in after[after.index(RAISED) - 2]
+    assert not [line for line in after[after.index(RAISED) :] if line.startswith((" ", "rank"))]
 
 
 @pytest.mark.fault(32)

@@ -29,7 +29,7 @@ def fault(place, what="raise", rank=1, **more):
 RAISES = {
     "in training_step": (fault("training_step"), 1, "training_step"),
     "in a worker": (fault("data", workers=1), 1, None),
-    "after fit": (fault("behind"), 1, "main"),
+    "after fit": (fault("after"), 1, "main"),
 }
 RAISES_SOAK = {
     "in a callback": (fault("hook", rank=0), 0, "on_step_end"),
@@ -79,7 +79,7 @@ def more_jobs(soak, tmp_path_factory):
 
 
 def table_of(job):
-    """The line of each rank, and the lines behind the table, without what is added to an error."""
+    """The line of each rank, and the lines after the table, without what is added to an error."""
     lines = job.errors()
     while not lines[-1] or lines[-1].startswith(ADDED):
         lines.pop()

@@ -250,7 +250,7 @@ def test_the_exit_code_says_the_signal(jobs):
     for number, job in started.items():
         assert job.ends() == [CODES[number]], job.printed()
         assert job.checkpoints() == [f"step-{job.note('end')['step']:08d}"]
-        assert not job.has_noted("behind")
+        assert not job.has_noted("after")
         assert "Traceback" not in job.printed()
 
 
@@ -259,7 +259,7 @@ def test_validate_by_itself_exits_with_143(jobs):
     started = [jobs.start(f"evaluate-{kind}", "evaluate", kind=kind) for kind in STAGES]
     for job in started:
         assert job.ends() == [143], job.printed()
-        assert not job.has_noted("behind")
+        assert not job.has_noted("after")
 
 
 @pytest.mark.fault(7)
@@ -371,12 +371,12 @@ def is_alive(process):
 
 @pytest.mark.fault(18, 19)
 @pytest.mark.parametrize(
-    ("ranks", "behind"),
+    ("ranks", "after"),
     [(1, 3), (1, 5), (2, 5), (2, 3)],
 )
-def test_the_user_s_error_is_what_is_reported_whatever_fails_after_it(jobs, ranks, behind):
-    """Behind step 3 a checkpoint is under way, which takes both ranks."""
-    job = jobs.start(f"fails-{ranks}-{behind}", "fail", ranks, behind=behind)
+def test_the_user_s_error_is_what_is_reported_whatever_fails_after_it(jobs, ranks, after):
+    """After step 3 a checkpoint is under way, which takes both ranks."""
+    job = jobs.start(f"fails-{ranks}-{after}", "fail", ranks, after=after)
     began = time.monotonic()
     codes = job.ends()
     assert time.monotonic() - began < 10
@@ -411,7 +411,7 @@ class Line(TrainModule):
 
 @pytest.fixture
 def handlers():
-    """Handlers and a descriptor of the script's own; all is put back behind the test."""
+    """Handlers and a descriptor of the script's own; all is put back after the test."""
     called, watched = [], (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in watched}
     mine = {number: lambda found, frame: called.append(found) for number in watched}

@@ -52,7 +52,7 @@ def jobs(tmp_path_factory, request):
 
 
 def line_of(text, function):
-    """The number of the line of the job that has this text, behind the beginning of the function."""
+    """The number of the line of the job that has this text, after the beginning of the function."""
     lines = JOB.read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if f"def {function}(" in line or f"{function} =" in line)
     return next(i for i, line in enumerate(lines[start:], start + 1) if text in line)

@@ -76,7 +76,7 @@ class Manual(TrainModule):
 
 
 class Count(Callback):
-    """Profiles ``COUNTED`` steps behind the first ``WARM``."""
+    """Profiles ``COUNTED`` steps after the first ``WARM``."""
 
     def __init__(self) -> None:
         self.found: Counter[str] = Counter()
@@ -110,7 +110,7 @@ def fit(
     devices: int,
     **more: Any,
 ) -> None:
-    """A run without a log point, a validation or a checkpoint behind its first step."""
+    """A run without a log point, a validation or a checkpoint after its first step."""
     trainer = Trainer(
         strategy=strategy,
         accelerator="cpu",
@@ -175,7 +175,7 @@ def torch_ddp(
 
 
 def own_deepspeed(stage: int, micro_batches: int) -> Callable[[Path, int], dict[str, float]]:
-    """A loop as DeepSpeed's users write it; it runs behind one of ours, which imported the library."""
+    """A loop as DeepSpeed's users write it; it runs after one of ours, which imported the library."""
 
     def run(folder: Path, devices: int) -> dict[str, float]:
         import deepspeed

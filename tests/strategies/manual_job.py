@@ -1,4 +1,4 @@
-"""Trains small models under manual optimization, on as many ranks as it is told, and keeps what came out.
+"""Trains small models under manual optimization, on a given number of ranks, and keeps what came out.
 
 python manual_job.py DEVICES FOLDER CASES   (CASES: JSON, name -> {kind, strategy, settings ...})
 """
@@ -127,7 +127,7 @@ class One(TrainModule):
 
 
 class Watched(One):
-    """Notes whether gradients differ between ranks behind a backward, and ahead of the update."""
+    """Notes whether gradients differ between ranks after a backward, and ahead of the update."""
 
     def training_step(self, batch):
         self.seen = {"behind_backward": [], "before_update": []}

@@ -2,7 +2,7 @@
 
 python matrix_job.py DEVICES FOLDER CASES   (CASES: JSON, a list of {name, strategy, settings ...})
 
-A case ``name`` leaves ``name-read`` (where it resumed ``source``), ``name-wrote`` (behind step ``last``;
+A case ``name`` leaves ``name-read`` (where it resumed ``source``), ``name-wrote`` (after step ``last``;
 without one it ends before its first step) and for each rank ``name-RANK.json``: what the first step
 computed for each sample, or how the case failed.
 """
@@ -100,7 +100,7 @@ class Model(TrainModule):
 
 
 class Writes(Callback):
-    """By hand: before the first step, and behind the last one; ``forget`` loses the moments between."""
+    """By hand: before the first step, and after the last one; ``forget`` loses the moments between."""
 
     def __init__(self, name: str, resumed: bool, last: int, forget: bool):
         self.name, self.resumed, self.last, self.forget = name, resumed, last, forget

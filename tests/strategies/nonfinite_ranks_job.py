@@ -104,7 +104,7 @@ class Changed(TrainModule):
     """Finite contributions, the first four numbers of a batch; its loss's weight is the fifth.
 
     Args:
-        hook: Divides each shard by its own sum, behind the reduction.
+        hook: Divides each shard by its own sum, after the reduction.
     """
 
     def __init__(self, hook: bool = False) -> None:
@@ -168,7 +168,7 @@ def main() -> None:
         module.fails_at = 1
         runs[f"{name}, cut"] = trained([ONES] * 4, "raise", module, options)
         module.fails_at = None
-        runs[f"{name}, behind it"] = trained([ZEROS, ZEROS, ONES, [1, 1, 3, 1]], "raise", module, options)
+        runs[f"{name}, after it"] = trained([ZEROS, ZEROS, ONES, [1, 1, 3, 1]], "raise", module, options)
     start = [[0, 0, 0, 0, 1]] * 2
     runs["weights"] = trained([*start, *[[1, 1, 1, 1e12, -1]] * 2], "raise", Changed())
     runs["hook"] = trained([[1, 1, 1, 1]] * 2 + [[1, 1, 0, 0]] * 2, "raise", Changed(hook=True))

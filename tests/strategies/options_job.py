@@ -516,7 +516,7 @@ CASES = ON_TORCH | ON_DEEPSPEED | CHOSEN | ALONE | ENDING
 
 
 class Watch(Callback):
-    """The weights before training and behind each step, where every rank has the whole of them."""
+    """The weights before training and after each step, where every rank has the whole of them."""
 
     def __init__(self) -> None:
         self.first: dict[str, torch.Tensor] = {}
@@ -554,7 +554,7 @@ def data(case: Case, dtype: torch.dtype) -> TensorDataset:
 
 
 def described(module: nn.Module) -> dict[str, Any]:
-    """What must be the same before and behind a run."""
+    """What must be the same before and after a run."""
     return {
         "classes": {n: type(m).__qualname__ for n, m in module.named_modules()},
         "modules": [n for n, _ in module.named_modules()],

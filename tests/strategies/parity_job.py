@@ -1,4 +1,4 @@
-"""Trains one small model once for each case, on as many ranks as it is told, and keeps what came out.
+"""Trains one small model once for each case, on a given number of ranks, and keeps what came out.
 
 python parity_job.py DEVICES FOLDER CASES   (CASES: JSON, name -> {strategy, settings ...})
 """
@@ -85,7 +85,7 @@ class Model(TrainModule):
 
 
 class LateAverage(Distributed):
-    """A strategy as a user would write it: gradients meet behind the last backward of a step."""
+    """A strategy as a user would write it: gradients meet after the last backward of a step."""
 
     name = "late-average"
     _last = True

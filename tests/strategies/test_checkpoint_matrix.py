@@ -21,7 +21,7 @@ from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("matrix_job.py")
 SECONDS, SOAK_SECONDS = 240, 1500
-AT, LAST = 7, 10  # two steps before the end of an epoch, one behind it
+AT, LAST = 7, 10  # two steps before the end of an epoch, one after it
 ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
 IN_PARTS = "deepspeed_stage_3_in_parts"  # its parameters really spread, in several sub-groups
 MANY = ["ddp", "fsdp", "hsdp", *ZERO, IN_PARTS]
@@ -186,7 +186,7 @@ def same(expected: Path, found: Path) -> None:
 
 
 def outputs(folder: Path, name: str) -> dict[str, list[float]]:
-    """What the first step behind the resume computed, sample by sample, on whichever rank."""
+    """What the first step after the resume computed, sample by sample, on whichever rank."""
     return {k: v for note in notes(folder, name) for k, v in note["outputs"].items()}
 
 

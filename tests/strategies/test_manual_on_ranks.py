@@ -20,7 +20,7 @@ JOB = Path(__file__).with_name("manual_job.py")
 SECONDS = 240
 ON_TWO = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]
 GAN_64 = {"kind": "gan", "precision": "64"}
-# Trained on one device and on the layouts behind it alike, and how far apart they may end.
+# Trained on one device and on the layouts after it alike, and how far apart they may end.
 KINDS = {
     "gan": (GAN_64, 1e-12, ["ddp", "fsdp", "hsdp"]),
     "gan-a-rank-without-samples": (GAN_64 | {"samples": 33}, 1e-12, ["ddp", "fsdp", "hsdp"]),

@@ -74,10 +74,10 @@ def test_a_fused_optimizer_is_reported_however_many_parts_have_one(found):
 @pytest.mark.parametrize("name", ["whole", "mixed"])
 def test_a_run_after_one_that_failed_in_the_midst_of_a_step_has_none_of_its_gradients(found, name):
     for rank in found:
-        cut, behind = rank["runs"][f"{name}, cut"], rank["runs"][f"{name}, behind it"]
+        cut, after = rank["runs"][f"{name}, cut"], rank["runs"][f"{name}, after it"]
         assert cut["raised"] == "as asked"
         assert cut["weights"] == ["1.0"] * 4
-        assert (behind["raised"], behind["weights"]) == ("", ["0.5", "0.5", "0.0", "0.5"])
+        assert (after["raised"], after["weights"]) == ("", ["0.5", "0.5", "0.0", "0.5"])
 
 
 def test_a_later_run_of_the_module_goes_by_its_own_setting(found):

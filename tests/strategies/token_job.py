@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class Tokens(TrainModule):
-    """Says the next word from the ones before; padding behind a sequence changes nothing in it."""
+    """Says the next word from the ones before; padding after a sequence changes nothing in it."""
 
     def __init__(self, optimizer: str):
         super().__init__()

@@ -112,7 +112,7 @@ class Asking(Line):
             time.sleep(0.3)
         tell("order-barrier", "before")
         trainer.barrier()
-        tell("order-barrier", "behind")
+        tell("order-barrier", "after")
 
         def on_zero():
             called.append(rank)
@@ -349,7 +349,7 @@ def stop_on_one() -> None:
 
 
 class BusyRank(Callback):
-    """The last rank's clock is far behind the first one's."""
+    """The last rank's clock is far after the first one's."""
 
     def on_fit_start(self, trainer):
         time.sleep(0.4 * trainer.rank)

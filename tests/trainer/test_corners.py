@@ -106,7 +106,7 @@ def test_a_metric_collection_is_resumed(logs_dict):
             self.scores.update(out, batch[0])
             if logs_dict:
                 self.log_dict(self.scores)
-            elif batch_idx == 0:  # what was logged before the stop still counts behind it
+            elif batch_idx == 0:  # what was logged before the stop still counts after it
                 self.log("scores", self.scores)
             return out.square().mean()
 

@@ -105,7 +105,7 @@ def test_main_process_first_lets_rank_0_through_first(job, turn):
 
 
 def test_a_barrier_waits_for_all(job):
-    assert job(2).lines("order-barrier") == ["before", "before", "behind", "behind"]
+    assert job(2).lines("order-barrier") == ["before", "before", "after", "after"]
 
 
 def test_values_go_from_rank_to_rank(job):

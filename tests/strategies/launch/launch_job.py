@@ -206,7 +206,7 @@ if __name__ == "__main__":
     module = Line()
     for arguments in OPTIONS.get("trainers", [{"devices": 2}]):
         trainer = train(module, **arguments)
-        note("behind fit", rank=trainer.rank)
+        note("after fit", rank=trainer.rank)
     if OPTIONS.get("again"):
         trainer.fit(module, DataLoader(Points(), 4))
         values = trainer.validate(module, DataLoader(Points(), 4))

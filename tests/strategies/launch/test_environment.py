@@ -226,7 +226,7 @@ def test_processes_of_a_launcher_are_one_job(joined, launcher):
     assert [(n["rank"], n["local_rank"], n["world"]) for n in ends] == [(0, 0, 2), (1, 1, 2)] * 2
     assert [n["run"] for n in ends] == ["runs/line/1"] * 2 + ["runs/line/2"] * 2
     assert ends[0]["weights"] == ends[1]["weights"]
-    assert len(notes_of(joined[launcher], "behind fit")) == 4
+    assert len(notes_of(joined[launcher], "after fit")) == 4
     before = {n["threads"] for n in notes_of(joined[launcher], "imported")}
     counted = {1} if launcher == "srun" else {max(1, n // 2) for n in before}  # one was set, none was
     assert {n["threads"] for n in ends} == counted

@@ -139,7 +139,7 @@ ARGUMENTS = ["two words", "", "--nproc", "7", "--nproc=3", "--", "-m", "*", '"qu
 
 @pytest.fixture(scope="module")
 def plain(start, tmp_path_factory):
-    """A module that trains twice and validates behind it; no thread count is set, torch's port is taken."""
+    """A module that trains twice and validates after it; no thread count is set, torch's port is taken."""
     folder = tmp_path_factory.mktemp("plain")
     (folder / "pack").mkdir()
     (folder / "pack" / "train.py").write_text(JOB.read_text())
@@ -295,7 +295,7 @@ def test_a_signal_stops_all_ranks_at_one_step_with_a_checkpoint(endless, name):
 
 
 def stopped_in_order(jobs: list[Job], number: int) -> None:
-    """All ranks at one step, which is the only one that is saved; and nothing behind fit was run."""
+    """All ranks at one step, which is the only one that is saved; and nothing after fit was run."""
     job = jobs[0]
     steps = of_both(job.notes("end"), "step")
     assert steps[0] == steps[1] >= 3
@@ -304,7 +304,7 @@ def stopped_in_order(jobs: list[Job], number: int) -> None:
     run = Run(job.folder / "runs/line/1")
     assert [p.name for p in run.checkpoints] == [f"step-{steps[0]:08d}"]
     verify(run.latest)
-    assert not job.notes("behind fit")
+    assert not job.notes("after fit")
     assert not [job for job in jobs if "Traceback" in job.printed()]
 
 
@@ -402,7 +402,7 @@ def test_torchrun_starts_one_job_and_an_orderly_stop_is_no_failure(start):
     assert of_both(job.notes("end"), "world") == [2, 2]
     assert {n["run"] for n in job.notes("end")} == {"runs/line/1"}
     assert len(list((job.folder / "runs/line").iterdir())) == 1
-    assert not job.notes("behind fit")
+    assert not job.notes("after fit")
     assert not job.notes("allowed")
     for arguments in bad:
         printed = [n for n in job.notes("refused") if n["of"] == json.dumps(arguments)]
@@ -415,7 +415,7 @@ def test_torchrun_starts_one_job_and_an_orderly_stop_is_no_failure(start):
 
 @pytest.mark.soak
 def test_paceline_launch_passes_through_to_torchrun(start):
-    """Options before the script are torchrun's, all behind it are the script's."""
+    """Options before the script are torchrun's, all after it are the script's."""
     launch = [sys.executable, "-m", "paceline", "launch", "--nproc", "2", "--max-restarts=0"]
     job = start([*launch, *script(*ARGUMENTS, ends_before=0)[1:]])
     assert job.ends() == 0, job.printed()

@@ -1,4 +1,4 @@
-"""Trains, stops and resumes on as many ranks as it is told; each case begins where its name says.
+"""Trains, stops and resumes on a given number of ranks; each case begins where its name says.
 
 python resume_ranks_job.py DEVICES FOLDER CASES   (CASES: JSON, a list of {name, strategy, settings ...})
 """

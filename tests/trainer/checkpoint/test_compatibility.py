@@ -123,7 +123,7 @@ def test_other_data_is_refused_unless_allowed_by_name(loader, printed, tmp_path,
     capsys.readouterr()
     module, _ = fit(tmp_path, loader=loader, resume="latest", allow="data", max_steps=8)
     assert printed in capsys.readouterr().out
-    # The epoch under way began anew: three steps, the first samples of the other data.
+    # The epoch under way began again: three steps, the first samples of the other data.
     assert len(module.seen) == 12
     assert sorted(module.seen)[0] == sorted(loader.dataset[i][0][0].item() for i in range(12))[0]
 

@@ -1,4 +1,4 @@
-"""Checkpoints that earlier versions wrote are read: weights, moments, and the run goes on from them.
+"""Checkpoints that earlier versions wrote are read: weights, moments, and the run resumes from them.
 
 tests/golden/format-N holds what golden_job.py wrote when format N was new. Never write them again.
 """

@@ -21,7 +21,7 @@ SECONDS = 240
 TIMED = {"time", "perf/samples_per_second"}
 STRATEGIES = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in (1, 2, 3))]
 USUAL = [strategy for strategy in STRATEGIES if strategy != "deepspeed_stage_1"]
-AT = 15  # step 7 of 8 in the second epoch, three behind its log point
+AT = 15  # step 7 of 8 in the second epoch, three after its log point
 EXACT = {"precision": "64", "model": {"dropout": 0.0}}
 TWICE = {"fits": 2, "max_epochs": 1}
 NORMED = EXACT | TWICE | {"sync_batchnorm": True, "model": {"dropout": 0.0, "batch_norm": True}}
@@ -80,9 +80,9 @@ def notes(folder: Path, name: str, devices: int = 2) -> list[dict]:
     return [json.loads((folder / f"{name}-{devices}-{rank}.json").read_text()) for rank in range(devices)]
 
 
-def rows(folder: Path, name: str, behind: int = -1) -> list[dict]:
+def rows(folder: Path, name: str, after: int = -1) -> list[dict]:
     found = Run(folder / name / "1").rows
-    return [{k: v for k, v in row.items() if k not in TIMED} for row in found if row["step"] > behind]
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in found if row["step"] > after]
 
 
 def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float) -> None:

@@ -18,7 +18,7 @@ from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
 SECONDS = 180
-# Behind step 1, where the layout is found, step 2, where torch would make its own, and within an epoch.
+# After step 1, where the layout is found, step 2, where torch would make its own, and within an epoch.
 CASES = [
     ("ddp", 1),
     ("ddp", 2),

@@ -1,4 +1,4 @@
-"""Trains on data that can only be iterated, on as many ranks as it is told.
+"""Trains on data that can only be iterated, on a given number of ranks.
 
 python streams_job.py DEVICES FOLDER CASE...   (CASE: a name of CASES, or stop:NAME, or resume:NAME)
 """

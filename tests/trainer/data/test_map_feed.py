@@ -917,7 +917,7 @@ def test_another_generator_is_seeded_when_it_was_drawn_from(seeds):
             return index, float(np.random.rand()) if index == 9 else 0.0
 
     read(DataLoader(Nines(), batch_size=4))
-    # Two batches before it, its own once in vain and once more, and the three behind it.
+    # Two batches before it, its own once in vain and once more, and the three after it.
     assert seeds.count(((True, False, False),)) == 3 * 4
     assert seeds.count(((True, False, True),)) == 4 + 4 + 4 + 3
 

@@ -52,7 +52,7 @@ class Sharing(Plain):
 
 
 class Late(Plain):
-    """Looks behind its first sample."""
+    """Looks after its first sample."""
 
     def __iter__(self) -> Iterator[int]:
         yield -1
@@ -256,7 +256,7 @@ def test_a_loader_alone_may_have_a_length_and_an_epoch():
 
 
 def test_one_that_asks_too_late_is_reported(monkeypatch):
-    # Here, not in a worker: torch takes 10 s to end workers behind an error.
+    # Here, not in a worker: torch takes 10 s to end workers after an error.
     monkeypatch.setattr(torch_worker, "_worker_info", None)
     watch_worker(SimpleNamespace(id=1, num_workers=2))
     with pytest.raises(PacelineError, match="Late calls get_worker_info"):

@@ -24,7 +24,7 @@ SECONDS = 60
 
 
 class Augmented(Dataset):
-    """Each sample with its index, and noise that is drawn anew each time.
+    """Each sample with its index, and noise that is drawn again each time.
 
     Args:
         poison: The draw with which a sample is none that the model can compute with.

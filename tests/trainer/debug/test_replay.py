@@ -194,7 +194,7 @@ SINGLE = {
 
 
 def again(case, step, folder):
-    """That step of a run, by a trainer and a module made anew."""
+    """That step of a run, by a trainer and a module made again."""
     case = dict(case)
     if case.pop("stops", False):
         case["callbacks"] = [EarlyStopping("val/loss", patience=1)]
@@ -215,10 +215,10 @@ def single(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SINGLE)
-@pytest.mark.parametrize("which", ["before a checkpoint", "behind one", "the last one"])
+@pytest.mark.parametrize("which", ["before a checkpoint", "after one", "the last one"])
 def test_losses_are_those_of_the_run_to_the_bit(single, name, which):
     run = single[name]
-    step = {"before a checkpoint": 3, "behind one": 5, "the last one": run["step"]}[which]
+    step = {"before a checkpoint": 3, "after one": 5, "the last one": run["step"]}[which]
     assert step <= run["step"]
     before = everything_in(Path(run["run"]))
     found, seen = again(SINGLE[name], step, run["run"])
@@ -255,7 +255,7 @@ def test_weights_that_are_drawn_again_differ_from_the_runs(single):
         Trainer(**settings).replay(job.Net(), *loaders, step=4, run=run)
     assert "the script now builds other weights than those the run began with" in str(raised.value)
     assert "seed_everything(0)" in str(raised.value)
-    found = Trainer(**settings).replay(job.Net(), *loaders, step=5, run=run)  # behind a checkpoint
+    found = Trainer(**settings).replay(job.Net(), *loaders, step=5, run=run)  # after a checkpoint
     assert found.losses == [one[3] for one in single["plain"]["seen"] if one[0] == 5]
 
 

@@ -79,7 +79,7 @@ class Notes(Callback):
         self.steps, self.rows = [], []
 
     def on_step_end(self, trainer, outputs):
-        # A rank without a sample computes with another's behind its own: there is no output of that.
+        # A rank without a sample computes with another's after its own: there is no output of that.
         self.steps.append(trainer.module.under_way[: len(outputs)])
         trainer.module.under_way = []
 

@@ -389,13 +389,13 @@ def test_no_exception_hook_without_an_error():
 
 @pytest.mark.fault(19)
 def test_teardown_is_for_all_although_one_of_them_fails():
-    before, behind = Counting("before"), Counting("behind")
+    before, after = Counting("before"), Counting("after")
     module, torn = Module(), []
     module.teardown = torn.append
-    trainer = quiet(callbacks=[before, Failing("on_teardown"), behind], max_steps=1)
+    trainer = quiet(callbacks=[before, Failing("on_teardown"), after], max_steps=1)
     with pytest.raises(RuntimeError, match="from on_teardown"):
         trainer.fit(module, loader())
-    assert before.teardowns == behind.teardowns == ["fit"]
+    assert before.teardowns == after.teardowns == ["fit"]
     assert torn == ["fit"]
     assert module._trainer is None
     assert trainer.stage == ""
@@ -403,20 +403,20 @@ def test_teardown_is_for_all_although_one_of_them_fails():
 
 @pytest.mark.fault(19)
 def test_the_first_error_is_raised_and_one_in_teardown_is_a_note():
-    behind = Counting()
+    after = Counting()
     with pytest.raises(RuntimeError, match="no luck") as raised:
-        quiet(callbacks=[Failing("on_teardown"), behind]).fit(Module(fails=True), loader())
+        quiet(callbacks=[Failing("on_teardown"), after]).fit(Module(fails=True), loader())
     assert any("on_teardown failed too" in note for note in raised.value.__notes__)
-    assert behind.teardowns == ["fit"]
+    assert after.teardowns == ["fit"]
 
 
 @pytest.mark.fault(19)
 def test_an_error_in_on_exception_hides_nothing():
-    behind = Counting()
+    after = Counting()
     with pytest.raises(RuntimeError, match="no luck"):
-        quiet(callbacks=[Failing("on_exception"), behind]).fit(Module(fails=True), loader())
-    assert [str(error) for error in behind.errors] == ["no luck"]
-    assert behind.teardowns == ["fit"]
+        quiet(callbacks=[Failing("on_exception"), after]).fit(Module(fails=True), loader())
+    assert [str(error) for error in after.errors] == ["no luck"]
+    assert after.teardowns == ["fit"]
 
 
 def test_what_a_save_hook_adds_comes_back_in_the_load_hook(tmp_path):

@@ -33,7 +33,7 @@ class Module(TrainModule):
 
 
 class Rates(Callback):
-    """The rate each step was made with, and the rate behind each epoch."""
+    """The rate each step was made with, and the rate after each epoch."""
 
     def __init__(self):
         self.steps, self.epochs = [], []
@@ -138,7 +138,7 @@ def test_plateau_schedule_sees_the_validation_of_its_own_epoch(monitor):
 
     values = [1.0, 2.0, 2.0, 2.0, 3.0, 1.0]
     trainer, _, rates = fit(configure, values, val=True, max_epochs=6)
-    # Better, better, then two that are not: patience 1 is over behind the fourth epoch.
+    # Better, better, then two that are not: patience 1 is over after the fourth epoch.
     assert rates.epochs == pytest.approx([1.0, 1.0, 1.0, 0.1, 0.1, 0.1])
     assert trainer.lr_schedulers[0].best == 3.0
 

@@ -303,7 +303,7 @@ def test_validation_at_the_end_of_an_epoch_whose_end_is_not_known_ahead():
 
 
 def test_a_point_that_is_due_twice_happens_once():
-    # The stream's epoch ends behind its last step: log point and validation are asked for again there.
+    # The stream's epoch ends after its last step: log point and validation are asked for again there.
     rows, seen = Rows(), Validations()
     trainer = quiet(max_epochs=1, log_every=2, validate_every=2, callbacks=seen, loggers=[rows])
     trainer.fit(Line(), DataLoader(Stream(), batch_size=4), loader())
@@ -455,21 +455,21 @@ def test_each_submodules_mode_is_put_back_after_validation_and_fit(capsys):
     module.frozen.eval()
     module.backbone.eval()
     left = modes(module)
-    inside, behind = [], []
+    inside, after = [], []
 
     class Look(Callback):
         def on_validation_end(self, trainer):
             inside.append(set(modes(trainer.module).values()))
 
         def on_train_epoch_end(self, trainer):
-            behind.append(modes(trainer.module))
+            after.append(modes(trainer.module))
 
         def on_train_epoch_start(self, trainer):
-            behind.append(modes(trainer.module))
+            after.append(modes(trainer.module))
 
     quiet(max_epochs=2, callbacks=Look()).fit(module, loader(), loader())
     assert inside == [{False}] * 3
-    assert behind == [left] * 4
+    assert after == [left] * 4
     assert modes(module) == left
     note = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
     assert "backbone" in note

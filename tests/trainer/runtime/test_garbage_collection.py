@@ -83,7 +83,7 @@ def test_what_somebody_has_frozen_stays_so(tmp_path):
     assert 0.9 * before < gc.get_freeze_count() <= before
     del circle
     gc.collect()
-    assert gone() is None  # what came behind it is collected as before
+    assert gone() is None  # what came after it is collected as before
 
 
 def test_garbage_of_before_a_run_is_not_kept_through_it(tmp_path):
