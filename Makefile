@@ -20,8 +20,8 @@ test-all:  ## Run the tests with the long versions (hours)
 lint:  ## Run ruff, ruff format --check, lint-imports, and mypy against a wheel
 	.ci/lint
 
-docs:  ## Run the code of the docs, and check links, file names and generated pages
-	.venv/bin/python -m pytest tests/test_docs.py tests/trainer/test_hooks.py tests/faults/test_table.py
+docs:  ## Run the code of the docs and docstrings, and check links, file names and generated pages
+	.venv/bin/python -m pytest tests/test_docs.py tests/test_docstrings.py tests/trainer/loops/test_hooks.py tests/faults/test_table.py
 
 bench:  ## Measure the loop's overhead briefly (docs/benchmarks.md has the commands of the published figures)
 	.venv/bin/python benchmarks/overhead.py --steps 500 --rounds 3

@@ -1,7 +1,8 @@
 """Which tier a test belongs to, by what its code and its fixtures reach.
 
 ``launch``: they start commands (``subprocess`` or ``helpers.processes``); ``ranks``: they fork ranks from
-the server (``helpers.ranks``); ``unit``: all others. A mark in the file takes precedence.
+the server (``helpers.ranks``); ``unit``: all others. A mark in the file takes precedence, as in files about
+the worker processes of loaders.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ from paceline.trainer.data.feed import FeedSettings
 from paceline.trainer.data.worker_processes import WorkerProcesses
 from paceline.trainer.faults.signals import SignalStop
 
+pytestmark = pytest.mark.ranks  # loader workers are processes too
+
 SIZE = 24
 
 

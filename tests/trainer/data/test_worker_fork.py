@@ -14,6 +14,8 @@ from paceline.trainer.data import worker_fork as careful_fork
 from paceline.trainer.data.seeded_loader import private_copy
 from paceline.trainer.data.worker_processes import processes_of
 
+pytestmark = pytest.mark.ranks  # loader workers are processes too
+
 
 @pytest.fixture
 def forks(monkeypatch):
