@@ -1,4 +1,4 @@
-"""Whole epochs with loader workers on a CPU, by hand and under the Trainer, one after the other.
+"""Whole epochs with loader workers on a CPU, hand-written and under the Trainer, one after the other.
 
     python benchmarks/epochs.py [--models cnn vit] [--workers 2] [--epochs 30] [--rounds 3] [--json FILE]
 
@@ -75,7 +75,7 @@ class InTurn(Callback):
 
 
 def measure(workload: Workload, workers: int, epochs: int) -> list[tuple[float, float]]:
-    """Seconds of pairs of epochs, by hand and ours, without the first ones."""
+    """Seconds of pairs of epochs, hand-written and ours, without the first ones."""
     dataset = workload.dataset()
 
     def loader() -> DataLoader:

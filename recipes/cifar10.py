@@ -119,7 +119,7 @@ def _fetch(url: str, partial: Path) -> None:
     try:
         answer = urllib.request.urlopen(request, timeout=20)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing after what is there: it is complete
+        if error.code == 416:  # nothing follows the bytes on disk: it is complete
             return
         raise
     with answer:

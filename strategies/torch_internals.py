@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
+
+# The collate table and the worker info, which have no public path: see "DataLoader" below.
 from torch.utils.data._utils import collate
 from torch.utils.data._utils import worker as data_worker
 
@@ -111,7 +113,10 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def compile_callbacks() -> Any:
-    """Where functions are registered that torch.compile calls before and after each compilation."""
+    """Where functions are registered that torch.compile calls before and after each compilation.
+
+    ``torch.compiler`` has no public hook that reports how long a compilation took.
+    """
     from torch._dynamo import callback
 
     return callback.callback_handler

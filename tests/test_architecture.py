@@ -133,12 +133,14 @@ def private_names(tree: ast.AST) -> set[str]:
 def own_names(tree: ast.AST) -> set[str]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     own = {n.name for n in ast.walk(tree) if isinstance(n, functions)}
-    attributes = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
-    return own | {n.attr for n in attributes if ast.unparse(n.value) in ("self", "cls")}
+    stored = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+    annotated = [n.target for n in ast.walk(tree) if isinstance(n, ast.AnnAssign)]
+    own |= {target.id for target in annotated if isinstance(target, ast.Name)}
+    return own | {n.attr for n in stored if ast.unparse(n.value) in ("self", "cls")}
 
 
 # Attributes that ours puts on objects of others: on an error, and on a module.
-MARKS = {"_crossed_fit", "_configured"}
+MARKS = {"_crossed_fit", "_configured", "_hparams"}
 
 
 def test_private_names_of_libraries_are_in_one_file_each():

@@ -247,7 +247,12 @@ class Trainer(RunView):
     def test(
         self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
-        """As ``validate``, with ``test_step`` and test data."""
+        """As ``validate``, with ``test_step`` and test data.
+
+        Example:
+            >>> sorted(trainer.test(trainer.module, val_loader))
+            ['test/loss']
+        """
         run = evaluation_setup.collect
         values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more, run)
         return values
@@ -305,6 +310,13 @@ class Trainer(RunView):
 
         Raises:
             PacelineError: for a step the run has not reached, and whatever the step raises.
+
+        Example:
+            >>> each = Checkpoint("1st", keep=None)
+            >>> trainer = Trainer(max_epochs=1, callbacks=each, progress=False, loggers=False)
+            >>> run = trainer.fit(Net(), train_loader)
+            >>> len(trainer.replay(Net(), train_loader, step=3).losses)  # one of each micro-batch
+            1
         """
         folder = run or self.folder
         if folder is None:
@@ -339,6 +351,10 @@ class Trainer(RunView):
 
         Raises:
             PacelineError: for data whose batches cannot be cut.
+
+        Example:
+            >>> bool(trainer.check_invariance(Net(), train_loader, steps=1))
+            True
         """
         data = as_datamodule(train_dataloader, datamodule)
         return invariance.check(self, module, data, steps, tolerance)

@@ -46,7 +46,7 @@ class Rows(Dataset):
 
 
 class Net(TrainModule):
-    """A step takes ``pause`` seconds of its own on the ranks ``slow``, and fails after ``last`` steps."""
+    """A step takes ``pause`` seconds longer on the ranks ``slow``, and fails after ``last`` steps."""
 
     def __init__(self, pause: float = 0.0, slow: tuple[int, ...] = (1,), last: int = 10**9):
         super().__init__()

@@ -321,7 +321,7 @@ def crashes(folder: Path, devices: int, background: bool, sorts: str) -> None:
     """Crash runs at their operations and resume each; what came of it goes to ``crashes.json``.
 
     Args:
-        sorts: Which operations: ``"every"`` one, before it, in its midst and after it; ``"before"`` every
+        sorts: Which operations: ``"every"`` one, before, during and after it; ``"before"`` every
             one; one of each ``"sort"``, which is a kind and the role of the file; one of each ``"kind"``.
     """
     warm_up(folder / "warm", devices)

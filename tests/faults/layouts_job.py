@@ -74,7 +74,7 @@ def train(
     """One fit in FOLDER/<name>; an error is noted, and not raised.
 
     Args:
-        resume: The name of the run to go on from; its folder is copied, as it was after ``AT`` steps.
+        resume: The name of the run to resume from; its folder is copied, as it was after ``AT`` steps.
         by_path: From the path of the newest checkpoint there; else from the latest.
         damage: A file of the newest checkpoint there, of which a byte is flipped.
     """

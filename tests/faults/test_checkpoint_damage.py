@@ -129,7 +129,7 @@ def test_validating_with_damaged_weights_is_refused(run, tmp_path):
 
 
 def test_blocks_of_a_large_file_are_distinguished(tmp_path, monkeypatch):
-    """Each block has a checksum of its own: swapped blocks, and damage after the first, are found."""
+    """Each block has its own checksum: swapped blocks, and damage after the first, are found."""
     monkeypatch.setattr(files, "_BLOCK", 1000)
     content = torch.arange(1250, dtype=torch.int16).numpy().tobytes()
     files.begin(tmp_path / "c")

@@ -346,7 +346,7 @@ def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
     assert len(reached) == 1  # all ranks end at one step
     if not limit:
         kept = checkpoints(disk)
-        assert max(reached) <= len(kept) + 2  # told at the boundary after the one that failed
+        assert max(reached) <= len(kept) + 2  # reported at the boundary after the one that failed
         assert len(kept) >= 2
         assert kept == [f"step-{step:08d}" for step in range(1, len(kept) + 1)]
         assert "make room" in err

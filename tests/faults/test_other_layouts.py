@@ -13,7 +13,7 @@ from helpers.ranks import run_ranks
 JOB = Path(__file__).with_name("layouts_job.py")
 SECONDS = 120
 job = load_job(JOB)
-# After AT steps of the first epoch: the arguments of the run that goes on.
+# After AT steps of the first epoch: the arguments of the run that resumes.
 OTHER_BATCHES = {
     "larger batches of the loader": {"batch": 64},
     "smaller batches of the loader": {"batch": 3},

@@ -304,7 +304,7 @@ class _Server:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(_START)
         deadline = time.monotonic() + _START
-        while True:  # it is there once the server has bound it, and refuses until the server listens
+        while True:  # the socket exists once the server has bound it, and refuses until the server listens
             try:
                 connection.connect(address)
                 return connection

@@ -72,7 +72,7 @@ def test_a_fused_optimizer_is_reported_however_many_parts_have_one(found):
 
 
 @pytest.mark.parametrize("name", ["whole", "mixed"])
-def test_a_run_after_one_that_failed_in_the_midst_of_a_step_has_none_of_its_gradients(found, name):
+def test_a_run_after_one_that_failed_within_a_step_has_none_of_its_gradients(found, name):
     for rank in found:
         cut, after = rank["runs"][f"{name}, cut"], rank["runs"][f"{name}, after it"]
         assert cut["raised"] == "as asked"

@@ -1,4 +1,4 @@
-"""What is used of torch without a public name is there, by name, and does what is needed of it."""
+"""What is used of torch without a public name exists, by name, and does what is needed of it."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def list_checkpoints(path: Path) -> Iterator[str]:
         except PacelineError as error:
             rows.append((str(folder), "", "", "", "", "", str(error).splitlines()[0]))
             continue
-        counters, world_size = manifest["counters"], manifest["world"]
-        by = f"{world_size['strategy']} x {world_size['size']}"
+        counters, world = manifest["counters"], manifest["world"]
+        by = f"{world['strategy']} x {world['size']}"
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime((folder / files.MANIFEST).stat().st_mtime))
         size = shown_size(sum(entry["bytes"] for entry in manifest["files"].values()))
         marks = [name for name in _pointers(folder.parent) if _points_to(folder.parent / name, folder)]
@@ -68,13 +68,13 @@ def show_checkpoint(path: Path) -> Iterator[str]:
     found = _checkpoints(path)
     folder = next((f for f in reversed(found) if f.name.startswith(files.STEP)), found[-1])
     manifest = files.read_manifest(folder)
-    counters, world_size, module = manifest["counters"], manifest["world"], manifest["module"]
+    counters, world, module = manifest["counters"], manifest["world"], manifest["module"]
     yield f"{folder}"
     yield f"  format      {manifest['format']}{', weights only' if manifest['weights_only'] else ''}"
     hparams = {name: decode(value) for name, value in module["hparams"].items()}
     yield f"  module      {module['class']}({', '.join(f'{k}={v!r}' for k, v in hparams.items())})"
-    ranks = f"{world_size['size']} rank{'s' if world_size['size'] > 1 else ''}"
-    yield f"  written by  {world_size['strategy']}, {ranks}, precision {manifest['precision']}"
+    ranks = f"{world['size']} rank{'s' if world['size'] > 1 else ''}"
+    yield f"  written by  {world['strategy']}, {ranks}, precision {manifest['precision']}"
     yield f"  run         {_pairs(counters)}"
     yield f"  data        {_pairs(manifest['data'])}"
     yield f"  metrics     {_pairs(manifest['metrics'])}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...errors import PacelineError
 from ...strategies import Environment, Single, Strategy, make_precision
 from ...strategies.collectives import run_on_all
-from . import external_weights as foreign
+from . import external_weights
 from . import format as files
 from .integrity import begin
 from .json_codec import decode
@@ -103,7 +103,7 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
         PacelineError: one report of everything missing, unexpected or of another shape.
     """
     if not files.is_checkpoint(path):
-        _load_external(module, path, foreign.read(path), strategy)
+        _load_external(module, path, external_weights.read(path), strategy)
         return
     with begin(path, strategy) as check:
         shapes = stored_shapes(path, check.manifest)
@@ -118,10 +118,10 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
 
 
 def _load_external(
-    module: nn.Module, path: Path, content: foreign.ExternalWeights, strategy: Strategy
+    module: nn.Module, path: Path, content: external_weights.ExternalWeights, strategy: Strategy
 ) -> None:
     mine = strategy.module_tensors(module)
-    values = foreign.fit_names(content.tensors, mine)
+    values = external_weights.fit_names(content.tensors, mine)
     shapes = {name: list(value.shape) for name, value in values.items()}
     refuse("the weights are of another model", path, weight_differences(mine, shapes))
     strategy.load_module(module, {**values, **extra_state(module)})
@@ -135,7 +135,7 @@ def find_weights(path: Any) -> Path:
     """
     if (
         isinstance(path, (str, Path))
-        and foreign.is_readable(Path(path))
+        and external_weights.is_readable(Path(path))
         and not files.is_checkpoint(Path(path))
     ):
         return Path(path)
@@ -145,7 +145,7 @@ def find_weights(path: Any) -> Path:
 def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:
     """``TrainModule.load_from_checkpoint``."""
     folder = find_weights(path)
-    content = None if files.is_checkpoint(folder) else foreign.read(folder)
+    content = None if files.is_checkpoint(folder) else external_weights.read(folder)
     if content is None:
         recorded = files.read_manifest(folder)["module"]
         missing = [name for name in recorded["not_plain"] if name not in arguments]

@@ -30,24 +30,24 @@ class SeededStream(DatasetProxy, IterableDataset[Any]):
     def __init__(self, dataset: Any, seed: int, sizes: Iterable[int], workers: int = 0) -> None:
         self.inner, self.seed, self.sizes = dataset, seed, sizes
         # Epoch, position, and whether each worker reads all: workers that live on see it change.
-        self._told = torch.zeros(3, dtype=torch.int64)
+        self._shared = torch.zeros(3, dtype=torch.int64)
         if workers:
-            self._told.share_memory_()
+            self._shared.share_memory_()
 
     def begin(self, epoch: int, position: int) -> None:
         """The next pass is of this epoch, and its first sample is that of ``position``."""
-        self._told[0], self._told[1] = epoch, position
+        self._shared[0], self._shared[1] = epoch, position
 
     @property
     def read_by_each(self) -> bool:
         """Whether each of several workers reads all of it; known after the first batch."""
-        return bool(self._told[2])
+        return bool(self._shared[2])
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, position = self._told[:2].tolist()
+        epoch, position = self._shared[:2].tolist()
         start = position
-        info: Any = get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.info.id, info.info.num_workers)
+        watched: Any = get_worker_info()
+        worker, workers = (0, 1) if watched is None else (watched.original.id, watched.original.num_workers)
         part: list[int] = []  # the worker, once the dataset has asked which one it is
 
         def seed() -> None:
@@ -65,10 +65,10 @@ class SeededStream(DatasetProxy, IterableDataset[Any]):
             seed()
 
         if workers > 1:
-            if info.asked:  # in an earlier epoch too: it may have kept its part
+            if watched.asked:  # in an earlier epoch too: it may have kept its part
                 part.append(worker)
-            info.when_asked = asked
-        if info is not None:
+            watched.when_asked = asked
+        if watched is not None:
             set_epoch = getattr(self.inner, "set_epoch", None)
             if callable(set_epoch):  # a persistent worker has its own copy of the dataset
                 set_epoch(epoch)
@@ -85,7 +85,7 @@ class SeededStream(DatasetProxy, IterableDataset[Any]):
             if workers == 1 or part:
                 yield sample
                 continue
-            self._told[2] = 1
+            self._shared[2] = 1
             turn = next(mine, None)
             if turn is None:  # after the last batch that is asked for
                 return
@@ -102,21 +102,21 @@ class WatchedInfo:
     """What ``get_worker_info`` gives in a worker: knows whether somebody asked which of how many it is.
 
     Attributes:
-        info: torch's own.
+        original: torch's own.
         asked: Whether anybody has, in this worker's life.
         initialising: While ``worker_init_fn`` runs, which gives a part through ``dataset``.
         when_asked: Called whenever somebody does.
     """
 
     def __init__(self, info: Any) -> None:
-        self.info, self.asked, self.initialising = info, False, False
+        self.original, self.asked, self.initialising = info, False, False
         self.when_asked: Callable[[], None] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
         if name in ("id", "num_workers") or (name == "dataset" and self.initialising):
             self.asked = True
             self.when_asked()
-        return getattr(self.info, name)
+        return getattr(self.original, name)
 
 
 def watch_worker(info: Any) -> WatchedInfo:

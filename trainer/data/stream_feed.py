@@ -44,7 +44,7 @@ class StreamFeed(Feed):
         self.micro_batches = settings.accumulate * settings.simulated_ranks
         self._in_step = self.micro_batches * settings.world_size  # batches, over all ranks
         self._sizes: list[int] = []  # of those batches, where the loader can be asked for them
-        self._placed: SeededStream | None = None
+        self._seeded: SeededStream | None = None
         self._workers: WorkerProcesses | None = None
         if self._loader:
             self._source = self._copy(source)
@@ -108,7 +108,7 @@ class StreamFeed(Feed):
         if not hasattr(loader, "state_dict"):  # one that keeps its own position does all by itself
             sizes = BatchSizes((size or 1,))
             stream = SeededStream(loader.dataset, self.settings.seed, sizes, loader.num_workers)
-            vars(duplicate)["dataset"] = self._placed = stream
+            vars(duplicate)["dataset"] = self._seeded = stream
         send_small_by_value(duplicate)
         return duplicate
 
@@ -184,10 +184,10 @@ class StreamFeed(Feed):
             left = None if self._most_samples is None else self._most_samples - samples
             sizes = BatchSizes(tuple(self._sizes), left)
             self._source.batch_sampler.make = lambda: ([None] * size for size in sizes)
-            if self._placed is not None:
-                self._placed.sizes = sizes
-        if self._placed is not None:
-            self._placed.begin(epoch, samples)
+            if self._seeded is not None:
+                self._seeded.sizes = sizes
+        if self._seeded is not None:
+            self._seeded.begin(epoch, samples)
         return self._reads()
 
     def _reads(self) -> Generator[Any, None, None]:
@@ -283,9 +283,9 @@ class StreamFeed(Feed):
         return state | ({"own_part": True, "spent": cursor.spent} if steps.own_part else {})
 
     def _tell_read_by_each(self) -> None:
-        if self._placed is not None and self._placed.read_by_each:
+        if self._seeded is not None and self._seeded.read_by_each:
             self._say_once(
-                f"{type(self._placed.inner).__name__} is not sharded by worker: each of "
+                f"{type(self._seeded.inner).__name__} is not sharded by worker: each of "
                 f"{self._source.num_workers} workers reads the full stream and keeps its own batches"
             )
 

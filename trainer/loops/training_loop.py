@@ -167,16 +167,7 @@ class TrainLoop:
                 loss, weight = read_training_output(
                     output, weight, store, f"{state.step_label}{self.source}"
                 )
-            if loss.is_cpu or self.reads_losses:
-                value = loss.item()
-                if guard is None or not size or math.isfinite(value):
-                    self.loss_value.add(value, size if weight is None else float(weight))
-                else:
-                    loss = guard.poison(loss, index, value)
-            else:
-                store.log("loss", loss, weight=weight)
-                if guard is not None:
-                    loss = guard.poison_unread(loss)
+            loss = self.record_loss(loss, weight, size, index)
             if many or self.world_size > 1:
                 loss = self.weigh(loss, weight, weights, index, size * self.world_size / (total or 1))
             if weights and index == len(batches) - 1:  # on its way while backward runs
@@ -197,6 +188,18 @@ class TrainLoop:
         elif guard is not None and guard.skipped_by_strategy():
             self.hold_back(guard, batches, sizes)
         return outputs
+
+    def record_loss(self, loss: Tensor, weight: Any, size: int, index: int) -> Tensor:
+        """Log a micro-batch's loss; what is not finite makes all gradients so, for the guard to find."""
+        guard = self.guard
+        if not (loss.is_cpu or self.reads_losses):
+            self.store.log("loss", loss, weight=weight)
+            return loss if guard is None else guard.poison_unread(loss)
+        value = loss.item()
+        if guard is not None and size and not math.isfinite(value):
+            return guard.poison(loss, index, value)
+        self.loss_value.add(value, size if weight is None else float(weight))
+        return loss
 
     def hold_back(self, guard: Guard, batches: list[Any], sizes: list[int]) -> None:
         """A loss or gradient is not finite: an error, or a step without an update."""
@@ -259,18 +262,16 @@ class TrainLoop:
         self.strategy.precision.update()
         return [output] if sizes[0] else []
 
-    def weigh(
-        self, loss: Tensor, weight: Any, weights: list[Any], index: int, loss_weight: float
-    ) -> Tensor:
+    def weigh(self, loss: Tensor, weight: Any, weights: list[Any], index: int, factor: float) -> Tensor:
         """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight) over all ranks.
 
         A weight known only now is kept in ``weights``; the sum is divided out when all are known.
-        ``loss_weight`` is the part by samples, times the ranks: gradients are averaged over them.
+        ``factor`` is the part by samples, times the ranks: gradients are averaged over them.
         """
         if len(weights) != (0 if weight is None else index):
             raise some_weights(self.state.step_label)
         if weight is None:
-            return loss if loss_weight == 1.0 else loss * loss_weight
+            return loss if factor == 1.0 else loss * factor
         if self.state.weight_reference is None:
             # A power of two near the weights: scaled losses keep the range of the loss, exactly.
             near = 2.0 ** round(math.log2(float(weight))) if weight > 0 else 1.0

@@ -276,8 +276,8 @@ class MetricStore:
             everyone = self._strategy.all_gather(torch.tensor(numbers, dtype=torch.float64))
             if not any(found[0] for found in everyone):
                 return [found[1:].view(-1, 3).tolist() for found in everyone]
-            everyone = self._strategy.all_gather([(name, mine[name].reduce) for name in new])
-            self._agreed += dict.fromkeys(pair for pairs in everyone for pair in pairs)
+            named = self._strategy.all_gather([(name, mine[name].reduce) for name in new])
+            self._agreed += dict.fromkeys(pair for pairs in named for pair in pairs)
 
     def state_dict(self) -> dict[str, Any]:
         """Sums of the window and the epoch under way over all ranks, as plain data."""

@@ -224,7 +224,7 @@ def test_a_worker_init_fn_that_only_seeds_gives_no_part():
 def test_the_order_is_not_that_of_the_fastest_worker(slow):
     class Slow(slow):
         def __iter__(self) -> Iterator[Any]:
-            time.sleep(0.3 * (1 - torch_worker._worker_info.info.id))
+            time.sleep(0.3 * (1 - torch_worker._worker_info.original.id))
             yield from super().__iter__()
 
     loaders = [DataLoader(Slow(), batch_size=4, num_workers=2, in_order=o) for o in (True, False)]
