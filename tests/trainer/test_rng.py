@@ -1,4 +1,4 @@
-"""The CPU's random generators: seeded for a sample, compared, and put back."""
+"""The CPU's random generators: seeded for a sample, draws from them noticed, and put back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 import torch
+from helpers.feeds import same_state
 
-from paceline.trainer.rng import NONE, cpu_state, moved, seed_for_sample, set_cpu_state
+from paceline.trainer.rng import cpu_state, drawn_since, seed_for_sample, set_cpu_state
 
 KINDS = ("torch", "random", "numpy")
 DRAWS = {
@@ -20,7 +21,6 @@ DRAWS = {
         np.random.randn,
         lambda: np.random.permutation(700),
         lambda: np.random.seed(3),
-        lambda: np.random.set_state(np.random.get_state()),
     ),
     "none": (lambda: None,),
 }
@@ -34,23 +34,19 @@ def _kept():
 
 
 @pytest.mark.parametrize("start", range(15))
-def test_any_draws_are_noticed_and_undone(start):
+def test_any_draws_from_seeded_generators_are_noticed_and_undone(start):
     chance = random.Random(start)
-    seed_for_sample(start)
-    kept = []
     for _ in range(40):
-        before = cpu_state()
-        kept.append(before)
+        seed = chance.randrange(2**63)
+        seed_for_sample(seed)
         kinds = {chance.choice(list(DRAWS)) for _ in range(chance.randint(1, 3))}
         for kind in kinds:
-            chance.choice(DRAWS[kind][:2])()
-        assert moved(before, cpu_state()) == tuple(k in kinds for k in KINDS)
-        for kind in kinds:
-            chance.choice(DRAWS[kind])()
-        if chance.random() < 0.4:
-            before = chance.choice(kept)
-            set_cpu_state(before)
-            assert moved(before, cpu_state()) == NONE
+            for _ in range(chance.randint(1, 3)):
+                chance.choice(DRAWS[kind])()
+        assert drawn_since(seed, (True, True, True)) == tuple(k in kinds for k in KINDS)
+        found = cpu_state()
+        seed_for_sample(seed)
+        assert same_state(found, cpu_state())
 
 
 @pytest.mark.parametrize("which", range(3))
@@ -58,7 +54,12 @@ def test_only_the_wanted_generators_are_seeded(which):
     before = cpu_state()
     wanted = tuple(number == which for number in range(3))
     seed_for_sample(11, wanted)
-    assert moved(before, cpu_state()) == wanted
+    between = cpu_state()
+    for number in range(3):
+        mixed = (*before[:number], between[number], *before[number + 1 :])
+        assert same_state(before, mixed) == (number != which)
+    assert drawn_since(11, wanted) == (False, False, False)
+    assert same_state(between, cpu_state())
 
 
 def test_seeds_are_those_of_the_generators_themselves():
@@ -70,16 +71,3 @@ def test_seeds_are_those_of_the_generators_themselves():
     random.seed(2**40 + 7)
     np.random.seed((2**40 + 7) % 2**32)
     assert found == [torch.rand(()).item(), random.gauss(0, 1), np.random.randn(), np.random.randn()]
-
-
-@pytest.mark.filterwarnings("ignore:get_state and legacy")
-def test_another_kind_of_numpy_generator_is_compared_too():
-    usual = np.random.get_bit_generator()
-    np.random.set_bit_generator(np.random.PCG64(3))
-    try:
-        before = cpu_state()
-        assert moved(before, cpu_state()) == NONE
-        np.random.rand()
-        assert moved(before, cpu_state()) == (False, False, True)
-    finally:
-        np.random.set_bit_generator(usual)

@@ -28,7 +28,7 @@ from torch.utils.data import (
 
 from ...strategies.torch_internals import drop_iterator
 from ..faults.signals import WATCHED
-from ..rng import NONE, Generators, cpu_state, derive, deriver, moved, seed_for_sample, set_cpu_state
+from ..rng import NONE, Generators, derive, deriver, drawn_since, seed_for_sample
 from ..utils.nested import listed
 from .dataset_proxy import DatasetProxy
 from .read_errors import Samples
@@ -61,9 +61,10 @@ class SeededIndex(NamedTuple):
 class SeededDataset(DatasetProxy, Dataset[Any]):
     """Reads each sample under a seed of (seed, epoch, position): no worker count can change a draw.
 
-    torch's generator is seeded for each sample. Seeding those of ``random`` and numpy costs more than many
-    a sample: it begins when one was seen to draw from them, and the batch where that was is read again.
-    A dataset that defines ``__getitems__`` is read by the micro-batch, as long as nothing is drawn.
+    torch's generator is seeded for each sample: one may look at its seed. Seeding those of ``random`` and
+    numpy costs more than many a sample: it begins when one was seen to draw from them, and the batch where
+    that was is read again. A dataset that defines ``__getitems__`` is read by the micro-batch, as long as
+    nothing is drawn.
 
     Args:
         workers: How many read it.
@@ -93,10 +94,10 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
         origin = indices.origin
         self._set_worker_epoch(origin.epoch)
         # A collate function may draw: whatever is seeded for samples, it finds what the last one found.
-        seed_for_sample(derive(origin.seed, origin.epoch, origin.start + len(indices) - 1))
+        seed = derive(origin.seed, origin.epoch, origin.start + len(indices) - 1)
+        seed_for_sample(seed)
         if self._plain:
             return self._read_samples(indices, origin, NONE)
-        before = cpu_state()
         while True:
             drawn = tuple(map(bool, self._drawn))
             by_batch = self._takes_batches and not any(drawn) and not self._skips
@@ -110,11 +111,11 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
             except Exception as error:
                 failed = error
             of_batch = by_batch and found is not None and not isinstance(found, (list, tuple))
-            new = [m and not s for m, s in zip(moved(before, cpu_state()), seeded, strict=True)]
-            if any(new) and not of_batch:
+            new = NONE if of_batch else drawn_since(seed, (not seeded[0], not seeded[1], not seeded[2]))
+            if any(new):
                 for kind, is_new in enumerate(new):
                     self._drawn[kind] = is_new or drawn[kind]
-                set_cpu_state(before)
+                seed_for_sample(seed)
             elif failed is not None:
                 raise failed
             else:
