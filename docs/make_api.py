@@ -1,5 +1,7 @@
 """Writes docs/api.md: everything public with one line each, and the arguments of what users construct.
 
+Those of ``Trainer`` are described in trainer/config/arguments.py; its docstring is written from there.
+
 python docs/make_api.py
 """
 
@@ -7,14 +9,18 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import paceline
 import paceline.callbacks
 import paceline.strategies
+from paceline.trainer.config.arguments import TrainerArguments
 
+TRAINER = Path(inspect.getfile(paceline.Trainer))
 PAGE = Path(__file__).with_name("api.md")
 # The methods a user calls; hooks are in docs/loop.md.
 METHODS = {
@@ -42,6 +48,19 @@ def page() -> str:
     )
 
 
+def trainer_file() -> str:
+    """The text of trainer/trainer.py, with the arguments in the docstring as their fields describe them."""
+    fields = TrainerArguments.model_fields.items()
+    lines = []
+    for meaning, named in groupby(fields, lambda item: item[1].description):
+        text = f"{', '.join(name for name, _ in named)}: {meaning}"
+        lines += textwrap.wrap(
+            text, 108, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
+        )
+    before, _, rest = TRAINER.read_text().partition("    Args:\n")
+    return "\n".join([before + "    Args:", *lines, "\n" + rest.partition("\n\n")[2]])
+
+
 def _package(package: Any) -> Iterator[str]:
     """A table of the package's names, then the arguments of each class and function that documents some."""
     found = {name: getattr(package, name) for name in package.__all__ if name != "__version__"}
@@ -52,7 +71,7 @@ def _package(package: Any) -> Iterator[str]:
         yield f"| `{shown}` | {_about(value)} |"
     yield ""
     for name, value in found.items():
-        documented = _meanings(inspect.getdoc(value) or "") if callable(value) else {}
+        documented = _meanings(value) if callable(value) else {}
         methods = METHODS.get(name, "") if package is paceline else ""
         if documented or methods:
             yield f"### {name}\n"
@@ -91,9 +110,12 @@ def _row(parameter: inspect.Parameter, meanings: dict[str, str]) -> str:
     return f"| `{_name(parameter)}` | {default} | {meanings.get(parameter.name, '')} |"
 
 
-def _meanings(text: str) -> dict[str, str]:
+def _meanings(documented: Any) -> dict[str, str]:
     """By argument, its entry under ``Args:``; entries of several names belong to each of them."""
-    section = re.search(r"^Args:\n((?:    .*\n|\n)*)", text + "\n", re.MULTILINE)
+    if documented is paceline.Trainer:
+        return {n: _markdown(f.description or "") for n, f in TrainerArguments.model_fields.items()}
+    text = (inspect.getdoc(documented) or "") + "\n"
+    section = re.search(r"^Args:\n((?:    .*\n|\n)*)", text, re.MULTILINE)
     found: dict[str, str] = {}
     for entry in re.split(r"^    (?=\*{0,2}\w)", section[1], flags=re.MULTILINE) if section else []:
         names, _, meaning = entry.partition(":")
@@ -124,4 +146,5 @@ def _default(parameter: inspect.Parameter) -> str:
 
 
 if __name__ == "__main__":
+    TRAINER.write_text(trainer_file())
     PAGE.write_text(page())

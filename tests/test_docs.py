@@ -94,9 +94,10 @@ def test_ci_runs_the_readmes_own_commands():
         assert re.search(rf"<!-- {mark} -->\n```sh\n.+\n```", readme)
 
 
-def test_the_api_index_is_up_to_date():
+def test_the_api_index_and_the_trainer_s_docstring_are_up_to_date():
     written = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
     assert written["PAGE"].read_text() == written["page"](), "python docs/make_api.py"
+    assert written["TRAINER"].read_text() == written["trainer_file"](), "python docs/make_api.py"
 
 
 def test_make_runs_the_readmes_test_command():

@@ -60,37 +60,37 @@ class Trainer(RunView):
         validate_every: A duration; None never validates.
         log_every: A duration between two log points, 50 steps unless given; step 1 is logged too.
         sanity_val_batches: Validation batches read before training; nothing of them is logged.
-        limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: A count (int)
-            or a part (float) of the loader's batches, over all ranks; in training without
+        limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: A count (int) or
+            a part (float) of the loader's batches, over all ranks; in training without
             ``global_batch_size`` each rank has so many.
         fast_dev_run: One step and one validation batch; nothing is written.
         overfit_batches: Train (and validate) on the same few batches of the training data every epoch.
         callbacks: Added to the default ones; one of the same class (or a subclass) replaces it.
         progress, checkpoint, loggers: The default callbacks, each off with False.
         nonfinite: For a loss or gradient that is NaN or infinite, on any rank: ``"raise"`` before weights
-            change, skip that update (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``.
-            On an accelerator looking at them waits for the device once a step (``"skip"``: once a
-            micro-batch), except under ``"raise"`` with a fused optimizer; ``"ignore"`` never waits.
+            change, skip that update (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``. On an
+            accelerator looking at them waits for the device once a step (``"skip"``: once a micro-batch),
+            except under ``"raise"`` with a fused optimizer; ``"ignore"`` never waits.
         on_data_error: For a sample that cannot be read and a loader worker that dies: ``"raise"``, naming
             them; read again with new workers (``"retry"``, three consecutive times, ``"retry:5"``); or skip
-            samples (``"skip"``, 10 of a rank at most, ``"skip:100"``), which costs a reduction of one
-            word a step on several ranks. For DataLoaders of samples; streams are not read again.
+            samples (``"skip"``, 10 of a rank at most, ``"skip:100"``), which costs a reduction of one word
+            a step on several ranks. For DataLoaders of samples; streams are not read again.
         max_restarts: How often all ranks are started again when one of them has failed; they resume from
             the run's newest checkpoint. A ``PacelineError`` is not tried again.
         timeouts: The longest time without progress, as a duration or by phase (``"start"``,
             ``"first_step"``, ``"step"``, ``"validation"``: a batch of one, ``"save"``). Then every rank's
             stacks are written, the late rank is named, and all are ended. None: 30 minutes on several
             ranks, none on one device; False: never.
+        debug: Check before each of our collectives that all ranks call the same one, and name those that do
+            not. Costs one more collective each.
+        sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
+        profile: For a later version; only None is allowed.
         seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
         deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
-        run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given. With
-            ``run_dir=None`` nothing is written.
-        sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
-        debug: Check before each of our collectives that all ranks call the same one, and name those
-            that do not. Costs one more collective each.
-        profile: For a later version; only None is allowed.
         compile: True, a mode of ``torch.compile``, or a dict of its arguments: compile the parts that a
             step calls, for the time of a run. ``"blocks"``: the blocks that the model repeats.
+        run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given. With
+            ``run_dir=None`` nothing is written.
 
     Raises:
         PacelineError: one report of all arguments that are not right.
@@ -148,7 +148,7 @@ class Trainer(RunView):
         **unknown: Never,
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "unknown", "__class__")} | unknown
-        from .config.arguments import validate_arguments
+        from .config.validation import validate_arguments
 
         settings = validate_arguments(given)
         environment = find_environment(

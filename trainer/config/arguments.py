@@ -1,6 +1,7 @@
-"""The Trainer's arguments, validated at construction, all violations together.
+"""The Trainer's arguments: type, range, default and meaning of each.
 
-pydantic is imported here, at the first construction and not before.
+docs/make_api.py writes the meanings into ``Trainer``'s docstring and docs/api.md; what an error says is
+allowed is from here too. pydantic is imported here, at the first construction and not before.
 """
 
 from __future__ import annotations
@@ -10,54 +11,19 @@ from datetime import timedelta
 from os import PathLike
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ...callbacks.base import Callback
 from ...callbacks.logger import Logger
 from ...durations import Duration
-from ...errors import PacelineError, nearest
-from ...strategies import PRECISIONS, STRATEGIES, Precision, Strategy, find_environment
+from ...strategies import PRECISIONS, STRATEGIES, Strategy
 from ..faults.watchdog import PHASES
 from ..runtime.compilation import BLOCKS, MODES, read_setting
 
-PEERS = {
-    "accumulate_grad_batches": "accumulate",
-    "gradient_accumulation_steps": "accumulate",
-    "gradient_clip_val": "clip_grad_norm",
-    "max_grad_norm": "clip_grad_norm",
-    "gradient_clipping": "clip_grad_norm",
-    "gradient_clip_algorithm": "clip_grad_norm or clip_grad_value",
-    "check_val_every_n_epoch": 'validate_every="2ep"',
-    "val_check_interval": 'validate_every="0.25ep"',
-    "eval_steps": "validate_every",
-    "eval_strategy": 'validate_every="1ep"',
-    "log_every_n_steps": "log_every",
-    "logging_steps": "log_every",
-    "num_sanity_val_steps": "sanity_val_batches",
-    "logger": "loggers",
-    "report_to": "loggers",
-    "enable_progress_bar": "progress",
-    "disable_tqdm": "progress=False",
-    "enable_checkpointing": "checkpoint",
-    "enable_model_summary": "progress",
-    "save_steps": "callbacks=[Checkpoint(every=...)]",
-    "save_total_limit": "callbacks=[Checkpoint(keep=...)]",
-    "default_root_dir": "run_dir",
-    "output_dir": "run_dir",
-    "num_train_epochs": "max_epochs",
-    "epochs": "max_epochs",
-    "mixed_precision": "precision",
-    "fp16": 'precision="fp16"',
-    "bf16": 'precision="bf16"',
-    "gpus": "devices",
-    "num_processes": "devices",
-    "resume_from_checkpoint": "fit(resume=...)",
-    "learning_rate": "configure_optimizers",
-    "train_batch_size": "global_batch_size",
-    "per_device_train_batch_size": "the DataLoader's batch_size",
-    "detect_anomaly": "torch.autograd.set_detect_anomaly(True)",
-    "benchmark": "torch.backends.cudnn.benchmark",
-}
+
+def elapsed_limit(max_time: str | timedelta | None) -> float | None:
+    """``max_time`` in seconds."""
+    return None if max_time is None else float(Duration.parse(max_time).amount)
 
 
 def _no_bool(value: Any) -> Any:
@@ -117,101 +83,6 @@ def _folder(value: Any) -> Any:
     return value
 
 
-_Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-_Amount = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
-_Duration = Annotated[Any, BeforeValidator(_duration)]
-_Limit = (
-    Annotated[int, BeforeValidator(_no_bool), Field(ge=0, strict=True)]
-    | Annotated[float, Field(ge=0, le=1, strict=True)]
-    | None
-)
-
-
-class TrainerArguments(BaseModel):
-    """Types and ranges of what ``Trainer`` takes; the meanings stand there."""
-
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-
-    strategy: Annotated[Any, BeforeValidator(lambda v: _strategy(v))] = "auto"
-    precision: Any = "32"
-    accelerator: Annotated[str, Field(min_length=1)] = "auto"
-    devices: Annotated[Any, BeforeValidator(_devices)] = "auto"
-    num_nodes: _Count = 1
-    max_epochs: _Count | None = None
-    max_steps: _Count | None = None
-    max_time: Annotated[Any, BeforeValidator(_seconds)] = None
-    global_batch_size: _Count | None = None
-    accumulate: _Count = 1
-    clip_grad_norm: _Amount | None = None
-    clip_grad_value: _Amount | None = None
-    validate_every: _Duration = "1ep"
-    log_every: _Duration = None
-    sanity_val_batches: Annotated[int, BeforeValidator(_no_bool), Field(ge=0)] = 2
-    limit_train_batches: _Limit = None
-    limit_val_batches: _Limit = None
-    limit_test_batches: _Limit = None
-    limit_predict_batches: _Limit = None
-    fast_dev_run: bool = False
-    overfit_batches: _Limit = 0
-    callbacks: Annotated[list[Callback], BeforeValidator(lambda v: _as_list(v))] = []
-    progress: bool = True
-    checkpoint: bool = True
-    loggers: Annotated[bool | list[Logger], BeforeValidator(lambda v: _as_loggers(v))] = True
-    nonfinite: Annotated[str, Field(pattern=r"^(raise|ignore|skip(:[1-9][0-9]*)?)$")] = "raise"
-    on_data_error: Annotated[str, Field(pattern=r"^(raise|(retry|skip)(:[1-9][0-9]*)?)$")] = "raise"
-    max_restarts: Annotated[int, BeforeValidator(_no_bool), Field(ge=0)] = 0
-    timeouts: Annotated[Any, BeforeValidator(lambda v: _timeouts(v))] = None
-    debug: bool = False
-    sync_batchnorm: bool = False
-    profile: None = None
-    seed: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**63)] = 0
-    deterministic: bool = False
-    compile: Annotated[Any, BeforeValidator(lambda v: _compile(v))] = False
-    run_dir: Annotated[Any, BeforeValidator(_folder)] = "runs"
-    name: Annotated[str, Field(pattern=r"^[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*$")] | None = None
-
-
-_ALLOWED = {
-    "max_epochs": "an integer of at least 1, or None",
-    "max_steps": "an integer of at least 1, or None",
-    "max_time": 'a time such as "30min", "2h", "00:30:00" or a timedelta, or None',
-    "global_batch_size": "an integer of at least 1, or None",
-    "accumulate": "an integer of at least 1",
-    "clip_grad_norm": "a number above 0, or None",
-    "clip_grad_value": "a number above 0, or None",
-    "validate_every": 'a duration such as 500, "1ep", "0.25ep", "10min", or None for never',
-    "log_every": 'a duration such as 50, "1ep", "30s", or None for every 50 steps',
-    "sanity_val_batches": "an integer of at least 0",
-    "limit_train_batches": "a count (int), a part (float from 0.0 to 1.0), or None",
-    "callbacks": "objects of paceline.callbacks.Callback",
-    "loggers": "True, False, or objects of paceline.callbacks.Logger",
-    "on_data_error": "'raise', 'retry', 'retry:5', 'skip', 'skip:100'",
-    "max_restarts": "an integer of at least 0",
-    "timeouts": 'a time such as "10min", times by phase such as {"step": "10min"} (phases: '
-    + ", ".join(PHASES)
-    + "), None, or False for none",
-    "compile": "True, False, 'blocks', a mode ("
-    + ", ".join(MODES)
-    + "), or a dict of torch.compile's arguments",
-    "nonfinite": "'raise', 'skip', 'skip:100', 'ignore'",
-    "seed": "an integer from 0 to 2**63 - 1",
-    "strategy": ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
-    "num_nodes": "an integer of at least 1",
-    "name": "letters, digits and . _ + = - (no dot first), parts separated by /",
-    "accelerator": "auto, cpu, gpu, or a device type that torch.accelerator knows",
-    "devices": 'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"',
-    "run_dir": "a folder, as a string or a Path; None: nothing is written",
-}
-for _limit in ("val", "test", "predict"):
-    _ALLOWED[f"limit_{_limit}_batches"] = _ALLOWED["limit_train_batches"]
-_ALLOWED["overfit_batches"] = "a count (int), a part (float from 0.0 to 1.0), or 0"
-_SHOWN = 7  # with the traceback's head, the user's line and the rest: 12 lines
-_CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
-_LATER = {
-    "profile": "None",
-}
-
-
 def _as_list(value: Any) -> Any:
     if isinstance(value, Callback):
         return [value]
@@ -228,115 +99,189 @@ def _as_loggers(value: Any) -> Any:
     return value if isinstance(value, bool) else _as_list(value)
 
 
-def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
-    """Check all arguments at once.
+def _argument(default: Any, meaning: str, allowed: str = "True, False", **limits: Any) -> Any:
+    """A field.
 
-    Raises:
-        PacelineError: one report of every argument that is unknown, of the wrong type or out of range.
+    Args:
+        default: Its default.
+        meaning: What it is; several in a row with one meaning are described together.
+        allowed: What an error says may be given.
+        **limits: Limits that pydantic checks.
     """
-    arguments, problems = find_problems(given)
-    if problems or arguments is None:
-        raise report("Trainer", [f"{name}: {text}" for name, text in problems])
-    return arguments
+    return Field(default, description=meaning, json_schema_extra={"allowed": allowed}, **limits)
 
 
-def report(who: str, problems: list[str]) -> PacelineError:
-    """One error of at most 12 lines for any number of problems."""
-    shown = [f"  {line}" for line in problems[:_SHOWN]]
-    shown += [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-    head = "1 invalid argument" if len(problems) == 1 else f"{len(problems)} invalid arguments"
-    return PacelineError("\n".join([f"{who}: {head}", *shown]))
+_Number = Annotated[int, BeforeValidator(_no_bool)]
+_Count = Annotated[_Number, Field(ge=1)]
+_Amount = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
+_Duration = Annotated[Any, BeforeValidator(_duration)]
+_Limit = (
+    Annotated[_Number, Field(ge=0, strict=True)] | Annotated[float, Field(ge=0, le=1, strict=True)] | None
+)
+_A_COUNT = "an integer of at least 1"
+_A_COUNT_OR_NONE = _A_COUNT + ", or None"
+_AN_AMOUNT = "a number above 0, or None"
+_A_LIMIT = "a count (int), a part (float from 0.0 to 1.0), or "
+_THE_LIMITS = "The first limit reached ends the run. Without any: one epoch."
+_CLIPPED = "Clip each step's gradients; None does not."
+_LIMITED = (
+    "A count (int) or a part (float) of the loader's batches, over all ranks; in training without "
+    "``global_batch_size`` each rank has so many."
+)
+_DEFAULT_CALLBACKS = "The default callbacks, each off with False."
+_FOLDERS = (
+    "Runs go to ``run_dir/name/<n>``; the name is the module's class unless given. With ``run_dir=None`` "
+    "nothing is written."
+)
 
 
-def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[tuple[str, str]]]:
-    """The validated arguments, where they can be read, and (name, what is wrong) for each bad one."""
-    fields = TrainerArguments.model_fields
-    problems = [(name, _unknown(name)) for name in given if name not in fields]
-    arguments = None
-    try:
-        arguments = TrainerArguments(**{k: v for k, v in given.items() if k in fields})
-    except ValidationError as error:
-        wrong = list(dict.fromkeys(str(e["loc"][0]) for e in error.errors()))
-        problems += [(name, _violation(name, given[name])) for name in wrong]
-    problems += _precision_problems(given)
-    if not {"accelerator", "devices", "num_nodes"} & {name for name, _ in problems}:
-        problems += _device_problems(given)
-    if arguments is not None:
-        problems += _together(arguments)
-    return arguments, problems
+class TrainerArguments(BaseModel):
+    """What ``Trainer`` takes."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    strategy: Annotated[Any, BeforeValidator(_strategy)] = _argument(
+        "auto",
+        'A name of ``paceline.strategies.STRATEGIES``, or a ``Strategy`` object. ``"auto"`` is the '
+        "simplest one for the devices, or one that shards where the model's states do not fit them.",
+        ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
+    )
+    precision: Any = _argument(
+        "32",
+        '``"32"``, ``"bf16"``, ``"fp16"``, ``"64"``, ``"bf16-true"``, ``"fp16-true"``, or a ``Precision`` '
+        "object.",
+        ", ".join(PRECISIONS),
+    )
+    accelerator: str = _argument(
+        "auto",
+        '``"auto"``, ``"cpu"``, ``"gpu"`` or a device type ``torch.accelerator`` knows.',
+        "auto, cpu, gpu, or a device type that torch.accelerator knows",
+        min_length=1,
+    )
+    devices: Annotated[Any, BeforeValidator(_devices)] = _argument(
+        "auto",
+        'A count, -1, a list of ids, ``"0,1"`` or ``"auto"``: all accelerators, one CPU process, or the '
+        "world a launcher made. ``fit`` starts a rank for each; the script is run in all of them.",
+        'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"',
+    )
+    num_nodes: _Count = _argument(1, "Machines that take part; each starts ``devices`` ranks.", _A_COUNT)
+    max_epochs: _Count | None = _argument(None, _THE_LIMITS, _A_COUNT_OR_NONE)
+    max_steps: _Count | None = _argument(None, _THE_LIMITS, _A_COUNT_OR_NONE)
+    max_time: Annotated[Any, BeforeValidator(_seconds)] = _argument(
+        None, _THE_LIMITS, 'a time such as "30min", "2h", "00:30:00" or a timedelta, or None'
+    )
+    global_batch_size: _Count | None = _argument(
+        None, "Samples in an optimizer step; else batch size x ranks x ``accumulate``.", _A_COUNT_OR_NONE
+    )
+    accumulate: _Count = _argument(1, "Micro-batches in a step.", _A_COUNT)
+    clip_grad_norm: _Amount | None = _argument(None, _CLIPPED, _AN_AMOUNT)
+    clip_grad_value: _Amount | None = _argument(None, _CLIPPED, _AN_AMOUNT)
+    validate_every: _Duration = _argument(
+        "1ep",
+        "A duration; None never validates.",
+        'a duration such as 500, "1ep", "0.25ep", "10min", or None for never',
+    )
+    log_every: _Duration = _argument(
+        None,
+        "A duration between two log points, 50 steps unless given; step 1 is logged too.",
+        'a duration such as 50, "1ep", "30s", or None for every 50 steps',
+    )
+    sanity_val_batches: _Number = _argument(
+        2,
+        "Validation batches read before training; nothing of them is logged.",
+        "an integer of at least 0",
+        ge=0,
+    )
+    limit_train_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
+    limit_val_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
+    limit_test_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
+    limit_predict_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
+    fast_dev_run: bool = _argument(False, "One step and one validation batch; nothing is written.")
+    overfit_batches: _Limit = _argument(
+        0, "Train (and validate) on the same few batches of the training data every epoch.", _A_LIMIT + "0"
+    )
+    callbacks: Annotated[list[Callback], BeforeValidator(_as_list)] = _argument(
+        [],
+        "Added to the default ones; one of the same class (or a subclass) replaces it.",
+        "objects of paceline.callbacks.Callback",
+    )
+    progress: bool = _argument(True, _DEFAULT_CALLBACKS)
+    checkpoint: bool = _argument(True, _DEFAULT_CALLBACKS)
+    loggers: Annotated[bool | list[Logger], BeforeValidator(_as_loggers)] = _argument(
+        True, _DEFAULT_CALLBACKS, "True, False, or objects of paceline.callbacks.Logger"
+    )
+    nonfinite: str = _argument(
+        "raise",
+        'For a loss or gradient that is NaN or infinite, on any rank: ``"raise"`` before weights change, '
+        'skip that update (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``. On an '
+        'accelerator looking at them waits for the device once a step (``"skip"``: once a micro-batch), '
+        'except under ``"raise"`` with a fused optimizer; ``"ignore"`` never waits.',
+        "'raise', 'skip', 'skip:100', 'ignore'",
+        pattern=r"^(raise|ignore|skip(:[1-9][0-9]*)?)$",
+    )
+    on_data_error: str = _argument(
+        "raise",
+        'For a sample that cannot be read and a loader worker that dies: ``"raise"``, naming them; read '
+        'again with new workers (``"retry"``, three consecutive times, ``"retry:5"``); or skip samples '
+        '(``"skip"``, 10 of a rank at most, ``"skip:100"``), which costs a reduction of one word a step on '
+        "several ranks. For DataLoaders of samples; streams are not read again.",
+        "'raise', 'retry', 'retry:5', 'skip', 'skip:100'",
+        pattern=r"^(raise|(retry|skip)(:[1-9][0-9]*)?)$",
+    )
+    max_restarts: _Number = _argument(
+        0,
+        "How often all ranks are started again when one of them has failed; they resume from the run's "
+        "newest checkpoint. A ``PacelineError`` is not tried again.",
+        "an integer of at least 0",
+        ge=0,
+    )
+    timeouts: Annotated[Any, BeforeValidator(_timeouts)] = _argument(
+        None,
+        'The longest time without progress, as a duration or by phase (``"start"``, ``"first_step"``, '
+        '``"step"``, ``"validation"``: a batch of one, ``"save"``). Then every rank\'s stacks are written, '
+        "the late rank is named, and all are ended. None: 30 minutes on several ranks, none on one device; "
+        "False: never.",
+        'a time such as "10min", times by phase such as {"step": "10min"} (phases: '
+        + ", ".join(PHASES)
+        + "), None, or False for none",
+    )
+    debug: bool = _argument(
+        False,
+        "Check before each of our collectives that all ranks call the same one, and name those that do "
+        "not. Costs one more collective each.",
+    )
+    sync_batchnorm: bool = _argument(
+        False, "Batch norms take their statistics over the samples of all ranks."
+    )
+    profile: None = _argument(None, "For a later version; only None is allowed.", "None in this version")
+    seed: _Number = _argument(
+        0,
+        "Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.",
+        "an integer from 0 to 2**63 - 1",
+        ge=0,
+        lt=2**63,
+    )
+    deterministic: bool = _argument(
+        False, "Torch's deterministic algorithms, while it runs: what has none is an error."
+    )
+    compile: Annotated[Any, BeforeValidator(_compile)] = _argument(
+        False,
+        "True, a mode of ``torch.compile``, or a dict of its arguments: compile the parts that a step "
+        'calls, for the time of a run. ``"blocks"``: the blocks that the model repeats.',
+        f"True, False, {BLOCKS!r}, a mode ({', '.join(MODES)}), or a dict of torch.compile's arguments",
+    )
+    run_dir: Annotated[Any, BeforeValidator(_folder)] = _argument(
+        "runs", _FOLDERS, "a folder, as a string or a Path; None: nothing is written"
+    )
+    name: str | None = _argument(
+        None,
+        _FOLDERS,
+        "letters, digits and . _ + = - (no dot first), parts separated by /",
+        pattern=r"^[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*$",
+    )
 
 
-def _unknown(name: str) -> str:
-    ours = PEERS.get(name)
-    if ours is None:
-        meant = nearest(name, TrainerArguments.model_fields)
-        return "no such argument" + (f"; did you mean {meant}?" if meant else "")
-    return f"unknown argument; use {ours}"
-
-
-def _violation(name: str, value: Any) -> str:
-    got = _brief(value)
-    if name in _LATER:
-        return f"got {got}; allowed in this version: {_LATER[name]}"
-    meant = ""
-    allowed = _ALLOWED.get(name, "True, False")
-    if isinstance(value, str) and name in _CHOICES:
-        near = nearest(value, _CHOICES[name])
-        meant = f"; did you mean {near!r}?" if near else ""
-    if name == "strategy" and isinstance(value, str):
-        return _as_line("strategy", value)
-    return f"got {got}; allowed: {allowed}{meant}"
-
-
-def _brief(value: Any) -> str:
-    got = " ".join(repr(value).split())
-    return got if len(got) <= 60 else got[:57] + "..."
-
-
-def _as_line(name: str, value: Any) -> str:
-    """The message of the part that reads this argument, on one line."""
-    from ...strategies import make_precision, make_strategy
-
-    try:
-        make_strategy(value) if name == "strategy" else make_precision(value)
-    except PacelineError as error:
-        first, *rest = str(error).splitlines()
-        what = first.partition(": ")[2]
-        return "; ".join([what, *(line.strip() for line in rest)])
-    return ""
-
-
-def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
-    precision = given.get("precision", "32")
-    if isinstance(precision, Precision):
-        return []
-    if isinstance(precision, bool) or not isinstance(precision, (str, int)):
-        return [("precision", f"got {_brief(precision)}; allowed: {', '.join(PRECISIONS)}")]
-    line = _as_line("precision", precision)
-    return [("precision", line)] if line else []
-
-
-def _device_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
-    try:
-        fields = ("accelerator", "devices", "num_nodes")
-        find_environment(*(given.get(f, TrainerArguments.model_fields[f].default) for f in fields))
-    except PacelineError as error:
-        name = "accelerator" if "accelerator=" in str(error) else "devices"
-        return [(name, "; ".join(line.strip() for line in str(error).splitlines()))]
-    return []
-
-
-def _together(arguments: TrainerArguments) -> list[tuple[str, str]]:
-    problems = []
-    if arguments.global_batch_size is not None and arguments.accumulate != 1:
-        problems.append(("accumulate", "follows from global_batch_size; give one of the two"))
-    keys = [c.state_key for c in arguments.callbacks]
-    doubled = sorted({k for k in keys if keys.count(k) > 1})
-    if doubled:
-        problems.append(("callbacks", f"two of {doubled[0]}; give each a name="))
-    return problems
-
-
-def elapsed_limit(max_time: str | timedelta | None) -> float | None:
-    """``max_time`` in seconds."""
-    return None if max_time is None else float(Duration.parse(max_time).amount)
+def allowed(name: str) -> str:
+    """What may be given for an argument, in words."""
+    extra: Any = TrainerArguments.model_fields[name].json_schema_extra
+    return str(extra["allowed"])

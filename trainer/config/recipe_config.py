@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ...errors import PacelineError, nearest, short_tracebacks
-from .arguments import find_problems, report
+from .validation import find_problems, report
 
 C = TypeVar("C", bound=BaseModel)
 _TRAINER = "trainer"

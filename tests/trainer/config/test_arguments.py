@@ -14,7 +14,8 @@ from paceline import PacelineError, Trainer
 from paceline.callbacks import Callback, EarlyStopping, JSONLogger
 from paceline.durations import Duration
 from paceline.strategies import AutocastBF16, Precision, Single
-from paceline.trainer.config.arguments import PEERS, TrainerArguments
+from paceline.trainer.config.arguments import TrainerArguments
+from paceline.trainer.config.peer_names import TRAINER_PEERS
 
 _WHOLE = "an integer of at least 1"
 _NOT_WHOLE = [0, -1, 2.5, "three", True, math.nan, [3]]
@@ -170,13 +171,13 @@ def test_a_name_like_none_of_ours_gets_no_guess():
     assert "did you mean" not in text
 
 
-@pytest.mark.parametrize(("theirs", "ours"), PEERS.items())
+@pytest.mark.parametrize(("theirs", "ours"), TRAINER_PEERS.items())
 def test_peers_names(theirs, ours):
     assert f"{theirs}: unknown argument; use {ours}" in refusal(**{theirs: 1})
 
 
 def test_peers_names_lead_to_names_that_exist():
-    for theirs, ours in PEERS.items():
+    for theirs, ours in TRAINER_PEERS.items():
         assert theirs not in TrainerArguments.model_fields
         ours = re.sub(r"fit\(.*\)|the DataLoader's \w+|configure_optimizers|torch\.[\w.()]+", "", ours)
         for name in ours.split(" or "):

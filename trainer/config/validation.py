@@ -1,0 +1,122 @@
+"""Checks the Trainer's arguments at construction, all violations together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from ...errors import PacelineError, nearest
+from ...strategies import Precision, find_environment
+from ..runtime.compilation import BLOCKS, MODES
+from .arguments import TrainerArguments, allowed
+from .peer_names import TRAINER_PEERS
+
+_SHOWN = 7  # with the traceback's head, the user's line and the rest: 12 lines
+_CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
+
+
+def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
+    """Check all arguments at once.
+
+    Raises:
+        PacelineError: one report of every argument that is unknown, of the wrong type or out of range.
+    """
+    arguments, problems = find_problems(given)
+    if problems or arguments is None:
+        raise report("Trainer", [f"{name}: {text}" for name, text in problems])
+    return arguments
+
+
+def report(who: str, problems: list[str]) -> PacelineError:
+    """One error of at most 12 lines for any number of problems."""
+    shown = [f"  {line}" for line in problems[:_SHOWN]]
+    shown += [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    head = "1 invalid argument" if len(problems) == 1 else f"{len(problems)} invalid arguments"
+    return PacelineError("\n".join([f"{who}: {head}", *shown]))
+
+
+def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[tuple[str, str]]]:
+    """The validated arguments, where they can be read, and (name, what is wrong) for each bad one."""
+    fields = TrainerArguments.model_fields
+    problems = [(name, _unknown(name)) for name in given if name not in fields]
+    arguments = None
+    try:
+        arguments = TrainerArguments(**{k: v for k, v in given.items() if k in fields})
+    except ValidationError as error:
+        wrong = list(dict.fromkeys(str(e["loc"][0]) for e in error.errors()))
+        problems += [(name, _violation(name, given[name])) for name in wrong]
+    problems += _precision_problems(given)
+    if not {"accelerator", "devices", "num_nodes"} & {name for name, _ in problems}:
+        problems += _device_problems(given)
+    if arguments is not None:
+        problems += _together(arguments)
+    return arguments, problems
+
+
+def _unknown(name: str) -> str:
+    ours = TRAINER_PEERS.get(name)
+    if ours is None:
+        meant = nearest(name, TrainerArguments.model_fields)
+        return "no such argument" + (f"; did you mean {meant}?" if meant else "")
+    return f"unknown argument; use {ours}"
+
+
+def _violation(name: str, value: Any) -> str:
+    got = _brief(value)
+    meant = ""
+    if isinstance(value, str) and name in _CHOICES:
+        near = nearest(value, _CHOICES[name])
+        meant = f"; did you mean {near!r}?" if near else ""
+    if name == "strategy" and isinstance(value, str):
+        return _as_line("strategy", value)
+    return f"got {got}; allowed: {allowed(name)}{meant}"
+
+
+def _brief(value: Any) -> str:
+    got = " ".join(repr(value).split())
+    return got if len(got) <= 60 else got[:57] + "..."
+
+
+def _as_line(name: str, value: Any) -> str:
+    """The message of the part that reads this argument, on one line."""
+    from ...strategies import make_precision, make_strategy
+
+    try:
+        make_strategy(value) if name == "strategy" else make_precision(value)
+    except PacelineError as error:
+        first, *rest = str(error).splitlines()
+        what = first.partition(": ")[2]
+        return "; ".join([what, *(line.strip() for line in rest)])
+    return ""
+
+
+def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
+    precision = given.get("precision", "32")
+    if isinstance(precision, Precision):
+        return []
+    if isinstance(precision, bool) or not isinstance(precision, (str, int)):
+        return [("precision", f"got {_brief(precision)}; allowed: {allowed('precision')}")]
+    line = _as_line("precision", precision)
+    return [("precision", line)] if line else []
+
+
+def _device_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
+    try:
+        fields = ("accelerator", "devices", "num_nodes")
+        find_environment(*(given.get(f, TrainerArguments.model_fields[f].default) for f in fields))
+    except PacelineError as error:
+        name = "accelerator" if "accelerator=" in str(error) else "devices"
+        return [(name, "; ".join(line.strip() for line in str(error).splitlines()))]
+    return []
+
+
+def _together(arguments: TrainerArguments) -> list[tuple[str, str]]:
+    problems = []
+    if arguments.global_batch_size is not None and arguments.accumulate != 1:
+        problems.append(("accumulate", "follows from global_batch_size; give one of the two"))
+    keys = [c.state_key for c in arguments.callbacks]
+    doubled = sorted({k for k in keys if keys.count(k) > 1})
+    if doubled:
+        problems.append(("callbacks", f"two of {doubled[0]}; give each a name="))
+    return problems
