@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..durations import Cadence, Duration
 from ..errors import PacelineError
 from .base import Callback
+from .kept_checkpoints import KeptCheckpoints
 from .monitor import Monitor, refuse_unknown
 
 if TYPE_CHECKING:
@@ -99,29 +101,31 @@ class Checkpoint(Callback):
         self.keep = keep
         self.weights_only, self.background, self.on_save_error = weights_only, background, on_save_error
         self.name = name
-        self.best_score: float | None = None
-        self._best: str | None = None
-        self._saved: list[str] = []
+        self._kept = self._committed = KeptCheckpoints()
         self._cadence: Cadence | None = None
         self._improved = False
         self._under_way: Save | None = None
-        self._before: dict[str, Any] = {}
-        self._told: Exception | None = None
+        self._reported: Exception | None = None
 
     @property
     def monitor(self) -> str | None:
         """The full name of the value that is watched."""
         return self._monitor.name if self._monitor else None
 
+    @property
+    def best_score(self) -> float | None:
+        """The best monitored value so far; None before the first."""
+        return self._kept.best_score
+
     def on_setup(self, trainer: TrainerView, stage: str) -> None:
         if stage == "fit":  # a new run has its own; a resumed one gets its state back after this
-            self.best_score, self._best, self._saved = None, None, []
+            self._kept = KeptCheckpoints()
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         self._forget_missing(trainer)
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
         self._cadence.restart(trainer.seconds())
-        self._improved, self._under_way, self._before = False, None, self.state_dict()
+        self._improved, self._under_way, self._committed = False, None, self._kept
         self._prepared = False
 
     def _forget_missing(self, trainer: TrainerView) -> None:
@@ -129,10 +133,7 @@ class Checkpoint(Callback):
         if trainer.folder is None:
             return
         folder = trainer.folder / "checkpoints"
-        present = trainer.on_rank_zero(lambda: [p.name for p in folder.glob("*-*")])
-        self._saved = [name for name in self._saved if name in present]
-        if self._best is not None and self._best not in present:
-            self.best_score, self._best = None, None
+        self._kept = self._kept.among(trainer.on_rank_zero(lambda: [p.name for p in folder.glob("*-*")]))
 
     def on_validation_end(self, trainer: TrainerView) -> None:
         if trainer.is_fit_validation and (self.monitor or "").startswith("val/"):
@@ -148,7 +149,7 @@ class Checkpoint(Callback):
             self._prepared = True
             trainer.checkpoints.prepare(self.weights_only)
         if self._under_way is not None and self._under_way.error is not None:
-            self._tell_early(trainer)
+            self._report_early(trainer)
         due = trainer.is_due(self._cadence)
         if self._improved or due:
             self._improved = False
@@ -163,7 +164,7 @@ class Checkpoint(Callback):
             self._save(trainer)
         for error in (*failed, self._outcome()):
             if error is not None:
-                self._tell(trainer, error)
+                self._report(trainer, error)
 
     def _judge(self, trainer: TrainerView) -> None:
         """Before anything is saved, so that every checkpoint knows of every verdict."""
@@ -171,7 +172,8 @@ class Checkpoint(Callback):
         self._settle(trainer)  # a best that could not be written is none
         value = trainer.require_metric(self._monitor.name, "Checkpoint")
         if self._monitor.better(value, self.best_score):
-            self.best_score, self._best, self._improved = value, self._name_at(trainer), True
+            self._kept = replace(self._kept, best=self._name_at(trainer), best_score=value)
+            self._improved = True
 
     def _name_at(self, trainer: TrainerView) -> str:
         return f"{'weights' if self.weights_only else 'step'}-{trainer.global_step:08d}"
@@ -183,8 +185,7 @@ class Checkpoint(Callback):
         if trainer.folder is None:
             return
         name = self._name_at(trainer)
-        if name not in self._saved:
-            self._saved.append(name)
+        self._kept = self._kept.adding(name)
         checkpoints = trainer.checkpoints
         save = checkpoints.save(name, weights_only=self.weights_only, background=self.background)
         save.then(self._upkeep(trainer, checkpoints, name))
@@ -192,21 +193,20 @@ class Checkpoint(Callback):
 
     def _upkeep(self, trainer: TrainerView, checkpoints: CheckpointWriter, name: str) -> Callable[[], None]:
         """What is to be done when this one is committed: pointers, and the deletion of superfluous ones."""
-        old = [] if self.keep is None else self._saved[: -self.keep]
-        dropped = [saved for saved in old if saved != self._best]
-        self._saved = [saved for saved in self._saved if saved not in dropped]
+        dropped = self._kept.superfluous(self.keep)
+        self._kept = self._kept.without(dropped)
         others = self._others(trainer)
         dropped = [gone for gone in dropped if gone not in others]
         pointers = {} if self.weights_only else {"latest": name}
-        if self._best is not None:
-            pointers[self._best_pointer(trainer)] = self._best
+        if self._kept.best is not None:
+            pointers[self._best_pointer(trainer)] = self._kept.best
         return lambda: checkpoints.update(pointers, dropped)
 
     def catch_up(self, trainer: TrainerView, checkpoints: CheckpointWriter) -> None:
         """After a resume, do what a crash right after the save prevented."""
         self._forget_missing(trainer)
         name = self._name_at(trainer)
-        if name in self._saved:
+        if name in self._kept.saved:
             self._upkeep(trainer, checkpoints, name)()
 
     def _outcome(self) -> Exception | None:
@@ -216,33 +216,33 @@ class Checkpoint(Callback):
             return None
         save.wait()
         if save.error is None:
-            self._before = self.state_dict()
-        elif self._best == save.target.name:
-            self.load_state_dict(self._before)
+            self._committed = self._kept
+        elif self._kept.best == save.target.name:
+            self._kept = self._committed
         else:
-            self._saved = list(self._before["saved"])
+            self._kept = replace(self._kept, saved=self._committed.saved)
         return save.error
 
     def _settle(self, trainer: TrainerView) -> None:
         failed = self._outcome()
         if failed is not None:
-            self._tell(trainer, failed)
+            self._report(trainer, failed)
 
-    def _tell(self, trainer: TrainerView, error: Exception) -> None:
+    def _report(self, trainer: TrainerView, error: Exception) -> None:
         if self.on_save_error == "raise":
             raise error
-        if self._told is not error:
+        if self._reported is not error:
             trainer.log_line(f"warning: {' '.join(str(error).split())}")
-        self._told = error
+        self._reported = error
 
-    def _tell_early(self, trainer: TrainerView) -> None:
+    def _report_early(self, trainer: TrainerView) -> None:
         """A save failed in the background: ranks may see it at different steps, so they agree to stop."""
         assert self._under_way is not None
         error = self._under_way.error
         if self.on_save_error == "raise":
             trainer.stop("a checkpoint could not be written")
         elif error is not None:
-            self._tell(trainer, error)
+            self._report(trainer, error)
 
     def _best_pointer(self, trainer: TrainerView) -> str:
         monitoring = [c for c in trainer.callbacks if isinstance(c, Checkpoint) and c.monitor]
@@ -254,15 +254,15 @@ class Checkpoint(Callback):
             name
             for callback in trainer.callbacks
             if isinstance(callback, Checkpoint) and callback is not self
-            for name in (*callback._saved, callback._best)
+            for name in (*callback._kept.saved, callback._kept.best)
         }
 
     def state_dict(self) -> dict[str, Any]:
         watched = [self._monitor.name, self._monitor.mode] if self._monitor else None
-        best = {"best_score": self.best_score, "best": self._best}
-        return best | {"saved": list(self._saved), "watched": watched}
+        best = {"best_score": self._kept.best_score, "best": self._kept.best}
+        return best | {"saved": list(self._kept.saved), "watched": watched}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._saved = list(state["saved"])
+        self._kept = replace(self._kept, saved=tuple(state["saved"]))
         if state["watched"] == self.state_dict()["watched"]:  # a best of another value is none
-            self.best_score, self._best = state["best_score"], state["best"]
+            self._kept = replace(self._kept, best=state["best"], best_score=state["best_score"])
