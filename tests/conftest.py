@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 import torch
 from helpers import ranks, tiers
+from helpers.collector import freeze_imports
 
 
 def pytest_addoption(parser):
@@ -40,9 +39,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Else each fit, which begins with a collection, goes through all that is imported: 0.1 s."""
-    gc.collect()
-    gc.freeze()
+    freeze_imports()
 
 
 @pytest.hookimpl(wrapper=True)

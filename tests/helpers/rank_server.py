@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import gc
 import importlib
 import json
 import os
@@ -28,6 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from helpers.collector import freeze_imports
 from helpers.environment import rank_variables
 from helpers.ports import free_port
 
@@ -43,7 +43,12 @@ IMPORTS = (
     "torch.utils.tensorboard",
     "torchmetrics.classification",
 )
-DEEPSPEED_IMPORTS = ("deepspeed", "torch._inductor.compile_fx")
+DEEPSPEED_IMPORTS = (
+    "deepspeed",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "psutil",
+    "torch._inductor.compile_fx",
+)
 HARNESS = (__file__, runpy.run_path.__code__.co_filename)
 _SECONDS_AFTER_A_FAILURE = 20  # for the other ranks, which may name it
 _SECONDS_TO_GO = 5  # for what the ranks have started
@@ -62,8 +67,7 @@ def import_all(names: tuple[str, ...]) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if "deepspeed" not in module.name or "deepspeed" in names:
                 importlib.import_module(module.name)
-    gc.collect()
-    gc.freeze()  # else each collection in a rank goes through all that is imported
+    freeze_imports()
     assert len(os.listdir("/proc/self/task")) == 1
 
 

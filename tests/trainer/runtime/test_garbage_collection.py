@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from helpers.collector import count_frozen
 from torch import nn
 
 from paceline import Trainer, TrainModule
@@ -45,10 +46,11 @@ class Circle:
 
 
 @pytest.fixture(autouse=True)
-def nothing_frozen():
+def nothing_frozen(monkeypatch):
+    monkeypatch.setattr(gc, "get_freeze_count", count_frozen)
     gc.unfreeze()
     yield
-    gc.unfreeze()
+    gc.freeze()  # for the tests after these
 
 
 def fit(tmp_path, module=None, *callbacks):
