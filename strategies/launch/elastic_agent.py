@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler
 from torch.distributed.launcher import api
 
 from .failure_report import FailureReport
@@ -53,6 +54,10 @@ def _agent_type(config: Any, job: Path, report: FailureReport) -> type[api.Local
     class Agent(api.LocalElasticAgent):
         _held: socket.socket | None = None
 
+        def __init__(self, spec: Any, *arguments: Any, **options: Any) -> None:
+            super().__init__(spec, *arguments, **options)
+            outlive_rendezvous(spec.rdzv_handler)
+
         def _initialize_workers(self, worker_group: Any) -> None:
             """Begin an attempt. On one machine the port is ours: torch lets go of the free one it found."""
             forget(job)
@@ -87,6 +92,23 @@ def _agent_type(config: Any, job: Path, report: FailureReport) -> type[api.Local
             super()._exit_barrier()  # type: ignore[no-untyped-call]
 
     return Agent
+
+
+def outlive_rendezvous(handler: RendezvousHandler) -> None:
+    """Let an agent wait for its ranks when the machine with the rendezvous' store has ended before it.
+
+    It asks there whether machines want to join: none can. Without this, a signal that stops all ranks in
+    order ends the slower machine with a connection error.
+    """
+    count_waiting = handler.num_nodes_waiting
+
+    def count_if_connected() -> int:
+        try:
+            return count_waiting()
+        except RendezvousConnectionError:
+            return 0
+
+    handler.num_nodes_waiting = count_if_connected  # type: ignore[method-assign]
 
 
 def _end_ranks_soon(job: Path, report: FailureReport) -> None:

@@ -6,10 +6,15 @@ import dataclasses
 import inspect
 
 import pytest
+from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing.api import PContext
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 from torch.distributed.launcher import api
+
+from paceline.strategies.launch.elastic_agent import outlive_rendezvous
 
 AGENT = api.LocalElasticAgent
 
@@ -49,6 +54,25 @@ def test_ranks_are_closed_with_a_signal_and_a_timeout():
 
 def test_the_variable_against_one_store_for_all_attempts_is_read():
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in source(DynamicRendezvousHandler)
+
+
+def test_the_agent_asks_the_rendezvous_whether_machines_wait():
+    assert any("rdzv_handler.num_nodes_waiting()" in source(cls) for cls in AGENT.__mro__[:-1])
+    assert "spec" in inspect.signature(AGENT).parameters
+
+
+def test_an_agent_outlives_the_store_of_the_rendezvous():
+    """The machine that has it ends first after a signal: the others wait for their ranks all the same."""
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", server.port, is_master=False)
+    handler = DynamicRendezvousHandler.from_backend(
+        "a-job", store, C10dRendezvousBackend(store, "a-job"), min_nodes=2, max_nodes=2
+    )
+    del server
+    with pytest.raises(RendezvousConnectionError):
+        handler.num_nodes_waiting()
+    outlive_rendezvous(handler)
+    assert handler.num_nodes_waiting() == 0
 
 
 def source(of: object) -> str:
