@@ -81,8 +81,8 @@ def is_users_frame(filename: str) -> bool:
     return not library and not filename.startswith("<frozen")
 
 
-def mark_told(error: BaseException) -> None:
-    """``error`` ends a run: inside of ``short_tracebacks`` it is printed with the user's frames only."""
+def shorten_traceback(error: BaseException) -> None:
+    """Have an error that ends a run printed with the user's frames only, in ``short_tracebacks``."""
     error._crossed_fit = True  # type: ignore[attr-defined]
 
 

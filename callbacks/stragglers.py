@@ -61,7 +61,7 @@ class Stragglers(Callback):
         self._measured: list[tuple[float, float]] = []
         self._boundary: float | None = None
         self._started = self._last_gradient = 0.0
-        self._reports, self._told, self._told_at = 0, -1, 0
+        self._reports, self._reported, self._reported_at = 0, -1, 0
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         self._forget()
@@ -114,8 +114,8 @@ class Stragglers(Callback):
         trainer.publish({f"perf/{name}": value for name, value in values.items()})
         others, others_data = (median(s[:slowest] + s[slowest + 1 :]) for s in (step, data))
         slow = step[slowest] > _SLOWER * others and step[slowest] - others >= _AT_LEAST
-        if slow and (self._told != slowest or self._reports - self._told_at >= _AGAIN):
-            self._told, self._told_at = slowest, self._reports
+        if slow and (self._reported != slowest or self._reports - self._reported_at >= _AGAIN):
+            self._reported, self._reported_at = slowest, self._reports
             trainer.log_line(
                 f"rank {slowest} is a straggler: its own work takes {_shown(step[slowest])} per step, "
                 f"{_shown(data[slowest])} of that waiting for data; the median of the others is "

@@ -76,7 +76,7 @@ def is_present(folder: Path) -> bool:
 
 
 def download(folder: Path, url: str = URL, md5: str = ARCHIVE_MD5) -> None:
-    """Fetch and unpack the python version, going on where an earlier download broke off.
+    """Fetch and unpack the python version, resuming where an earlier download broke off.
 
     Raises:
         PacelineError: without a network, and when what came is not what was published.

@@ -1,4 +1,4 @@
-"""Mistakes people make, and what they are told: what, where, got, allowed, did you mean, what to do."""
+"""Mistakes people make, and the messages: what, where, got, allowed, did you mean, what to do."""
 
 from __future__ import annotations
 
@@ -691,7 +691,7 @@ def test_monitor_where_validation_is_switched_off(who, never):
 
 
 def test_monitor_of_training_that_is_never_logged():
-    # Training logs nothing before it runs: told at the first look, with the nearest name.
+    # Training logs nothing before it runs: reported at the first look, with the nearest name.
     trainer = quiet(max_epochs=2, callbacks=[EarlyStopping("train/los", "min")])
     module = stepping(lambda self, batch: self.loss(batch))
     with pytest.raises(PacelineError) as caught:

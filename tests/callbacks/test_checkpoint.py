@@ -228,7 +228,7 @@ def test_saving_does_not_make_the_clock_run_faster(fit):
     assert clocks == sorted(clocks)
 
 
-# -- going on ------------------------------------------------------------------------------------
+# -- resuming -----------------------------------------------------------------------------------
 
 
 def test_latest_continues_in_its_own_folder_and_equals_a_run_that_never_stopped(fit):

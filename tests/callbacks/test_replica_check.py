@@ -84,7 +84,7 @@ def test_shards_are_no_replicas_which_is_said_once(seen, name, rank):
 
 
 class Ranks:
-    """A trainer at a step boundary, of which the other ranks' checksums are told."""
+    """A trainer at a step boundary, which gets the other ranks' checksums."""
 
     def __init__(self, module, *others, world=None):
         self.module, self.others = module, others

@@ -110,7 +110,7 @@ def test_under_a_strategy_that_shards_waiting_for_data_is_seen(seen):
 
 
 class Ranks:
-    """A trainer whose ranks' seconds a step are told, report by report."""
+    """A trainer that gets the ranks' seconds a step, report by report."""
 
     def __init__(self, *reports, world=2):
         self.reports, self.world_size = list(reports), world

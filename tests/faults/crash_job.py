@@ -115,7 +115,7 @@ class Operations:
     Args:
         journal: Where each operation is noted before it is done.
         at: The number of the operation to be killed at, from 1; 0 for none.
-        when: ``"before"`` it, ``"after"`` it, or in its midst, ``"half"``.
+        when: ``"before"`` it, ``"after"`` it, or in its middle, ``"half"``.
     """
 
     def __init__(self, journal: Path, at: int, when: str) -> None:
@@ -255,7 +255,7 @@ def ends(processes: list[int], first: float) -> list[int | None]:
 
 
 class Begin(Callback):
-    """Notes what is there when a run that goes on begins to train."""
+    """Notes what is there when a resumed run begins to train."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -489,7 +489,7 @@ class Filler(Callback):
 
 
 def kill_at(folder: Path, kind: str, part: str) -> None:
-    """SIGKILL for this process in the midst of (or before) the first such operation."""
+    """SIGKILL for this process during (or before) the first such operation."""
 
     class Kill(Operations):
         def do(self, found: str, path: Any, operation: Callable[[], Any], half: Any = None) -> Any:

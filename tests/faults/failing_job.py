@@ -146,7 +146,7 @@ class Net(TrainModule):
 
 
 class Notes(Callback):
-    """Which steps were trained, and what was told of an error."""
+    """Which steps were trained, and what was reported of an error."""
 
     def on_fit_start(self, trainer):
         names = [thread.name for thread in threading.enumerate()]

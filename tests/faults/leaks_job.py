@@ -60,7 +60,7 @@ def one_fit(number, module, folder, rank=0, **settings):
         callbacks=[Checkpoint(2, monitor="val/loss"), EarlyStopping("val/loss", patience=50)],
         **settings,
     )  # fmt: skip
-    fixed = torch.Generator().manual_seed(0)  # ranks and runs that go on have the same data
+    fixed = torch.Generator().manual_seed(0)  # ranks and resumed runs have the same data
     data = TensorDataset(torch.randn(16 * trainer.world_size, 2, generator=fixed))
     workers = 2 if number % 3 == 1 else 0
     loaders = [

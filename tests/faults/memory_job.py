@@ -1,4 +1,4 @@
-"""Runs out of memory where it is told to; on two ranks too.
+"""Runs out of memory where it is asked to; on two ranks too.
 
 python memory_job.py DEVICES    trains until memory runs out in step 3, on the last rank
 """
@@ -44,7 +44,7 @@ class RunsOut(torch.autograd.Function):
 
 
 class Greedy(torch.optim.AdamW):
-    """Has no memory for its next update, where it is told so."""
+    """Has no memory for its next update, where it is asked to."""
 
     greed: str | None = None
 

@@ -2,7 +2,7 @@
 
 python nonfinite_job.py FOLDER CASES   (CASES: a file of JSON, a list of arguments of ``case``)
 
-Each rank is told its place as torchrun tells it, and writes FOLDER/found-RANK.jsonl, a line for each case.
+Each rank gets its place as from torchrun, and writes FOLDER/found-RANK.jsonl, a line for each case.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ class Series:
         self.loader_type = DataLoader
 
     def sends(self) -> None:
-        """A signal while a worker is told what to read, and the lock of its queue is taken."""
+        """A signal while a worker is sent what to read, and the lock of its queue is taken."""
         enter = threading.Condition.__enter__
         self.case("whole stream", [[]], Stream())
         for at, data in itertools.product((1, 5, 9, 14), (Samples, Stream)):
@@ -403,7 +403,7 @@ def train(folder: Path, stuck: list[str] | None = None, workers: int = 0, save: 
 
 
 def evaluate(folder: Path, kind: str) -> None:
-    """Evaluate, and be sent SIGTERM in the midst of it."""
+    """Evaluate, and be sent SIGTERM during it."""
     arm(Fault(f"{kind}.batch", "SIGTERM", 2))
     trainer = Trainer(run_dir=folder, accelerator="cpu", progress=False, loggers=False)
     getattr(trainer, kind)(Net(), DataLoader(Samples(), BATCH))

@@ -36,7 +36,7 @@ class Line(TrainModule):
 
 
 class Watching(Callback):
-    """What it was told of."""
+    """What was reported to it."""
 
     def __init__(self):
         self.errors, self.teardowns = [], 0

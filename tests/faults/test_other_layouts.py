@@ -1,4 +1,4 @@
-"""A run goes on elsewhere: on other ranks, under another strategy, with other batches; or all refuse to."""
+"""A run resumes elsewhere: on other ranks, under another strategy, with other batches; or all refuse to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OF_TWO = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where one device trained, two ranks went on and trained, and one device went on."""
+    """Where one device trained, two ranks resumed and trained, and one device resumed."""
     place = tmp_path_factory.mktemp("layouts")
     job.train(place, 1, "one")
     run_ranks(JOB, 2, place, 2, json.dumps(OF_TWO), folder=place, seconds=SECONDS)
@@ -55,7 +55,7 @@ def of(folder, name, devices=2):
 
 
 def steps(ranks):
-    """The samples of each step in the order of the data: ranks take micro-batches in turn."""
+    """The samples of each step in the order of the data: ranks take micro-batches one after the other."""
     found = {}
     for rank in ranks:
         for step, micro_batch in rank["seen"]:

@@ -1,4 +1,4 @@
-"""Signals at every named place, to each rank: a run stops in order and goes on as if none had come."""
+"""Signals at every named place, to each rank: a run stops in order and resumes as if none had come."""
 
 from __future__ import annotations
 

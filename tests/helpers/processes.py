@@ -19,7 +19,7 @@ from .environment import clean_environment
 
 MARK = "PACELINE_TEST_MARK"
 SECONDS = 60  # what any job may take on a machine that is busy
-GONE = 5  # what is left behind a job that has ended may take
+GONE = 5  # what a job that has ended leaves may take
 
 
 class Outcome:

@@ -75,7 +75,7 @@ def serve(address: str, ready: socket.socket | None = None) -> None:
     """Accept jobs, one connection each, until standard input is closed.
 
     Args:
-        ready: Who is told the address once jobs are accepted.
+        ready: Who gets the address once jobs are accepted.
     """
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)

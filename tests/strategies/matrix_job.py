@@ -1,4 +1,4 @@
-"""Resumes checkpoints, writes each again before any step, trains on where told and writes that too.
+"""Resumes checkpoints, writes each again before any step, trains on where asked to and writes that too.
 
 python matrix_job.py DEVICES FOLDER CASES   (CASES: JSON, a list of {name, strategy, settings ...})
 

@@ -87,7 +87,7 @@ def trained(rows: list[list[float]], nonfinite: str, module: TrainModule, option
 
 
 class Blocks(Net):
-    """Several parts that are reduced, each with such a gradient, and an optimizer that is told."""
+    """Several parts that are reduced, each with such a gradient, and an optimizer that takes the flag."""
 
     def __init__(self) -> None:
         super().__init__()

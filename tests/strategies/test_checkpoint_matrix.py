@@ -313,7 +313,7 @@ def test_under_bf16_what_each_wrote_another_reads_bit_for_bit(folder, writer, re
 
 @pytest.mark.parametrize(("strategy", "kind"), soaked(READ_BY, USUAL))
 def test_other_state_is_read_and_written_bit_for_bit(folder, strategy, kind):
-    """Where ZeRO cannot hold what was read it says so; it never goes on without a word."""
+    """Where ZeRO cannot hold what was read it says so; it never continues without a word."""
     found = [json.loads(path.read_text()) for path in folder.glob(f"{strategy}-{kind}-?.json")]
     if kind.startswith("unused") and any("error" in note for note in found):
         assert all("PacelineError: ZeRO" in note.get("error", "") for note in found), found
@@ -335,7 +335,7 @@ EVERY = [("single", 1), *((s, w) for w in (1, 2, 3) for s in MANY), ("hsdp", 4)]
 
 @pytest.fixture(scope="session")
 def everything(soak, tmp_path_factory) -> Path:
-    """Where each of ``EVERY`` went on from the canonical checkpoint, then read what each had written."""
+    """Where each of ``EVERY`` resumed from the canonical checkpoint, then read what each had written."""
     place = tmp_path_factory.mktemp("everything")
     worlds = sorted({world for _, world in EVERY})
     source = {"name": "adamw", "strategy": "single", "last": AT}

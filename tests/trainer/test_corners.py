@@ -67,7 +67,7 @@ def same(one, two):
 
 
 def resumed_equals_whole(make, stop, train=None, **arguments):
-    """Whether stopping after ``stop`` steps and going on gives what a whole run gives."""
+    """Whether stopping after ``stop`` steps and resuming gives what a whole run gives."""
     make_train = train or loader
     whole, cut, again = make(), make(), make()
     callbacks = arguments.pop("callbacks", list)

@@ -271,7 +271,7 @@ class StreamFeed(Feed):
         return self._state
 
     def _state_now(self, cursor: Cursor, steps: StreamSteps) -> dict[str, Any]:
-        self._tell_read_by_each()
+        self._warn_read_by_each()
         keeper = self._keeper()
         if keeper is None:
             return {}
@@ -282,7 +282,7 @@ class StreamFeed(Feed):
         }
         return state | ({"own_part": True, "spent": cursor.spent} if steps.own_part else {})
 
-    def _tell_read_by_each(self) -> None:
+    def _warn_read_by_each(self) -> None:
         if self._seeded is not None and self._seeded.read_by_each:
             self._say_once(
                 f"{type(self._seeded.inner).__name__} is not sharded by worker: each of "

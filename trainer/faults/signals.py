@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from ...errors import mark_told
+from ...errors import shorten_traceback
 from ...strategies.launch.job_notes import is_ended, is_supervised, note_stop
 
 T = TypeVar("T")
@@ -197,7 +197,7 @@ class SignalStop(Signals):
             raise SystemExit(0)
         if number == signal.SIGINT:
             interrupt = KeyboardInterrupt()
-            mark_told(interrupt)
+            shorten_traceback(interrupt)
             raise interrupt
         raise SystemExit(128 + number)
 

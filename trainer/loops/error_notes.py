@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import yaml
 
-from ...errors import PacelineError, mark_told, nearest
+from ...errors import PacelineError, nearest, shorten_traceback
 from ...strategies.launch.job_notes import note_failure
 from ..faults.crash_report import replay_command, write_crash_report
 from ..faults.nan_trace import forward_line
@@ -34,7 +34,7 @@ _FULL = "PACELINE_TRACEBACK=full shows every frame"
 
 def explain(error: BaseException, context: StageContext) -> None:
     """Mark an error that ends a run; add notes: the step, the batch, a cure, how to see it again."""
-    mark_told(error)
+    shorten_traceback(error)
     note_failure(error)
     if not isinstance(error, Exception):
         return

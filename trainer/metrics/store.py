@@ -50,7 +50,7 @@ class MetricStore:
         self._of_objects: dict[str, float] = {}  # computed at the end of a dataloader, not yet published
         self._known: dict[str, Value] = {}
         self._waiting: list[Value] = []
-        self._nan_told: set[str] = set()
+        self._nan_reported: set[str] = set()
         self._pending = 0
 
     def log(
@@ -87,7 +87,7 @@ class MetricStore:
                 self._keep_pending(name, known, value, weight)
                 return
         if value != value:
-            self._tell_nan(name)
+            self._report_nan(name)
         known.add(value, weight if type(weight) is int else float(weight))
 
     def value(self, name: str) -> Value:
@@ -161,9 +161,9 @@ class MetricStore:
         if self._pending >= _MOST_PENDING:  # a long evaluation must not grow
             self._fold()
 
-    def _tell_nan(self, name: str) -> None:
-        if name not in self._nan_told:
-            self._nan_told.add(name)
+    def _report_nan(self, name: str) -> None:
+        if name not in self._nan_reported:
+            self._nan_reported.add(name)
             self.log_line(f"log({name!r}): the value is nan")
 
     def _fold(self) -> None:

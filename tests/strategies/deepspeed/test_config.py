@@ -1,4 +1,4 @@
-"""What DeepSpeed is told: the run's own arguments, and the user's configuration where the two agree."""
+"""DeepSpeed's configuration: the run's own arguments, and the user's where the two agree."""
 
 from __future__ import annotations
 

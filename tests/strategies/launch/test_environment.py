@@ -30,7 +30,7 @@ MPICH = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
 
 @pytest.fixture
 def set_variables(monkeypatch):
-    """Sets variables in a process of which no launcher has told anything; all is as before afterwards."""
+    """Sets variables in a process that no launcher has started; all is as before afterwards."""
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
     monkeypatch.setattr(os, "environ", os.environ.copy())
     kept = clean_environment()

@@ -1,4 +1,4 @@
-"""How a script becomes ranks, how ranks join, and how they end: real processes, told by what they noted.
+"""How a script becomes ranks, how ranks join, and how they end: real processes, and what they noted.
 
 A job is launch_job.py. Every process of one carries a mark in its environment, by which
 those that outlive it are found.

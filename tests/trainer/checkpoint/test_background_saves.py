@@ -1,4 +1,4 @@
-"""Checkpoints written while training goes on hold the state of their step, bit for bit, and fail aloud."""
+"""Checkpoints written while training continues hold their step's state, bit for bit, and fail aloud."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_a_failed_save_ends_the_run_and_is_reported(tmp_path, monkeypatch, backg
         files.CheckpointError, match=r"saving the checkpoint failed(.|\n)*Input/output error"
     ):
         fit(tmp_path, Checkpoint(2, background=background), module=Waits(), max_epochs=9)
-    assert trainer.global_step <= 6  # told within a step or two
+    assert trainer.global_step <= 6  # reported within a step or two
     left = [p.name for p in Run(tmp_path / "n/1").checkpoints]
     # In the background a step was made since: it is written before the error is raised.
     assert left == (

@@ -1,4 +1,4 @@
-"""What differs between a run and the checkpoint it would go on from: one report, nothing by position."""
+"""What differs between a run and the checkpoint it would resume from: one report, nothing by position."""
 
 from __future__ import annotations
 

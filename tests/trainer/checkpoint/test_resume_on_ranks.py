@@ -58,7 +58,7 @@ def second(strategies: list[str]) -> list[dict]:
 
 @pytest.fixture(scope="session")
 def folder(request, tmp_path_factory) -> Path:
-    """Where two ranks trained, one device went on and trained, and two new ranks went on."""
+    """Where two ranks trained, one device resumed and trained, and two new ranks resumed."""
     place = tmp_path_factory.mktemp("resume")
     strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
     for devices, cases in ((2, first(strategies)), (1, ALONE), (2, second(strategies))):

@@ -34,7 +34,7 @@ CENTRED = ("ddp", "fsdp")
 
 @pytest.fixture(scope="module")
 def folder(request, tmp_path_factory) -> Path:
-    """Where runs of three ranks went through, and others went on from the middle of each."""
+    """Where runs of three ranks went through, and others resumed from the middle of each."""
     place = tmp_path_factory.mktemp("three")
     cases = [
         {"name": f"{s}-{at}", "strategy": s, "save_at": at}

@@ -618,7 +618,7 @@ def test_feeding_leaves_the_main_generators_alone(kind, workers):
         for *_, advance in steps:
             read_so_far += advance
             assert same_state(before, cpu_state())
-            # What the module draws between steps must go on from where it was.
+            # What the module draws between steps must continue from where it was.
             torch.rand(1), random.random(), np.random.rand()
             before = cpu_state()
     assert read_so_far == SIZE

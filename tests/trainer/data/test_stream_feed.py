@@ -56,7 +56,7 @@ class Drawing(Numbers):
 
 
 class Keeping(Numbers):
-    """Knows where it is: starts there once it was told, and counts what it read."""
+    """Knows where it is: starts there once it is set, and counts what it read."""
 
     def __init__(self, size: int = SIZE) -> None:
         super().__init__(size)

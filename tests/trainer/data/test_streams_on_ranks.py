@@ -18,7 +18,7 @@ SHARED += LIMITED
 OWN = ["own-list", "own-part", "own-keeping", "own-uneven", "own-arrays"]
 RESUMED = ["stream", "stream-workers", "keeping", "list", *OWN[:-1]]
 MISTAKES = ["own-part-uneven", "one-for-rank-zero", "odd-sampler"]
-# Runs that go on on another number of ranks show three of them in any case.
+# Runs that are resumed on another number of ranks show three of them in any case.
 LONG = pytest.mark.soak
 WORLDS = [2, pytest.param(3, marks=LONG)]
 IDS = [f"train/ids{power}" for power in range(4)]
@@ -113,7 +113,7 @@ MOVED = ["stream", "keeping", "own-keeping"]
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory):
-    """Runs that were stopped on 2 ranks and went on on 3."""
+    """Runs that were stopped on 2 ranks and resumed on 3."""
     folder = tmp_path_factory.mktemp("moved")
     run_job(2, folder, [f"stop:{case}" for case in MOVED])
     run_job(3, folder, [f"resume:{case}" for case in MOVED])

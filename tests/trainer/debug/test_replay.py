@@ -115,7 +115,7 @@ def place_of(printed):
 def test_an_error_names_the_step_that_was_planted(plants, devices):
     code, printed = plants[devices]["run"]
     assert code == 1
-    # A step's number goes on over the epochs: 40 of them are in the first one.
+    # A step's number continues over the epochs: 40 of them are in the first one.
     place = place_of(printed)
     assert place == (77, 2, devices - 1, [culprit(plants, devices)], "root (Root)")
     assert plants[devices]["line"] == "paceline replay runs/second/1 --step 77"
@@ -363,6 +363,6 @@ def test_two_ranks_losses_come_again_on_one_device(pairs, name, step):
     assert [one[1:3] for one in mine] == [one[1:3] for one in had]
     assert [one[3] for one in mine] == pytest.approx([one[3] for one in had], rel=1e-6)
     assert found.ranks == 2
-    # A rank without a sample computes with another's, which is not told.
+    # A rank without a sample computes with another's, which is not reported.
     without = {"global batch": [4, 8]}.get(name.partition(" ")[2], [])
     assert found.samples == [[] if step in without and i else one[2] for i, one in enumerate(had)]

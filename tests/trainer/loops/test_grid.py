@@ -186,7 +186,7 @@ def test_what_is_logged_is_what_was_read(grid, world, micro):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_comparison_is_of_runs_that_train(grid, precision):
-    """Losses go down, each epoch's noise is another one, and the two precisions are told apart."""
+    """Losses go down, each epoch's noise is another one, and the two precisions differ."""
     (found,) = grid(1).notes(f"{precision}-{GLOBAL}")
     of_epochs = [found["rows"][21 * epoch - 1]["train/loss_epoch"] for epoch in (1, 2, 3)]
     assert of_epochs[2] < of_epochs[0] * 0.8

@@ -16,7 +16,7 @@ from paceline.trainer.loops import predictions as writing
 
 
 class Model(TrainModule):
-    """Gives back what it is told to make of the samples' numbers."""
+    """Gives back what it is asked to make of the samples' numbers."""
 
     def __init__(self, make=lambda ids: ids):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The loop: limits, validation in its midst, modes, accumulation, clipping, data sources, first lines."""
+"""The loop: limits, validation within it, modes, accumulation, clipping, data sources, first lines."""
 
 from __future__ import annotations
 
