@@ -8,8 +8,8 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
