@@ -190,7 +190,6 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--unverified", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    torch.set_num_threads(1)
     if given.resume:
         print(resume(given.resume, not given.unverified))
         return
