@@ -255,7 +255,7 @@ def ends(processes: list[int], first: float) -> list[int | None]:
 
 
 class Begin(Callback):
-    """Notes what is there when a resumed run begins to train."""
+    """Notes which files exist when a resumed run begins to train."""
 
     def __init__(self, place: Path) -> None:
         self.place = place

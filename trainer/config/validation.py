@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...errors import PacelineError, nearest
-from ...strategies import Precision, find_environment
+from ...strategies import Precision, find_environment, make_precision, make_strategy
 from ..runtime.compilation import BLOCKS, MODES
 from .arguments import TrainerArguments, allowed
 from .peer_names import TRAINER_PEERS
@@ -80,8 +80,6 @@ def _brief(value: Any) -> str:
 
 def _as_line(name: str, value: Any) -> str:
     """The message of the part that reads this argument, on one line."""
-    from ...strategies import make_precision, make_strategy
-
     try:
         make_strategy(value) if name == "strategy" else make_precision(value)
     except PacelineError as error:
