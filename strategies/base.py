@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -260,12 +261,12 @@ class Strategy(ABC):
 
     @abstractmethod
     def load_tensors(
-        self, folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None
+        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """Read the tensors of ``names`` out of the safetensors files in ``folder``.
+        """Read the tensors of ``names`` out of safetensors files.
 
         Args:
-            folder: A checkpoint folder, with one or more safetensors files.
+            files: The files of a checkpoint, one or more; no other file is opened.
             names: The tensors to read; each must be in one of the files.
             like: A sharded tensor is read in the shards of its namesake here; all else on the CPU.
         """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -182,9 +183,9 @@ class Distributed(Single):
         return all_gather
 
     def load_tensors(
-        self, folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None
+        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        return state.load_tensors(folder, names, like, self._group)
+        return state.load_tensors(files, names, like, self._group)
 
     def close(self) -> None:
         super().close()

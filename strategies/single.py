@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -144,9 +145,9 @@ class Single(Strategy):
         return lambda value: [value]
 
     def load_tensors(
-        self, folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None
+        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        return state.load_tensors(folder, names, like)
+        return state.load_tensors(files, names, like)
 
     def close(self) -> None:
         self.stop_recomputing()

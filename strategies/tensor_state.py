@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -103,12 +104,23 @@ def load_optimizer(
 
 
 def load_tensors(
-    folder: str, names: Iterable[str], like: dict[str, Tensor] | None = None, group: Any = None
+    files: Sequence[Path],
+    names: Iterable[str],
+    like: dict[str, Tensor] | None = None,
+    group: Any = None,
 ) -> dict[str, Tensor]:
     """Read safetensors files with torch.distributed.checkpoint; see ``Strategy.load_tensors``."""
-    from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+    from torch.distributed.checkpoint import FileSystemReader, HuggingFaceStorageReader, load
+    from torch.distributed.checkpoint.filesystem import FileSystem
 
-    reader = HuggingFaceStorageReader(folder)
+    class Listed(FileSystem):
+        """Lists ``files``, whatever else is in their folder: the reader opens all that it finds."""
+
+        def ls(self, path: Any) -> list[str]:
+            return [str(file) for file in files]
+
+    reader: FileSystemReader = HuggingFaceStorageReader("")
+    reader.fs = Listed()
     stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
     tensors = {name: _empty(stored[name], (like or {}).get(name)) for name in names}
     with warnings.catch_warnings():  # there may be one process only

@@ -140,6 +140,11 @@ _ROWS = [
         "A rank that crashes under `max_restarts`",
         "The ranks start again and resume from the last checkpoint. The final weights are exact.",
     ),
+    (
+        "A file in a checkpoint's folder that its manifest does not list: tensors of the same names, junk, "
+        "a symbolic link, a named pipe",
+        "It is never opened. One warning names it, and `paceline checkpoint verify` does.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.checkpoints import stored_state
 from helpers.pairwise import covering, soaked
 from helpers.ranks import run_ranks
 from safetensors import safe_open
@@ -175,7 +176,7 @@ def differences(expected: Path, found: Path) -> list[str]:
 
 
 def state_of(checkpoint: Path) -> dict:
-    state = checkpoint_files.read_state(checkpoint)
+    state = stored_state(checkpoint)
     del state["counters"]["elapsed"]
     return state
 

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.checkpoints import stored_tensors
 from helpers.pairwise import covering, soaked
 from helpers.ranks import run_ranks
 
 from paceline import Run
-from paceline.strategies import Single
-from paceline.trainer.checkpoint.integrity import verify
-from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("manual_job.py")
 SECONDS = 240
@@ -89,9 +87,7 @@ def trained(request, tmp_path_factory):
 
 def tensors(run: Run) -> dict[str, torch.Tensor]:
     """Weights and optimizer state. Gradients are kept too, but not all of them are anybody's any more."""
-    assert run.latest is not None
-    manifest = verify(run.latest)
-    found = Single().load_tensors(str(run.latest), stored_shapes(run.latest, manifest))
+    found = stored_tensors(run.latest)
     return {name: value for name, value in found.items() if not name.startswith("grad.")}
 
 

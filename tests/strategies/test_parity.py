@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.checkpoints import stored_tensors
 from helpers.pairwise import covering, soaked
 from helpers.ranks import run_ranks
 
 from paceline import Run
-from paceline.strategies import Single
-from paceline.trainer.checkpoint.integrity import verify
-from paceline.trainer.checkpoint.weights import stored_shapes
 
 VALIDATION = 37
 JOB = Path(__file__).with_name("parity_job.py")
@@ -87,21 +85,15 @@ def trained(request, tmp_path_factory):
     return of
 
 
-def tensors(run: Run) -> dict[str, torch.Tensor]:
-    assert run.latest is not None
-    manifest = verify(run.latest)
-    return Single().load_tensors(str(run.latest), stored_shapes(run.latest, manifest))
-
-
 @pytest.mark.parametrize(("layout", "kind"), soaked(PAIRS, USUAL))
 def test_equals_one_device(trained, layout, kind):
     tolerance, devices = KINDS[kind][1], dict(LAYOUTS)[layout]
     one, many = trained("single", 1, kind), trained(layout, devices, kind)
-    expected, found = tensors(one), tensors(many)
+    expected, found = stored_tensors(one.latest), stored_tensors(many.latest)
     assert found.keys() == expected.keys()
     assert any(name.startswith("optim.") for name in found)
     if tolerance is None:
-        compare_rounded(expected, found, tensors(trained("single", 1, "32-adamw")))
+        compare_rounded(expected, found, stored_tensors(trained("single", 1, "32-adamw").latest))
         return
     for name, value in expected.items():
         assert found[name].dtype == value.dtype, name

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.checkpoints import stored_tensors
 from helpers.pairwise import covering, soaked
 from helpers.ranks import run_ranks
 
 from paceline import Run
-from paceline.strategies import Single
-from paceline.trainer.checkpoint.integrity import verify
-from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("token_job.py")
 SECONDS = 150
@@ -61,14 +59,8 @@ def two_ranks(request, tmp_path_factory):
     return folder
 
 
-def tensors(run: Run) -> dict[str, torch.Tensor]:
-    assert run.latest is not None
-    manifest = verify(run.latest)
-    return Single().load_tensors(str(run.latest), stored_shapes(run.latest, manifest))
-
-
 def same(one: Run, many: Run, tolerance: float) -> None:
-    expected, found = tensors(one), tensors(many)
+    expected, found = stored_tensors(one.latest), stored_tensors(many.latest)
     assert found.keys() == expected.keys()
     assert any(name.startswith("optim.") for name in found)
     for name, value in expected.items():
@@ -101,7 +93,9 @@ def test_clipping_acts_in_every_step(one_device, kind):
 
 
 def test_the_unclipped_run_is_another_one(one_device):
-    clipped, whole = (tensors(Run(one_device / name / "1")) for name in ("64-sgd", "unclipped"))
+    clipped, whole = (
+        stored_tensors(Run(one_device / name / "1").latest) for name in ("64-sgd", "unclipped")
+    )
     assert max((whole[name] - clipped[name]).abs().max() for name in clipped) > 0.1
 
 

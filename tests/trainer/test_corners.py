@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from helpers.checkpoints import stored_state
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -313,7 +314,7 @@ def test_every_checkpoint_callback_judges_before_any_saves():
 
     callbacks = [Checkpoint(), Checkpoint(monitor="val/loss", name="best")]
     _, run = fit(Scored(), val=loader(), callbacks=callbacks)
-    state = decode(files.read_state(run.latest))["callbacks"]["best"]
+    state = stored_state(run.latest)["callbacks"]["best"]
     assert state["best_score"] == 1.0
     assert run.best == run.latest
 

@@ -42,18 +42,19 @@ def list_checkpoints(path: Path) -> Iterator[str]:
 
 
 def verify_checkpoints(path: Path) -> Iterator[tuple[str, bool]]:
-    """A line for each checkpoint under ``path``, and whether it is whole.
+    """A line for each checkpoint under ``path``, and whether it is as it was written: nothing more in it.
 
     Raises:
         PacelineError: where there is none.
     """
     for folder in _checkpoints(path):
         try:
-            verify(folder)
+            unlisted = files.unlisted(folder, verify(folder))
         except PacelineError as error:
             yield f"{folder}: DAMAGED: {' '.join(str(error).split())}", False
         else:
-            yield f"{folder}: whole", True
+            more = f", but its manifest does not list: {', '.join(unlisted)}" if unlisted else ""
+            yield f"{folder}: whole{more}", not unlisted
 
 
 def show_checkpoint(path: Path) -> Iterator[str]:

@@ -53,6 +53,7 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
         PacelineError: when there is no such submodule.
     """
     manifest = verify(source)
+    files.warn_of_unlisted(source, manifest)
     prefix = "model." if submodule is None else f"model.{submodule}."
     shapes = stored_shapes(source, manifest)
     names = [name for name in shapes if name.startswith(prefix)]
@@ -64,7 +65,7 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
             allowed=", ".join(sorted(parts)),
             meant=nearest(submodule or "", parts),
         )
-    tensors = Single().load_tensors(str(source), names)
+    tensors = Single().load_tensors(files.tensor_files(source, manifest), names)
     about = {k: manifest["module"][k] for k in ("class", "hparams")}
     if submodule is not None:
         about["submodule"] = submodule
@@ -97,9 +98,11 @@ def consolidate(source: Path, target: Path) -> Path:
         CheckpointError: for a damaged checkpoint, and where ``target`` exists.
     """
     manifest = verify(source)
+    files.warn_of_unlisted(source, manifest)
     if target.exists():
         raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))
-    tensors = Single().load_tensors(str(source), stored_shapes(source, manifest))
+    stored = files.tensor_files(source, manifest)
+    tensors = Single().load_tensors(stored, stored_shapes(source, manifest))
     shard = Single().shard(str(target), tensors, lambda name, tensor: tensor)
     try:
         files.begin(target)

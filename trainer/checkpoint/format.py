@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import threading
+import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -192,12 +193,34 @@ def _lists_files(content: dict[str, Any]) -> bool:
     )
 
 
-def read_state(folder: Path) -> Any:
+def tensor_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
+    """The safetensors files that the manifest lists: no other is ever opened."""
+    return [folder / name for name in manifest["files"] if name.endswith(".safetensors")]
+
+
+def unlisted(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    """The names in a checkpoint's folder that its manifest does not list."""
+    return sorted(p.name for p in folder.iterdir() if p.name not in (MANIFEST, *manifest["files"]))
+
+
+def warn_of_unlisted(folder: Path, manifest: dict[str, Any]) -> None:
+    """One warning that names what ``unlisted`` finds."""
+    found = unlisted(folder, manifest)
+    if found:
+        warnings.warn(
+            f"{folder} holds files that its manifest does not list; they are not read: {', '.join(found)}",
+            stacklevel=2,
+        )
+
+
+def read_state(folder: Path, manifest: dict[str, Any]) -> Any:
     """What is in state.json.
 
     Raises:
-        CheckpointError: when it is no JSON.
+        CheckpointError: when the manifest does not list it, and when it is no JSON.
     """
+    if STATE not in manifest["files"]:
+        raise CheckpointError("the manifest is damaged: it does not list state.json", where=str(folder))
     try:
         return json.loads((folder / STATE).read_bytes())
     except (ValueError, RecursionError):

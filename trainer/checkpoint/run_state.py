@@ -185,13 +185,16 @@ class RunState:
         """
         strategy = self.strategy
         with begin(folder, strategy) as check:
-            manifest, state = check.manifest, decode(files.read_state(folder))
+            manifest = check.manifest
+            state = decode(files.read_state(folder, manifest))
             shapes = stored_shapes(folder, manifest)
             mine = refuse_differences(self, folder, manifest, state, shapes, allow)
             like = self._wanted(shapes, manifest["world"]["size"], mine)
             present = {n: t for n, t in like.items() if t is not None}
-            tensors = strategy.load_tensors(str(folder), like, present)
+            tensors = strategy.load_tensors(files.tensor_files(folder, manifest), like, present)
             run_on_all(strategy.all_gather, check.finish, files.CheckpointError)
+        if strategy.environment.is_global_zero:
+            files.warn_of_unlisted(folder, manifest)
         self._load_tensors(tensors, state, manifest["world"]["size"])
         inexact = callback_differences(self.callbacks, state["callbacks"])
         for name, part in self._shared().items():

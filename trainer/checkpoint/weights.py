@@ -32,16 +32,13 @@ def stored_shapes(folder: Path, manifest: dict[str, Any]) -> dict[str, list[int]
     from safetensors import SafetensorError
 
     shapes: dict[str, list[int]] = {}
-    for file in manifest["files"]:
-        if file.endswith(".safetensors"):
-            try:
-                _add_shapes(folder / file, shapes)
-            except (SafetensorError, ValueError, TypeError, AttributeError) as error:
-                raise files.CheckpointError(
-                    "this file of the checkpoint is no safetensors file",
-                    where=str(folder / file),
-                    got=str(error),
-                ) from None
+    for file in files.tensor_files(folder, manifest):
+        try:
+            _add_shapes(file, shapes)
+        except (SafetensorError, ValueError, TypeError, AttributeError) as error:
+            raise files.CheckpointError(
+                "this file of the checkpoint is no safetensors file", where=str(file), got=str(error)
+            ) from None
     return shapes
 
 
@@ -111,10 +108,13 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
         of_model = model_shapes(shapes)
         refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
         like = {f"model.{name}": mine[name] for name in of_model}
-        loaded = strategy.load_tensors(str(path), like, like)
+        loaded = strategy.load_tensors(files.tensor_files(path, check.manifest), like, like)
+        state = files.read_state(path, check.manifest)
         run_on_all(strategy.all_gather, check.finish, files.CheckpointError)
+    if strategy.environment.is_global_zero:
+        files.warn_of_unlisted(path, check.manifest)
     values = {full.removeprefix("model."): value for full, value in loaded.items()}
-    strategy.load_module(module, {**values, **decode(files.read_state(path)["extra_state"])})
+    strategy.load_module(module, {**values, **decode(state["extra_state"])})
 
 
 def _load_external(

@@ -233,7 +233,7 @@ class SimulatedRanks(Single):
     def load(self, source: Path | None, seed: int) -> None:
         """The generators of all ranks but the first, which are the process' own."""
         if source is not None:
-            state = decode(files.read_state(source))
+            state = decode(files.read_state(source, files.read_manifest(source)))
             self._generators = [one["rng"] for one in state["ranks"]]
             self._first_index = state["counters"]["batch_idx"]
             return

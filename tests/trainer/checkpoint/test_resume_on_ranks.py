@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.checkpoints import stored_tensors
 from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 
 from paceline import Run
-from paceline.strategies import Single
-from paceline.trainer.checkpoint.integrity import verify
-from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
 SECONDS = 240
@@ -66,14 +64,8 @@ def folder(request, tmp_path_factory) -> Path:
     return place
 
 
-def tensors(checkpoint: Path | None) -> dict[str, torch.Tensor]:
-    assert checkpoint is not None
-    manifest = verify(checkpoint)
-    return Single().load_tensors(str(checkpoint), stored_shapes(checkpoint, manifest))
-
-
 def final(folder: Path, name: str) -> dict[str, torch.Tensor]:
-    return tensors(Run(folder / name / "1").latest)
+    return stored_tensors(Run(folder / name / "1").latest)
 
 
 def notes(folder: Path, name: str, devices: int = 2) -> list[dict]:
@@ -155,14 +147,14 @@ def test_a_run_that_stopped_early_has_nothing_left_to_do(folder, devices, place)
 
 @pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_3"])
 def test_a_second_fit_continues_with_the_module(folder, strategy):
-    expected, found = (tensors(Run(folder / f"{s}-twice" / "2").latest) for s in ("ddp", strategy))
+    expected, found = (stored_tensors(Run(folder / f"{s}-twice" / "2").latest) for s in ("ddp", strategy))
     close(found, expected, 1e-6)
     once = final(folder, "ddp-twice")  # the first of the two runs
     assert (found["model.first.weight"] - once["model.first.weight"]).abs().max() > 1e-3
 
 
 def test_a_second_fit_synchronises_batch_norms_too(folder):
-    expected, found = (tensors(Run(folder / f"{s}-normed" / "2").latest) for s in ("ddp", "fsdp"))
+    expected, found = (stored_tensors(Run(folder / f"{s}-normed" / "2").latest) for s in ("ddp", "fsdp"))
     running = [name for name in expected if "running" in name]
     assert len(running) == 2
     close(found, expected, 1e-12)
@@ -176,7 +168,7 @@ def test_an_export_has_the_whole_weights(folder, strategy):
         if name.startswith("model.")
     }
     close(load_file(folder / f"{strategy}-whole-export" / "model.safetensors"), expected, 1e-6)
-    best = tensors(Run(folder / "ddp-whole" / "1").best)
+    best = stored_tensors(Run(folder / "ddp-whole" / "1").best)
     expected = {name.removeprefix("model."): v for name, v in best.items() if name.startswith("model.")}
     close(load_file(folder / f"{strategy}-whole-export-best" / "model.safetensors"), expected, 1e-6)
 

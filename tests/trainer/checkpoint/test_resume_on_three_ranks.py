@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.checkpoints import stored_tensors
 from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 from safetensors import safe_open
 
 from paceline import Run
-from paceline.strategies import Single
-from paceline.trainer.checkpoint.integrity import verify
-from paceline.trainer.checkpoint.weights import stored_shapes
 
 JOB = Path(__file__).with_name("resume_ranks_job.py")
 SECONDS = 180
@@ -52,12 +50,8 @@ def folder(request, tmp_path_factory) -> Path:
     return place
 
 
-def tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return Single().load_tensors(str(checkpoint), stored_shapes(checkpoint, verify(checkpoint)))
-
-
 def compare(folder: Path, name: str) -> None:
-    expected, found = (tensors(Run(folder / n / "1").latest) for n in (name, f"{name}-on"))
+    expected, found = (stored_tensors(Run(folder / n / "1").latest) for n in (name, f"{name}-on"))
     assert expected.keys() == found.keys()
     for key, value in expected.items():
         assert torch.equal(found[key], value), f"{key}: {(found[key] - value).abs().max()}"
@@ -71,7 +65,7 @@ def test_a_resumed_run_ends_bit_identical(folder, strategy, at):
 @pytest.mark.parametrize("strategy", CENTRED)
 def test_running_statistics_are_each_ranks_own(folder, strategy):
     compare(folder, f"{strategy}-centred")
-    middle = tensors(folder / f"{strategy}-centred-at-15")
+    middle = stored_tensors(folder / f"{strategy}-centred-at-15")
     own = [f"own.{rank}.norm.running_mean" in middle for rank in (1, 2)]
     assert own == [True, True]
 

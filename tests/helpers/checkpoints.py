@@ -1,0 +1,27 @@
+"""What is in a checkpoint, read without a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.strategies import Single
+from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.json_codec import decode
+from paceline.trainer.checkpoint.weights import stored_shapes
+
+
+def stored_tensors(checkpoint: Path | None) -> dict[str, torch.Tensor]:
+    """All tensors, whole, by name; every file is verified."""
+    assert checkpoint is not None
+    manifest = verify(checkpoint)
+    stored = files.tensor_files(checkpoint, manifest)
+    return Single().load_tensors(stored, stored_shapes(checkpoint, manifest))
+
+
+def stored_state(checkpoint: Path) -> Any:
+    """What state.json holds."""
+    return decode(files.read_state(checkpoint, files.read_manifest(checkpoint)))
