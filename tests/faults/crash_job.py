@@ -17,6 +17,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -265,16 +266,38 @@ class Begin(Callback):
             (self.place / "begin.json").write_text(json.dumps(look(self.place / "n/1", whole=False)))
 
 
-class Bench:
-    """Runs of one setting, each in processes of its own."""
+class Cut(Callback):
+    """SIGTERM inside the first validation: it is repeated after a resume, and its step is saved again."""
 
-    def __init__(self, folder: Path, devices: int, background: bool) -> None:
-        self.folder, self.devices, self.background = folder, devices, background
+    def on_validation_step_end(self, trainer, output, batch, batch_idx):
+        if trainer.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Bench:
+    """Runs of one setting, each in processes of its own.
+
+    Args:
+        again: The runs are resumed inside a validation, and save its step again; so many are kept.
+    """
+
+    def __init__(self, folder: Path, devices: int, background: bool, again: int | None = None) -> None:
+        self.folder, self.devices, self.background, self.again = folder, devices, background, again
+        if again is not None:
+            self.fit("cut")
+
+    def begin(self, name: str, kill: tuple[int, int, str] = (0, 0, "")) -> Any:
+        """Train in the new folder ``name``, and note its operations. How the ranks ended."""
+        if self.again is None:
+            return self.fit(name, kill=kill)
+        shutil.copytree(self.folder / "cut/n", self.folder / name / "n")
+        return self.fit(name, "latest", kill=kill)
 
     def fit(self, name: str, resume: str | None = None, kill: tuple[int, int, str] = (0, 0, "")) -> Any:
         """Train in the folder ``name``. How the ranks ended.
 
         Args:
+            resume: ``"auto"`` after a crash; else its operations are noted.
             kill: Rank, number of its operation, and when.
         """
         place = self.folder / name
@@ -292,15 +315,19 @@ class Bench:
         return ends(started, SECONDS)
 
     def train(self, place: Path, rank: int, resume: str | None, at: int, when: str) -> None:
-        runs = place / "n"
-        if resume and rank == 0:
+        runs, crashed = place / "n", resume == "auto"
+        if crashed and rank == 0:
             (place / "before.json").write_text(json.dumps(look(runs / "1", whole=False)))
-        if not resume:
+        if not crashed:
             Operations(place / f"journal-{rank}.txt", at, when).watch()
         ranks = {"devices": 2, "strategy": "ddp"} if self.devices > 1 else {}
-        checkpoint = Checkpoint(3, monitor="score", mode="max", keep=1, background=self.background)
+        kept: dict[str, Any] = {"every": 3, "monitor": "score", "mode": "max", "keep": 1}
+        if self.again is not None:
+            kept = {"every": "1ep", "keep": self.again}
         torch.manual_seed(3)
-        trainer = trainer_for(place, checkpoint, *[Begin(place)] * bool(resume), max_epochs=3, **ranks)
+        more = [*[Begin(place)] * crashed, *[Cut()] * (place.name == "cut")]
+        checkpoint = Checkpoint(**kept, background=self.background)
+        trainer = trainer_for(place, checkpoint, *more, max_epochs=3, **ranks)
         size = 4 // self.devices
         trainer.fit(Net(), loader(8, size, shuffle=True), loader(2, 1), resume=resume)
         if rank == 0:
@@ -317,29 +344,36 @@ class Bench:
         return found
 
 
-def crashes(folder: Path, devices: int, background: bool, sorts: str) -> None:
+def crashes(
+    folder: Path, devices: int, background: bool, sorts: str, again: int | None = None
+) -> None:
     """Crash runs at their operations and resume each; what came of it goes to ``crashes.json``.
 
     Args:
         sorts: Which operations: ``"every"`` one, before, during and after it; ``"before"`` every
             one; one of each ``"sort"``, which is a kind and the role of the file; one of each ``"kind"``.
+        again: See ``Bench``. The operations are those before the second save.
     """
     warm_up(folder / "warm", devices)
-    bench = Bench(folder, devices, background)
-    codes = bench.fit("whole")
+    bench = Bench(folder, devices, background, again)
+    codes = bench.begin("whole")
     whole = bench.result("whole") | {"codes": codes}
     journals = [(folder / f"whole/journal-{rank}.txt").read_text().splitlines() for rank in range(devices)]
     cases = []
     for rank, journal in enumerate(journals):
-        for number, operation, when in chosen(journal, sorts):
+        considered = journal
+        if again is not None:
+            considered = journal[: journal.index("mkdir checkpoints/.staging-step-00000004")]
+        for number, operation, when in chosen(considered, sorts):
             name = f"rank-{rank}-{number}-{when}"
-            codes = bench.fit(name, kill=(rank, number, when))
+            codes = bench.begin(name, kill=(rank, number, when))
             done = (folder / name / f"journal-{rank}.txt").read_text().splitlines()
             resumed = bench.fit(name, resume="auto")
             about = {"name": name, "rank": rank, "number": number, "when": when, "operation": operation}
             about |= {"codes": codes, "resumed": resumed, "same": kinds(done) == kinds(journal[:number])}
             cases.append(about | bench.result(name))
-    beyond = [bench.fit(f"beyond-{r}", kill=(r, len(j) + 1, "before")) for r, j in enumerate(journals)]
+    lengths = [len(journal) for journal in journals]
+    beyond = [bench.begin(f"beyond-{r}", (r, n + 1, "before")) for r, n in enumerate(lengths)]
     found = {"whole": whole, "journals": journals, "cases": cases, "beyond": beyond}
     (folder / "crashes.json").write_text(json.dumps(found))
 

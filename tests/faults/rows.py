@@ -145,6 +145,10 @@ _ROWS = [
         "a symbolic link, a named pipe",
         "It is never opened. One warning names it, and `paceline checkpoint verify` does.",
     ),
+    (
+        "SIGKILL at any file operation while a step is saved again, after its validation was cut short",
+        "The old or the new checkpoint is there, whole, and the resumed run ends bit-identical.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

@@ -120,18 +120,23 @@ def crashed(request, tmp_path_factory):
     sorts = soak if soaking else usual
     if not sorts:
         pytest.skip("takes --soak")
+    settings = {"devices": devices, "background": background, "sorts": sorts}
+    with crashes(tmp_path_factory, SOAK if soaking else MANY, **settings) as found:
+        yield found | {"sorts": sorts}
+
+
+@contextmanager
+def crashes(tmp_path_factory, seconds, **settings):
+    """What the job's function of this name has found."""
     memory = Path("/dev/shm")  # SIGKILL loses nothing that was written, and a disk waits for each sync
     if os.access(memory, os.W_OK):
         place = Path(tempfile.mkdtemp(prefix="crashes-", dir=memory))
     else:
         place = tmp_path_factory.mktemp("crashes")
     try:
-        seconds = SOAK if soaking else MANY
-        code, out, err = ended(
-            "crashes", place, seconds, devices=devices, background=background, sorts=sorts
-        )
+        code, out, err = ended("crashes", place, seconds, **settings)
         assert code == 0, (out + err)[-4000:]
-        yield json.loads((place / "crashes.json").read_text()) | {"sorts": sorts}
+        yield json.loads((place / "crashes.json").read_text())
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -267,6 +272,53 @@ def test_pointers_and_deletions_catch_up_after_a_crash(crashed):
         if any(case["end"].get(part) != whole[part] for part in ("finished", "pointers"))
     ]
     assert after == []
+
+
+# -- a crash while a step is saved again ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def saved_again(request, tmp_path_factory):
+    """Runs that were resumed inside a validation, and crashed while they saved its step again."""
+    soaking = request.config.getoption("--soak", default=False)
+    sorts = "every" if soaking else "before" if request.param == 1 else "sort"
+    settings = {"devices": 1, "background": False, "sorts": sorts, "again": request.param}
+    with crashes(tmp_path_factory, SOAK if soaking else MANY, **settings) as found:
+        yield found
+
+
+REPLACED = "step-00000002.replaced"
+
+
+@pytest.mark.fault(34)
+def test_the_crashes_are_at_all_operations_of_a_save_that_replaces_another(saved_again):
+    whole = saved_again["whole"]
+    assert set(whole["codes"]) == {0}, whole["output"]
+    done = {case["operation"] for case in saved_again["cases"]}
+    assert f"rename checkpoints/{REPLACED.removesuffix('.replaced')}" in done
+    assert "rename checkpoints/.staging-step-00000002" in done
+    assert f"unlink checkpoints/{REPLACED}/manifest.json" in done
+    assert f"rmdir checkpoints/{REPLACED}" in done
+    assert {tuple(case["codes"]) for case in saved_again["cases"]} == {(-signal.SIGKILL,)}
+
+
+@pytest.mark.fault(34)
+def test_the_checkpoint_that_is_replaced_or_the_new_one_is_always_there(saved_again):
+    found = [case["before"]["finished"] for case in saved_again["cases"]]
+    assert all(names in (["step-00000002"], [REPLACED]) for names in found), found
+    assert [REPLACED] in found
+    assert all(case["before"]["damaged"] == [] for case in saved_again["cases"])
+
+
+@pytest.mark.fault(34)
+def test_a_run_that_crashed_there_resumes_in_its_folder_and_ends_bit_identical(saved_again):
+    whole = saved_again["whole"]["end"]
+    for case in saved_again["cases"]:
+        assert case["resumed"] == [0], printed(case)
+        assert "resumes from" in case["output"], printed(case)
+        assert f"checkpoints/{REPLACED}" not in case["output"], printed(case)
+        for part in ("run", "tensors", "state", "finished", "names", "pointers"):
+            assert case["end"][part] == whole[part], printed(case)
 
 
 # -- one rank of two -----------------------------------------------------------------------------

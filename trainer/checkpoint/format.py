@@ -6,6 +6,7 @@
       model-*.safetensors    optim-*.safetensors
 
 A folder is written under another name beside its target, synced, given its manifest last, and renamed.
+Where the target exists, that is renamed first, to ``step-00000500.replaced``, and deleted afterwards.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
 STEP, WEIGHTS = "step-", "weights-"
 _STAGING = ".staging-"
+_REPLACED = ".replaced"
 _BLOCK = 4 << 20
 _CHUNK = 256 << 10
 _THREADS = min(8, os.cpu_count() or 1)
@@ -62,7 +64,7 @@ def begin(target: Path) -> None:
 
 
 def commit(target: Path, manifest: Any, entries: dict[str, Any] | None = None) -> None:
-    """Seal the staging folder and make it ``target``.
+    """Seal the staging folder and make it ``target``; one that exists is deleted when that is done.
 
     Args:
         target: The folder to be, whose staging folder (``staging_of(target)``) is complete.
@@ -71,8 +73,18 @@ def commit(target: Path, manifest: Any, entries: dict[str, Any] | None = None) -
     """
     staging = staging_of(target)
     seal(staging, manifest, entries or {})
-    os.rename(staging, target)
+    replaced = target.with_name(target.name + _REPLACED)
+    if target.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        os.rename(target, replaced)
+    try:
+        os.rename(staging, target)
+    except OSError:
+        recover(target.parent)
+        raise
     sync_folder(target.parent)
+    if replaced.exists():
+        delete(replaced)
 
 
 def seal(folder: Path, manifest: Any, entries: dict[str, Any]) -> None:
@@ -115,8 +127,17 @@ def delete(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def recover(folder: Path) -> None:
+    """Give checkpoints their names back that a killed process had renamed, and not replaced yet."""
+    for path in finished(folder, STEP) + finished(folder, WEIGHTS):
+        if path.name.endswith(_REPLACED):
+            shutil.rmtree(target := path.with_name(path.name.removesuffix(_REPLACED)), ignore_errors=True)
+            os.rename(path, target)
+
+
 def sweep(folder: Path) -> None:
-    """Remove what an earlier process left half-written or half-deleted."""
+    """Remove what an earlier process left half-written, half-deleted or replaced."""
+    recover(folder)
     for path in _junk(folder):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -131,9 +152,11 @@ def has_junk(folder: Path) -> bool:
 
 def _junk(folder: Path) -> list[Path]:
     def is_junk(path: Path) -> bool:
-        half_deleted = _is_named(path, STEP, WEIGHTS) and not is_checkpoint(path)
-        return path.name.startswith(_STAGING) or half_deleted
+        half_deleted = _is_named(path.name, STEP, WEIGHTS) and not is_checkpoint(path)
+        replaced = path.name.endswith(_REPLACED) and path not in present
+        return path.name.startswith(_STAGING) or half_deleted or replaced
 
+    present = finished(folder, STEP) + finished(folder, WEIGHTS)
     return list(filter(is_junk, folder.iterdir())) if folder.is_dir() else []
 
 
@@ -235,18 +258,24 @@ def is_checkpoint(folder: Path) -> bool:
 def finished(folder: Path, kind: str = STEP) -> list[Path]:
     """The checkpoints under ``folder`` that have a manifest, oldest first.
 
+    One that was renamed to be replaced is among them as long as there is no other of its step.
+
     Args:
         folder: The ``checkpoints`` folder of a run; it need not exist.
         kind: ``STEP`` for those a run can resume from, ``WEIGHTS`` for those of weights only.
     """
     if not folder.is_dir():
         return []
-    found = (p for p in folder.iterdir() if _is_named(p, kind) and is_checkpoint(p))
-    return sorted(found, key=lambda p: int(p.name.removeprefix(kind)))
+    by_name: dict[str, Path] = {}
+    for path in sorted(filter(is_checkpoint, folder.iterdir()), reverse=True):
+        name = path.name.removesuffix(_REPLACED)
+        if _is_named(name, kind):
+            by_name[name] = path  # sorted: the name as it is comes last
+    return sorted(by_name.values(), key=lambda p: int(p.name.removesuffix(_REPLACED).removeprefix(kind)))
 
 
-def _is_named(path: Path, *kinds: str) -> bool:
-    return any(path.name.startswith(k) and path.name.removeprefix(k).isdigit() for k in kinds)
+def _is_named(name: str, *kinds: str) -> bool:
+    return any(name.startswith(k) and name.removeprefix(k).isdigit() for k in kinds)
 
 
 # -- pointers ----------------------------------------------------------------------------------

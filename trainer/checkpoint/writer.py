@@ -145,7 +145,7 @@ class CheckpointWriter:
             target: The folder to be.
             content: What the checkpoint holds; the same kind on all ranks.
             background: Return as soon as a copy of the tensors is taken; a thread writes it.
-            replace: Delete the one that is there, once this one only waits for its name.
+            replace: Take the place of the one that exists, which is deleted afterwards.
 
         Raises:
             PacelineError: for content that cannot be written. Failures of writing are ``Save.error``.
@@ -319,7 +319,5 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
 
 def _seal(target: Path, state: str, manifest: dict[str, Any], entries: dict[str, Any]) -> None:
     faultpoint("save.seal")
-    if target.exists():  # what it replaces
-        files.delete(target)
     files.write_synced(files.staging_of(target) / files.STATE, state.encode())
     files.commit(target, manifest, entries)

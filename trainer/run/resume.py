@@ -104,6 +104,7 @@ class ResumeSearch:
                 _sweep(run)
             return None
         self._directory.lock(run)
+        self._ranks.on_rank_zero(lambda: files.recover(run / "checkpoints"))
         for folder in self._ranks.on_rank_zero(lambda: files.finished(run / "checkpoints")[::-1]):
             try:
                 with begin(folder, self._strategy):
