@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..durations import Cadence, Duration
 from ..errors import PacelineError
+from ..retries import retried
 from .base import Callback
 from .kept_checkpoints import KeptCheckpoints
 from .monitor import Monitor, refuse_unknown
@@ -133,7 +134,8 @@ class Checkpoint(Callback):
         if trainer.folder is None:
             return
         folder = trainer.folder / "checkpoints"
-        self._kept = self._kept.among(trainer.on_rank_zero(lambda: [p.name for p in folder.glob("*-*")]))
+        present = trainer.on_rank_zero(lambda: retried(lambda: [p.name for p in folder.glob("*-*")]))
+        self._kept = self._kept.among(present)
 
     def on_validation_end(self, trainer: TrainerView) -> None:
         if trainer.is_fit_validation and (self.monitor or "").startswith("val/"):

@@ -118,7 +118,11 @@ class Attempt:
         self.result, self.error = result, error
 
     @classmethod
-    def of(cls, function: Callable[[], Any], catch: type[Exception] = Exception) -> Attempt:
+    def of(
+        cls,
+        function: Callable[[], Any],
+        catch: type[Exception] | tuple[type[Exception], ...] = Exception,
+    ) -> Attempt:
         """Call ``function``, and keep what it returns or raises.
 
         Args:
@@ -137,20 +141,21 @@ class Attempt:
 
 
 def run_on_all(
-    all_gather: Callable[[Any], list[Any]], function: Callable[[], T], catch: type[PacelineError]
+    all_gather: Callable[[Any], list[Any]], function: Callable[[], T], *kinds: type[PacelineError]
 ) -> T:
     """What ``function`` returns on this rank, once it has returned on every rank. To be called on all.
 
     Args:
         all_gather: Of the process group of this thread.
         function: Called once on each rank, without arguments.
-        catch: The kind of error that is shared; another kind is raised on its own rank alone.
+        *kinds: The kinds of errors that are shared; another is raised on its own rank alone.
 
     Raises:
-        PacelineError: of kind ``catch``, on all ranks alike, when it was raised on one.
+        PacelineError: of one of the kinds, on all ranks alike, when it was raised on one.
     """
-    attempt = Attempt.of(function, catch)
-    problem = next((p for p in all_gather(attempt.problem) if p is not None), None)
-    if problem is not None:
-        raise catch(problem)
+    attempt = Attempt.of(function, kinds)
+    mine = [(n, str(attempt.error)) for n, kind in enumerate(kinds) if isinstance(attempt.error, kind)]
+    for failed in all_gather(mine):
+        for number, problem in failed:
+            raise kinds[number](problem)
     return cast(T, attempt.result)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..errors import PacelineError
+
 Take = Callable[[str, Tensor], Tensor]
 
 # How an optimizer computes is its own, whoever wrote the state: that may have been on another device.
@@ -110,22 +112,24 @@ def load_tensors(
     group: Any = None,
 ) -> dict[str, Tensor]:
     """Read safetensors files with torch.distributed.checkpoint; see ``Strategy.load_tensors``."""
-    from torch.distributed.checkpoint import FileSystemReader, HuggingFaceStorageReader, load
-    from torch.distributed.checkpoint.filesystem import FileSystem
+    from torch.distributed.checkpoint import CheckpointException, load
 
-    class Listed(FileSystem):
-        """Lists ``files``, whatever else is in their folder: the reader opens all that it finds."""
+    from .checkpoint_reader import ListedFilesReader
 
-        def ls(self, path: Any) -> list[str]:
-            return [str(file) for file in files]
-
-    reader: FileSystemReader = HuggingFaceStorageReader("")
-    reader.fs = Listed()
+    reader = ListedFilesReader(files)
     stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
     tensors = {name: _empty(stored[name], (like or {}).get(name)) for name in names}
     with warnings.catch_warnings():  # there may be one process only
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
+        try:
+            load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
+        except CheckpointException as failed:
+            rank, (error, _) = next(iter(failed.failures.items()))
+            raise PacelineError(
+                "the tensors of a checkpoint cannot be read",
+                where=str(files[0].parent),
+                got=f"on rank {rank}: {type(error).__name__}: {error}",
+            ) from error
     return tensors
 
 

@@ -344,9 +344,7 @@ class Bench:
         return found
 
 
-def crashes(
-    folder: Path, devices: int, background: bool, sorts: str, again: int | None = None
-) -> None:
+def crashes(folder: Path, devices: int, background: bool, sorts: str, again: int | None = None) -> None:
     """Crash runs at their operations and resume each; what came of it goes to ``crashes.json``.
 
     Args:
@@ -545,7 +543,7 @@ def fail_from(number: int) -> None:
         nonlocal calls
         calls += 1
         if calls >= number:
-            raise OSError(5, "Input/output error")
+            raise OSError(30, "Read-only file system")
         save_file(*args, **named)
 
     safetensors.torch.save_file = failing

@@ -149,6 +149,11 @@ _ROWS = [
         "SIGKILL at any file operation while a step is saved again, after its validation was cut short",
         "The old or the new checkpoint is there, whole, and the resumed run ends bit-identical.",
     ),
+    (
+        "EIO or ESTALE at any file operation of a save or a resume",
+        "It is tried again after 0.1, 0.5 and 2 seconds, then raised. A checkpoint is set aside only for a "
+        "checksum, a size or a format that does not match.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

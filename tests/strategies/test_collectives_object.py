@@ -80,9 +80,17 @@ def test_what_fails_on_the_first_process_is_reported_on_the_others():
 
 
 def test_all_ranks_raise_what_one_has_raised():
-    assert run_on_all(lambda mine: [mine, None], lambda: 4, PacelineError) == 4
-    with pytest.raises(PacelineError, match="damaged"):
-        run_on_all(lambda mine: [mine, "damaged"], lambda: 4, PacelineError)
+    class Damaged(PacelineError):
+        pass
+
+    class Away(PacelineError):
+        pass
+
+    assert run_on_all(lambda mine: [mine, []], lambda: 4, Damaged, Away) == 4
+    for number, kind in enumerate((Damaged, Away)):
+        everyone = [[], [(number, "no disk")]]
+        with pytest.raises(kind, match="no disk"):
+            run_on_all(lambda mine, all_ranks=everyone: all_ranks, lambda: 4, Damaged, Away)
 
 
 def test_an_error_of_another_kind_is_not_shared():

@@ -20,10 +20,12 @@ import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
+from ...retries import retried
 
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -43,6 +45,20 @@ class NewerFormatError(PacelineError):
     """A checkpoint that is whole, and of a format this version does not know."""
 
 
+class UnreadableError(PacelineError):
+    """A checkpoint that the file system does not give now; it may be whole."""
+
+
+def unreadable(path: Path, error: OSError) -> UnreadableError:
+    """The error for a file that exists and could not be read, several attempts included."""
+    return UnreadableError(
+        "a file of the checkpoint cannot be read; the checkpoint is left as it is",
+        where=str(path),
+        got=str(error),
+        fix="see to the file system, and resume again",
+    )
+
+
 # -- writing -----------------------------------------------------------------------------------
 
 
@@ -54,13 +70,17 @@ def staging_of(target: Path) -> Path:
 def begin(target: Path) -> None:
     """Make an empty staging folder for ``target``."""
     staging = staging_of(target)
-    if not target.parent.is_dir():
-        target.parent.mkdir(parents=True)
-        for folder in target.absolute().parents[1:4]:  # the run's, its name's, and where runs are
-            with suppress(PermissionError):
-                sync_folder(folder)
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir()
+
+    def make() -> None:
+        if not target.parent.is_dir():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for folder in target.absolute().parents[1:4]:  # the run's, its name's, and where runs are
+                with suppress(PermissionError):
+                    sync_folder(folder)
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+
+    retried(make)
 
 
 def commit(target: Path, manifest: Any, entries: dict[str, Any] | None = None) -> None:
@@ -74,23 +94,36 @@ def commit(target: Path, manifest: Any, entries: dict[str, Any] | None = None) -
     staging = staging_of(target)
     seal(staging, manifest, entries or {})
     replaced = target.with_name(target.name + _REPLACED)
-    if target.exists():
+    replaces = retried(target.exists)
+    if replaces:
         shutil.rmtree(replaced, ignore_errors=True)
-        os.rename(target, replaced)
+        _rename(target, replaced)
     try:
-        os.rename(staging, target)
+        _rename(staging, target)
     except OSError:
         recover(target.parent)
         raise
     sync_folder(target.parent)
-    if replaced.exists():
+    if replaces:
         delete(replaced)
+
+
+def _listed(folder: Path) -> list[Path]:
+    return retried(lambda: list(folder.iterdir()))
+
+
+def _rename(source: Path, target: Path) -> None:
+    def rename() -> None:
+        if source.exists() or not target.exists():  # an attempt that failed may have taken effect
+            os.rename(source, target)
+
+    retried(rename)
 
 
 def seal(folder: Path, manifest: Any, entries: dict[str, Any]) -> None:
     """Write the manifest over the files that are in ``folder``, and sync both."""
-    names = sorted(p.name for p in folder.iterdir() if p.name != MANIFEST)
-    files = {name: entries.get(name) or entry_of(folder / name) for name in names}
+    names = sorted(p.name for p in _listed(folder) if p.name != MANIFEST)
+    files = {name: entries.get(name) or retried(partial(entry_of, folder / name)) for name in names}
     content = {"format": FORMAT, **manifest, "block": _BLOCK, "files": files}
     write_synced(folder / MANIFEST, sealed(content))
     sync_folder(folder)
@@ -106,19 +139,27 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 def write_synced(path: Path, data: bytes) -> None:
     """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+
+    def write() -> None:
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    retried(write)
 
 
 def sync_folder(folder: Path) -> None:
     """Wait until a folder's entries are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+
+    def sync() -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    retried(sync)
 
 
 def delete(folder: Path) -> None:
@@ -139,7 +180,7 @@ def sweep(folder: Path) -> None:
     """Remove what an earlier process left half-written, half-deleted or replaced."""
     recover(folder)
     for path in _junk(folder):
-        if path.is_dir():
+        if retried(path.is_dir):
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
@@ -157,7 +198,7 @@ def _junk(folder: Path) -> list[Path]:
         return path.name.startswith(_STAGING) or half_deleted or replaced
 
     present = finished(folder, STEP) + finished(folder, WEIGHTS)
-    return list(filter(is_junk, folder.iterdir())) if folder.is_dir() else []
+    return list(filter(is_junk, _listed(folder))) if retried(folder.is_dir) else []
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -169,10 +210,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: when it is missing, cut or changed.
         NewerFormatError: when it is of a newer format.
+        UnreadableError: when the file system does not give it.
     """
     path = folder / MANIFEST
     try:
-        text = path.read_bytes()
+        text = retried(path.read_bytes)
         content: dict[str, Any] = json.loads(text)
         del content["checksum"]
         version = int(content["format"])
@@ -181,7 +223,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "this is no finished checkpoint: it has no manifest.json", where=str(folder)
         ) from None
     except OSError as error:
-        raise CheckpointError("the manifest cannot be read", where=str(path), got=str(error)) from None
+        raise unreadable(path, error) from None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise CheckpointError("the manifest is damaged: it is not valid JSON", where=str(path)) from None
     before, _, _ = text.rpartition(_TAIL[0])
@@ -223,7 +265,7 @@ def tensor_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
 
 def unlisted(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """The names in a checkpoint's folder that its manifest does not list."""
-    return sorted(p.name for p in folder.iterdir() if p.name not in (MANIFEST, *manifest["files"]))
+    return sorted(p.name for p in _listed(folder) if p.name not in (MANIFEST, *manifest["files"]))
 
 
 def warn_of_unlisted(folder: Path, manifest: dict[str, Any]) -> None:
@@ -241,18 +283,21 @@ def read_state(folder: Path, manifest: dict[str, Any]) -> Any:
 
     Raises:
         CheckpointError: when the manifest does not list it, and when it is no JSON.
+        UnreadableError: when the file system does not give it.
     """
     if STATE not in manifest["files"]:
         raise CheckpointError("the manifest is damaged: it does not list state.json", where=str(folder))
     try:
-        return json.loads((folder / STATE).read_bytes())
+        return json.loads(retried((folder / STATE).read_bytes))
+    except OSError as error:
+        raise unreadable(folder / STATE, error) from None
     except (ValueError, RecursionError):
         raise CheckpointError("this file of the checkpoint is no JSON", where=str(folder / STATE)) from None
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether this is a finished checkpoint; it may be damaged."""
-    return (folder / MANIFEST).is_file()
+    return retried((folder / MANIFEST).is_file)
 
 
 def finished(folder: Path, kind: str = STEP) -> list[Path]:
@@ -264,10 +309,10 @@ def finished(folder: Path, kind: str = STEP) -> list[Path]:
         folder: The ``checkpoints`` folder of a run; it need not exist.
         kind: ``STEP`` for those a run can resume from, ``WEIGHTS`` for those of weights only.
     """
-    if not folder.is_dir():
+    if not retried(folder.is_dir):
         return []
     by_name: dict[str, Path] = {}
-    for path in sorted(filter(is_checkpoint, folder.iterdir()), reverse=True):
+    for path in sorted(filter(is_checkpoint, _listed(folder)), reverse=True):
         name = path.name.removesuffix(_REPLACED)
         if _is_named(name, kind):
             by_name[name] = path  # sorted: the name as it is comes last
@@ -284,14 +329,18 @@ def _is_named(name: str, *kinds: str) -> bool:
 def write_pointer(path: Path, name: str) -> None:
     """A small file that names a checkpoint beside it, replaced in one operation."""
     staging = staging_of(path)
-    staging.write_text(name + "\n")
-    os.replace(staging, path)
+
+    def write() -> None:
+        staging.write_text(name + "\n")
+        os.replace(staging, path)
+
+    retried(write)
 
 
 def read_pointer(path: Path) -> Path | None:
     """The checkpoint a pointer names, if it is there."""
     try:
-        target = path.parent / Path(path.read_text().strip()).name
+        target = path.parent / Path(retried(path.read_text).strip()).name
     except (OSError, UnicodeDecodeError):
         return None
     return target if is_checkpoint(target) else None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from ...retries import retried
 from ...strategies import Strategy
 from ...strategies.collectives import run_on_all
-from .format import CheckpointError, crc_of, read_manifest
+from .format import CheckpointError, UnreadableError, crc_of, read_manifest, unreadable
 
+T = TypeVar("T")
 _THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -29,6 +32,7 @@ class Verification:
 
     Raises:
         CheckpointError: naming a file that is missing, of another size, or changed.
+        UnreadableError: naming a file that the file system does not give.
     """
 
     def __init__(
@@ -70,20 +74,21 @@ class Verification:
     def _blocks_of_head(self, name: str) -> int:
         if not name.endswith(".safetensors"):
             return len(self.manifest["files"][name]["crc32"])
-        try:
+
+        def read() -> bytes:
             with (self._folder / name).open("rb") as file:
-                header = 8 + int.from_bytes(file.read(8), "little")
-        except OSError as error:
-            raise CheckpointError(f"a file of {self._of} cannot be read", got=str(error)) from None
+                return file.read(8)
+
+        header = 8 + int.from_bytes(self._read(name, read), "little")
         return -(-header // int(self.manifest["block"]))
 
     def _compare_size(self, name: str) -> None:
         path, expected = self._folder / name, self.manifest["files"][name]["bytes"]
-        if Path(name).name != name or path.is_symlink():
+        if Path(name).name != name or self._read(name, path.is_symlink):
             raise CheckpointError("the manifest names a file outside its folder", got=name)
-        if not path.is_file():
+        if not self._read(name, path.is_file):
             raise CheckpointError(f"a file of {self._of} is missing", where=str(path))
-        size = path.stat().st_size
+        size = self._read(name, path.stat).st_size
         if size != expected:
             raise CheckpointError(
                 f"a file of {self._of} has another size than it was written with",
@@ -95,12 +100,7 @@ class Verification:
     def _compare(self, name: str, index: int) -> None:
         size, entry = self.manifest["block"], self.manifest["files"][name]
         expected = entry["crc32"][index]
-        try:
-            found = crc_of(self._folder / name, index * size, size)
-        except OSError as error:
-            raise CheckpointError(
-                f"a file of {self._of} cannot be read", where=str(self._folder / name), got=str(error)
-            ) from None
+        found = self._read(name, lambda: crc_of(self._folder / name, index * size, size))
         if found != expected:
             raise CheckpointError(
                 f"a file of {self._of} is damaged",
@@ -109,6 +109,12 @@ class Verification:
                 got=f"checksum {found}",
                 allowed=f"checksum {expected}",
             )
+
+    def _read(self, name: str, read: Callable[[], T]) -> T:
+        try:
+            return retried(read)
+        except OSError as error:
+            raise unreadable(self._folder / name, error) from None
 
 
 def verify(folder: Path, of: str = "the checkpoint") -> dict[str, Any]:
@@ -134,9 +140,18 @@ def verify_part(folder: Path, name: str, manifest: dict[str, Any]) -> None:
 
 
 def begin(folder: Path, strategy: Strategy) -> Verification:
-    """A verification that all ranks share: all call this, and ``run_on_all`` with its ``finish``."""
+    """A verification that all ranks share: all call this, and ``finish_on_all``."""
     rank, world_size = strategy.environment.rank, strategy.environment.world_size
-    return run_on_all(strategy.all_gather, lambda: Verification(folder, rank, world_size), CheckpointError)
+    return _on_all(strategy, lambda: Verification(folder, rank, world_size))
+
+
+def finish_on_all(check: Verification, strategy: Strategy) -> None:
+    """``check.finish()`` on all ranks: what one of them finds is raised on each."""
+    _on_all(strategy, check.finish)
+
+
+def _on_all(strategy: Strategy, function: Callable[[], T]) -> T:
+    return run_on_all(strategy.all_gather, function, CheckpointError, UnreadableError)
 
 
 def set_aside(folder: Path) -> None:

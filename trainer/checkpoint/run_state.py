@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from ...callbacks import Callback
 from ...strategies import Strategy
-from ...strategies.collectives import run_on_all
 from ...strategies.sharding import is_sharded
 from ..metrics.logger import MetricLogger
 from ..optimization import Optimization
@@ -25,7 +24,7 @@ from ..state import Clock, TrainState
 from ..utils.tensor_checksum import checksum_of
 from . import format as files
 from .compatibility import callback_differences, data_differences, refuse_differences
-from .integrity import begin
+from .integrity import begin, finish_on_all
 from .json_codec import decode, encode, is_plain
 from .stateful import (
     CallbackStates,
@@ -192,7 +191,7 @@ class RunState:
             like = self._wanted(shapes, manifest["world"]["size"], mine)
             present = {n: t for n, t in like.items() if t is not None}
             tensors = strategy.load_tensors(files.tensor_files(folder, manifest), like, present)
-            run_on_all(strategy.all_gather, check.finish, files.CheckpointError)
+            finish_on_all(check, strategy)
         if strategy.environment.is_global_zero:
             files.warn_of_unlisted(folder, manifest)
         self._load_tensors(tensors, state, manifest["world"]["size"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -11,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import PacelineError
+from ...retries import retried
 from ...strategies import Environment, Single, Strategy, make_precision
-from ...strategies.collectives import run_on_all
 from . import external_weights
 from . import format as files
-from .integrity import begin
+from .integrity import begin, finish_on_all
 from .json_codec import decode
 from .locate import find_checkpoint
 
@@ -28,13 +29,16 @@ def stored_shapes(folder: Path, manifest: dict[str, Any]) -> dict[str, list[int]
 
     Raises:
         CheckpointError: for a file that is no safetensors file.
+        UnreadableError: for one that the file system does not give.
     """
     from safetensors import SafetensorError
 
     shapes: dict[str, list[int]] = {}
     for file in files.tensor_files(folder, manifest):
         try:
-            _add_shapes(file, shapes)
+            retried(partial(_add_shapes, file, shapes))
+        except OSError as error:
+            raise files.unreadable(file, error) from None
         except (SafetensorError, ValueError, TypeError, AttributeError) as error:
             raise files.CheckpointError(
                 "this file of the checkpoint is no safetensors file", where=str(file), got=str(error)
@@ -110,7 +114,7 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
         like = {f"model.{name}": mine[name] for name in of_model}
         loaded = strategy.load_tensors(files.tensor_files(path, check.manifest), like, like)
         state = files.read_state(path, check.manifest)
-        run_on_all(strategy.all_gather, check.finish, files.CheckpointError)
+        finish_on_all(check, strategy)
     if strategy.environment.is_global_zero:
         files.warn_of_unlisted(path, check.manifest)
     values = {full.removeprefix("model."): value for full, value in loaded.items()}

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
+from ...retries import retried
 from ...strategies.base import Strategy
 from ...strategies.collectives import Attempt
 from ...strategies.sharding import local_part
@@ -157,7 +158,7 @@ class CheckpointWriter:
 
         def prepare() -> str | None:
             nonlocal text
-            if target.exists() and not replace:
+            if retried(target.exists) and not replace:
                 raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))
             text = content.state()
             try:
@@ -265,7 +266,7 @@ def _together(
     """
 
     def write() -> Any:
-        if shutil.disk_usage(target.parent).free < needed:
+        if retried(lambda: shutil.disk_usage(target.parent).free) < needed:
             raise OSError(28, "No space left on device")
         return work()
 
@@ -309,11 +310,17 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
         # What torch.distributed.checkpoint's reader of safetensors files wants to know of them.
         sharding = {name: {"saved_offsets": shard.offsets[name]} for name in names}
         about = {"DCP_SHARDING_INFO": json.dumps(sharding), "DCP_VERSION": "1.0", "format": "pt"}
-        save_file({name: shard.tensors[name] for name in names}, str(path), metadata=about)
-        with ThreadPoolExecutor(1) as pool, path.open("rb") as file:  # the disk works meanwhile
-            synced = pool.submit(os.fsync, file.fileno())
-            entries[path.name] = files.entry_of(path)
-            synced.result()
+        tensors = {name: shard.tensors[name] for name in names}
+
+        def write(tensors: dict[str, Tensor] = tensors, path: Path = path, about: Any = about) -> Any:
+            save_file(tensors, str(path), metadata=about)
+            with ThreadPoolExecutor(1) as pool, path.open("rb") as file:  # the disk works meanwhile
+                synced = pool.submit(os.fsync, file.fileno())
+                entry = files.entry_of(path)
+                synced.result()
+            return entry
+
+        entries[path.name] = retried(write)
     return entries
 
 

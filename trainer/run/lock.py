@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from ...errors import PacelineError
+from ...retries import retried
 
 _held_here: set[Path] = set()
 
@@ -73,12 +74,15 @@ def check_writable(folder: Path) -> None:
     Raises:
         PacelineError: where they cannot.
     """
-    if not folder.is_dir():
-        return
+
+    def write() -> None:
+        if folder.is_dir():
+            descriptor, name = tempfile.mkstemp(prefix=".staging-", dir=folder)
+            os.close(descriptor)
+            os.unlink(name)
+
     try:
-        descriptor, name = tempfile.mkstemp(prefix=".staging-", dir=folder)
-        os.close(descriptor)
-        os.unlink(name)
+        retried(write)
     except OSError as error:
         if error.errno != errno.ENOSPC:  # a full disk is reported at a save, with the bytes it takes
             raise _not_writable(folder, error) from None

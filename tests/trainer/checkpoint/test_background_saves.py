@@ -242,7 +242,7 @@ def fails_at(monkeypatch, *steps):
 
     def maybe(tensors, path, metadata=None):
         if any(f"{step:08d}" in path for step in steps):
-            raise OSError(5, "Input/output error")
+            raise OSError(30, "Read-only file system")
         save_file(tensors, path, metadata=metadata)
 
     monkeypatch.setattr(safetensors.torch, "save_file", maybe)
@@ -264,7 +264,7 @@ def test_a_failed_save_ends_the_run_and_is_reported(tmp_path, monkeypatch, backg
             trainer = of
 
     with pytest.raises(
-        files.CheckpointError, match=r"saving the checkpoint failed(.|\n)*Input/output error"
+        files.CheckpointError, match=r"saving the checkpoint failed(.|\n)*Read-only file system"
     ):
         fit(tmp_path, Checkpoint(2, background=background), module=Waits(), max_epochs=9)
     assert trainer.global_step <= 6  # reported within a step or two
