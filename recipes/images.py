@@ -92,6 +92,7 @@ def cifar10_or_digits(data: str, folder: Path) -> tuple[str, tuple[Split, Split]
     Raises:
         PacelineError: for ``cifar10`` without its files and without a network.
     """
+    folder = folder.expanduser()
     if data in ("auto", "cifar10"):
         try:
             if not cifar10.is_present(folder):

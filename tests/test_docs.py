@@ -51,7 +51,7 @@ def test_the_readme_shows_what_its_script_prints(tmp_path):
     ).stdout
     shown = blocks("README.md", "text")[0]
     assert without_figures(printed) == without_figures(shown), printed
-    accuracy = r"^(0\.\d+) runs/"
+    accuracy = r"^(0\.\d+) step-"
     assert float(re.findall(accuracy, printed, re.MULTILINE)[0]) == pytest.approx(
         float(re.findall(accuracy, shown, re.MULTILINE)[0]), abs=0.02
     )

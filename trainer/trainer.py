@@ -277,7 +277,7 @@ class Trainer(RunView):
             only_rank_zero: Rank 0 alone keeps the list; the others return an empty one.
             **more: ``datamodule``; no others are taken.
         """
-        run = evaluation_setup.gather(only_rank_zero) if out is None else evaluation_setup.write(Path(out))
+        run = evaluation_setup.gather(only_rank_zero) if out is None else evaluation_setup.write(out)
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
         return outputs
 

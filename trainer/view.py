@@ -22,6 +22,7 @@ from .loops.fit_context import FitContext
 from .loops.manual_optimizer import ManualOptimization
 from .module import TrainModule
 from .run.run import Run
+from .utils.paths import as_path
 
 T = TypeVar("T")
 
@@ -292,7 +293,7 @@ class RunView:
                 "save_checkpoint writes the current fit, and there is none",
                 fix=f"the last run's checkpoints are in {self.folder}/checkpoints",
             )
-        self._fit_for("save_checkpoint").checkpoints.save_to(Path(path), weights_only)
+        self._fit_for("save_checkpoint").checkpoints.save_to(as_path(path, "save_checkpoint"), weights_only)
 
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:
         """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
@@ -311,7 +312,7 @@ class RunView:
             >>> sorted(path.name for path in trainer.export("exported").iterdir())
             ['config.json', 'model.safetensors']
         """
-        return export(self.module, self.strategy, Path(folder), submodule)
+        return export(self.module, self.strategy, as_path(folder, "export"), submodule)
 
     def log_line(self, text: str) -> None:
         """A line for the console (rank 0) and log.txt.

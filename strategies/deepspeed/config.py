@@ -48,7 +48,7 @@ def read_config(given: Any) -> dict[str, Any]:
             got=type(given).__name__,
             allowed="a dict, or the path of a JSON file",
         )
-    path = Path(given)
+    path = Path(given).expanduser()
     try:
         found = json.loads(path.read_text())
     except OSError as error:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, JSONLogger
 from paceline.trainer.state import Clock
+from paceline.trainer.utils.paths import shown_path
 
 
 class Scripted(TrainModule):
@@ -248,7 +249,7 @@ def test_latest_must_exist_and_auto_need_not(fit, capsys):
     _, first = fit(max_epochs=1, resume="auto")
     assert "starts fresh" in capsys.readouterr().out
     trainer, second = fit(max_epochs=2, resume="auto")
-    assert f"resumes from {first.folder}/checkpoints/step-00000003" in capsys.readouterr().out
+    assert f"resumes from {shown_path(first.folder)}/checkpoints/step-00000003" in capsys.readouterr().out
     assert second.folder == first.folder
     assert trainer.global_step == 6
 
@@ -280,14 +281,17 @@ def test_best_must_exist(fit):
         fit(max_epochs=2, resume="best")
 
 
-def test_an_older_path_starts_the_next_run_and_the_newest_continues(fit):
+def test_a_path_starts_the_next_run_and_latest_continues(fit):
     _, first = fit(max_epochs=3)
     trainer, second = fit(max_epochs=2, resume=first.checkpoints[0])
     assert second.folder.name == "2"
     assert trainer.global_step == 6
     trainer, third = fit(max_epochs=4, resume=str(first.checkpoints[-1]))
-    assert third.folder == first.folder
+    assert third.folder.name == "3"
     assert trainer.global_step == 12
+    trainer, fourth = fit(max_epochs=5, resume="latest")
+    assert fourth.folder == third.folder
+    assert trainer.global_step == 15
 
 
 def test_a_run_from_an_older_path_keeps_no_count_of_its_parents_checkpoints(fit):

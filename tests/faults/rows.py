@@ -154,6 +154,10 @@ _ROWS = [
         "It is tried again after 0.1, 0.5 and 2 seconds, then raised. A checkpoint is set aside only for a "
         "checksum, a size or a format that does not match.",
     ),
+    (
+        '`resume=` with the path of another run\'s newest checkpoint, or `"best"`',
+        "A new run begins, and no file of the source changes.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

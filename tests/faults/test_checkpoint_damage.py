@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import Verification, verify
+from paceline.trainer.utils.paths import shown_path
 
 
 class Net(TrainModule):
@@ -112,7 +113,7 @@ def test_auto_and_latest_fall_back_and_say_so_and_a_path_raises(
     capsys.readouterr()
     trainer, resumed = fit(tmp_path / "runs", resume=resume)
     said = capsys.readouterr().out
-    assert f"resumes from {good}" in said
+    assert f"resumes from {shown_path(good)}" in said
     assert ("skipped a damaged checkpoint" in said and name in said) or gone
     assert trainer.global_step == 6
     assert resumed.folder == run.parent
@@ -231,7 +232,7 @@ def test_a_manifest_that_leads_elsewhere_is_refused(kind, run, tmp_path, capsys)
     assert name in str(raised.value)
     capsys.readouterr()
     fit(tmp_path / "runs", resume="auto")
-    assert f"resumes from {good}" in capsys.readouterr().out
+    assert f"resumes from {shown_path(good)}" in capsys.readouterr().out
 
 
 @pytest.mark.fault(15)

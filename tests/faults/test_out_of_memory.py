@@ -16,6 +16,8 @@ from helpers.environment import clean_environment
 from helpers.jobs import load_job
 from helpers.ranks import SECONDS, run_cases
 
+from paceline.trainer.utils.paths import shown_path
+
 JOB = Path(__file__).with_name("memory_job.py")
 job = load_job(JOB)
 
@@ -152,8 +154,8 @@ def test_the_crash_report_holds_what_is_known(tmp_path):
         event.set()
         thread.join()
     path = trainer.folder / "crash-rank-0.txt"
-    assert str(path) in notes
-    assert f"to reproduce: paceline replay {trainer.folder} --step {job.STEP}" in notes
+    assert shown_path(path) in notes
+    assert f"to reproduce: paceline replay {shown_path(trainer.folder)} --step {job.STEP}" in notes
     parts = dict(re.findall(r"(?ms)^== (\w+)\n(.*?)(?=^== |\Z)", path.read_text()))
     assert list(parts) == ["where", "error", "metrics", "configuration", "environment", "stacks"]
     assert f"step {job.STEP}, epoch 1, {job.SIZE * 2} samples into the epoch, rank 0 of 1" in parts["where"]

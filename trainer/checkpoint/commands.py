@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
+from ..utils.paths import as_path
 from ..utils.text import shown_size
 from . import format as files
 from .integrity import verify
@@ -92,6 +93,7 @@ def one_checkpoint(path: Path) -> Path:
 
 def _checkpoints(path: Path) -> list[Path]:
     """Oldest first within a run, runs by their numbers."""
+    path = as_path(path, "checkpoint")
     if files.is_checkpoint(path):
         return [path]
     parents = {p.parent.parent for p in path.rglob(f"*/{files.MANIFEST}")} if path.is_dir() else set()

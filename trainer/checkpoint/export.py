@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...errors import PacelineError, nearest
 from ...strategies import Single, Strategy
 from ...strategies.collectives import Collectives
+from ..utils.paths import as_path
 from . import format as files
 from .integrity import verify
 from .json_codec import encode, is_plain
@@ -52,6 +53,7 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
         CheckpointError: for a damaged checkpoint.
         PacelineError: when there is no such submodule.
     """
+    folder = as_path(folder, "export")
     manifest = verify(source)
     files.warn_of_unlisted(source, manifest)
     prefix = "model." if submodule is None else f"model.{submodule}."
@@ -97,6 +99,7 @@ def consolidate(source: Path, target: Path) -> Path:
     Raises:
         CheckpointError: for a damaged checkpoint, and where ``target`` exists.
     """
+    target = as_path(target, "consolidate")
     manifest = verify(source)
     files.warn_of_unlisted(source, manifest)
     if target.exists():

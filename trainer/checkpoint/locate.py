@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
+from ..utils.paths import as_path
 from . import format as files
 
 
@@ -19,7 +20,7 @@ def find_checkpoint(path: Any, weights: bool = False) -> Path:
     Raises:
         PacelineError: when it is neither.
     """
-    folder = Path(path)
+    folder = as_path(path, "a checkpoint")
     if files.is_checkpoint(folder):
         return folder
     if (folder / "config.yaml").is_file():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ...errors import PacelineError
 from ...retries import retried
 from ...strategies import Environment, Single, Strategy, make_precision
+from ..utils.paths import as_path
 from . import external_weights
 from . import format as files
 from .integrity import begin, finish_on_all
@@ -137,13 +138,10 @@ def find_weights(path: Any) -> Path:
     Raises:
         PacelineError: when it is none of them.
     """
-    if (
-        isinstance(path, (str, Path))
-        and external_weights.is_readable(Path(path))
-        and not files.is_checkpoint(Path(path))
-    ):
-        return Path(path)
-    return find_checkpoint(path, weights=True)
+    found = as_path(path, "weights")
+    if external_weights.is_readable(found) and not files.is_checkpoint(found):
+        return found
+    return find_checkpoint(found, weights=True)
 
 
 def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:

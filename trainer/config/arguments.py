@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from os import PathLike
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -19,6 +18,7 @@ from ...durations import Duration
 from ...strategies import PRECISIONS, STRATEGIES, Strategy
 from ..faults.watchdog import PHASES
 from ..runtime.compilation import BLOCKS, MODES, read_setting
+from ..utils.paths import as_path
 
 
 def elapsed_limit(max_time: str | timedelta | None) -> float | None:
@@ -78,9 +78,7 @@ def _are_ids(parts: Any) -> bool:
 
 
 def _folder(value: Any) -> Any:
-    if value is not None and not isinstance(value, (str, PathLike)):
-        raise ValueError("a folder")
-    return value
+    return None if value is None else as_path(value, "run_dir")
 
 
 def _as_list(value: Any) -> Any:

@@ -87,7 +87,7 @@ def _read_override(text: str) -> tuple[str, Any]:
 
 def _read_file(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.expanduser().read_text(encoding="utf-8")
         node = yaml.compose(text, _Loader)
         content = yaml.load(text, _Loader)
     except OSError as error:

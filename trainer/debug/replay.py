@@ -26,6 +26,7 @@ from ..checkpoint.integrity import verify
 from ..checkpoint.json_codec import decode
 from ..rng import derive, full_state, seed_everything, set_full_state, untouched
 from ..utils.nested import listed
+from ..utils.paths import as_path
 from ..utils.tensor_checksum import sample_of_weights
 
 T = TypeVar("T")
@@ -159,7 +160,7 @@ def replay(
     Raises:
         PacelineError: when the run never came so far; and what the step itself raises.
     """
-    run = Path(request.run)
+    run = as_path(request.run, "replay")
     source, world_size = _before(run, request.step)
     if world_size > 1 and not module.automatic_optimization:
         raise PacelineError(

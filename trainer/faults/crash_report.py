@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ..utils.paths import shown_path
 from .thread_stacks import all_stacks
 
 
@@ -45,4 +46,4 @@ def write_crash_report(
 
 def replay_command(run: Path, step: int) -> str:
     """The command that runs a step again."""
-    return f"paceline replay {shlex.quote(str(run))} --step {step}"
+    return f"paceline replay {shlex.quote(shown_path(run))} --step {step}"

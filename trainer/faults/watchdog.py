@@ -28,6 +28,7 @@ from ...errors import is_users_frame
 from ...strategies import Strategy
 from ...strategies.launch.job_notes import job_folder, note_verdict
 from ..state import TrainState
+from ..utils.paths import shown_path
 from .signals import end_at_once
 from .thread_stacks import all_stacks
 
@@ -296,7 +297,7 @@ class Watchdog:
             waits = ", waiting for others" if report.waits else ""
             lines.append(f"  rank {report.rank}: step {report.step + 1}, {report.doing}{waits}")
         if self._directory.path is not None:
-            lines.append(f"  stacks: {self._folder()}")
+            lines.append(f"  stacks: {shown_path(self._directory.path / 'stacks')}")
         return "\n".join(lines)
 
 

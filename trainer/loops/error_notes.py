@@ -22,6 +22,7 @@ from ..faults.nan_trace import forward_line
 from ..faults.out_of_memory import is_out_of_memory, memory_notes, write_snapshot
 from ..run.directory import run_config
 from ..utils.nested import describe, tensors_of
+from ..utils.paths import shown_path
 from .context import StageContext
 from .evaluation_loop import EvaluationLoop
 from .training_loop import TrainLoop
@@ -51,7 +52,7 @@ def explain(error: BaseException, context: StageContext) -> None:
         _explain_step(error, step, frames)
     if step is not None or not isinstance(error, PacelineError):
         report = _crash_report(error, context)
-        note = _FULL if report is None else f"full traceback, stacks and settings: {report}"
+        note = _FULL if report is None else f"full traceback, stacks and settings: {shown_path(report)}"
         if report is not None and step is not None:
             command = replay_command(report.parent, context.state.global_step + 1)
             note += f"; to reproduce: {command}"

@@ -11,6 +11,7 @@ from ..checkpoint.weights import find_weights, load_weights
 from ..data.sources import evaluation_feeds, find_data
 from ..module import is_overridden
 from ..phases import PHASES, STEPS
+from ..utils.paths import as_path
 from .context import StageContext
 from .evaluation_loop import EvaluationLoop
 from .feed_settings import FeedRequest
@@ -86,12 +87,13 @@ def gather(only_rank_zero: bool) -> Callable[[EvaluationLoop], list[Any]]:
     return run
 
 
-def write(out: Path) -> Callable[[EvaluationLoop], Predictions]:
+def write(out: str | Path) -> Callable[[EvaluationLoop], Predictions]:
     """Runs ``predict`` and writes its outputs as they come."""
+    folder = as_path(out, "predict(out=...)")
 
     def run(loop: EvaluationLoop) -> Predictions:
         stop = loop.context.stop
-        writer = PredictionWriter(loop.context.ranks, out, lambda: stop.asked)
+        writer = PredictionWriter(loop.context.ranks, folder, lambda: stop.asked)
         try:
             predictions: Predictions = loop.predict(writer)
         except BaseException:

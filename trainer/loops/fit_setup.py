@@ -105,7 +105,7 @@ def prepare(
     )
     inexact = source.restore(run_state)
     fit = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
-    context.directory.open(source.path, config, fit)
+    context.directory.open(source.path, config, fit, in_place=source.in_place)
     if context.ranks.is_global_zero and context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
     faultpoint("start.folder")
@@ -179,6 +179,7 @@ class _Source:
 
     Attributes:
         path: None: the run starts fresh.
+        in_place: Whether the run continues in the folder of ``path``; else it gets a new one.
     """
 
     def __init__(self, context: StageContext, resume: str | Path | None, allow: frozenset[str]) -> None:
@@ -194,6 +195,7 @@ class _Source:
 
     def _find(self) -> Path | None:
         found = self._search.find_restart(self._fit)
+        self.in_place = found is not None or self._resume in ("auto", "latest")
         return self._search.find(self._resume) if found is None and self._resume is not None else found
 
     @property
@@ -287,7 +289,9 @@ def check_ranks(context: StageContext, feed: Feed) -> None:
         "training data": str(feed.fingerprint()),
     }
     config = run_config(context.directory.name, context.settings, context.strategy, module)
-    mine |= {f"Trainer({name}=...)": str(value) for name, value in config["trainer"].items()}
+    folder = config["trainer"]["run_dir"] and "a folder"  # rank 0's is taken, whichever the others have
+    settings = config["trainer"] | {"run_dir": folder}
+    mine |= {f"Trainer({name}=...)": str(value) for name, value in settings.items()}
     everyone = context.ranks.all_gather(mine)
     for rank, other in enumerate(everyone):
         for what, value in other.items():

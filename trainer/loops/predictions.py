@@ -25,6 +25,7 @@ from ..checkpoint import format as files
 from ..checkpoint.integrity import verify_part
 from ..checkpoint.json_codec import NotPlainError, decode, encode
 from ..utils.nested import map_tensors
+from ..utils.paths import as_path
 
 _OUTPUTS = "outputs"
 _PART_BYTES = 64 << 20
@@ -81,7 +82,7 @@ class PredictionWriter:
     """
 
     def __init__(self, ranks: Collectives, folder: Path, stopped: Callable[[], bool]) -> None:
-        self._ranks, self._folder, self._stopped = ranks, folder.expanduser().absolute(), stopped
+        self._ranks, self._folder, self._stopped = ranks, folder, stopped
         self._staging = files.staging_of(self._folder)
         self._turn = self._batches = self._samples = self._parts = self._bytes = 0
         self._tensors: dict[str, Tensor] = {}
@@ -181,7 +182,7 @@ class Predictions:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._at = self.folder.expanduser().absolute()  # wherever the process goes before it reads on
+        self._at = as_path(folder, "Predictions")  # wherever the process goes before it reads on
         if not (self._at / files.MANIFEST).is_file():
             raise PacelineError("there are no predictions in this folder", where=str(folder))
         self._manifest = files.read_manifest(self._at)

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from ...version import __version__
 from ..data.feed import Feed
 from ..runtime.fused import is_fused, unfused_note
+from ..utils.paths import shown_path
 from .context import StageContext
 from .layout_sensitivity import not_as_in_one_batch
 from .train_mode import trainable_in_eval_mode
@@ -29,12 +30,12 @@ def first_lines(
     ranks = f"{environment.world_size} device{'s' if environment.world_size > 1 else ''}"
     lines = [
         f"paceline {__version__}: {directory.name}"
-        + (f" in {directory.path}" if directory.path else ", nothing is written"),
+        + (f" in {shown_path(directory.path)}" if directory.path else ", nothing is written"),
         f"{ranks} ({environment.device}), strategy {strategy.name}, "
         f"precision {strategy.precision.name}{_arithmetic(environment.device, optimizers)}",
         _global_batch(feed, environment.world_size),
         _steps(context, feed),
-        f"resumes from {source}" if source else "starts fresh",
+        f"resumes from {shown_path(source)}" if source else "starts fresh",
     ]
     synced = context.settings.sync_batchnorm
     inexact = inexact + not_as_in_one_batch(

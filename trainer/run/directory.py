@@ -66,15 +66,25 @@ class RunDirectory:
         """Release all locks."""
         self._lock.release()
 
-    def open(self, source: Path | None, config: dict[str, Any], environment: dict[str, Any]) -> None:
+    def open(
+        self,
+        source: Path | None,
+        config: dict[str, Any],
+        environment: dict[str, Any],
+        *,
+        in_place: bool = False,
+    ) -> None:
         """Continue in the folder of the run that is resumed, or make a new one. To be called on all ranks.
 
         Args:
-            source: The checkpoint that is resumed; its folder is taken where it is the newest one there.
+            source: The checkpoint that is resumed. A new folder's config.yaml names it as its parent.
             config: The content of config.yaml in a new folder.
             environment: The content of env.json in a new folder.
+            in_place: Continue in the folder of ``source``, the newest checkpoint of its run.
         """
-        self.path = None if source is None or self._run_dir is None else _run_of_newest(source)
+        run = source.parent.parent if in_place and source is not None else None
+        continues = self._run_dir is not None and run is not None and (run / "config.yaml").exists()
+        self.path = run if continues else None
         if self._run_dir is not None and self.path is None:
             parent = {"parent": str(source)} if source is not None else {}
             self.path = self._ranks.on_rank_zero(lambda: self._make(config | parent, environment))
@@ -102,14 +112,6 @@ class RunDirectory:
         """
         if not self._quiet:
             self._log.write(text, console=console and self._ranks.is_global_zero)
-
-
-def _run_of_newest(checkpoint: Path) -> Path | None:
-    """The folder of the run whose newest checkpoint it is; None where it is another one."""
-    finished = files.finished(checkpoint.parent)
-    run = checkpoint.parent.parent
-    newest = bool(finished) and finished[-1] == checkpoint
-    return run if newest and (run / "config.yaml").exists() else None
 
 
 def run_name(given: str | None, module: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ..checkpoint import format as files
 from ..checkpoint.external_weights import is_readable
 from ..checkpoint.integrity import begin, set_aside
 from ..checkpoint.locate import find_checkpoint
+from ..utils.paths import as_path
 from .directory import RunDirectory, numbered
 from .lock import FolderLock
 from .run import Run
@@ -60,31 +62,34 @@ class ResumeSearch:
             CheckpointError: for one whose manifest is damaged; ``"latest"`` and ``"auto"`` take the one
                 before.
         """
-        if not isinstance(resume, (str, Path)):
+        if not isinstance(resume, (str, os.PathLike)):
             raise PacelineError(
-                "fit(resume=...) says where to resume from",
+                "fit(resume=...) names what to resume from",
                 got=resume,
                 allowed="'auto', 'latest', 'best', or the path of a checkpoint or run",
             )
-        chosen = resume in ("auto", "latest", "best") or files.is_checkpoint(Path(resume))
-        if not chosen and is_readable(Path(resume)):
-            raise self._only_weights(Path(resume))
+        if resume not in ("auto", "latest", "best"):
+            path = as_path(resume, "fit(resume=...)")
+            if is_readable(path) and not files.is_checkpoint(path):
+                raise self._only_weights(path)
+            return self._with_state(self._ranks.on_rank_zero(lambda: find_checkpoint(path)))
         runs = self._ranks.on_rank_zero(self._newest_runs_first)
         found: Path | None = None
         if resume in ("latest", "auto"):
             found = next(filter(None, map(self._newest_of, runs)), None)
             if found is not None or resume == "auto":
                 return found
-        elif resume == "best":
-            found = self._ranks.on_rank_zero(lambda: _newest_best(runs))
         else:
-            found = self._ranks.on_rank_zero(lambda: find_checkpoint(resume))
+            found = self._ranks.on_rank_zero(lambda: _newest_best(runs))
         if found is None:
             raise PacelineError(
                 f"resume={resume!r}: there is no checkpoint to resume from",
                 where=str(self._runs),
                 fix='resume="auto" starts fresh where there is none',
             )
+        return self._with_state(found)
+
+    def _with_state(self, found: Path) -> Path:
         if files.read_manifest(found)["weights_only"]:
             raise self._only_weights(found)
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,8 @@ from ...callbacks.jsonl import read_rows
 from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
 from ..checkpoint.locate import find_checkpoint
+from ..module import TrainModule
+from ..utils.paths import as_path
 
 
 class Series(NamedTuple):
@@ -41,7 +42,7 @@ class Run:
     """
 
     def __init__(self, folder: str | Path | None) -> None:
-        self._folder = None if folder is None else Path(folder)
+        self._folder = None if folder is None else as_path(folder, "Run")
         if self._folder is not None and not (self._folder / "config.yaml").is_file():
             raise PacelineError("there is no run in this folder", where=str(self._folder))
 
@@ -104,10 +105,14 @@ class Run:
         """The best checkpoint, where a Checkpoint callback monitored a value."""
         return files.read_pointer(self.folder / "checkpoints" / "best")
 
-    def load(self, which: str = "best", **arguments: Any) -> Any:
+    def load(
+        self, module_class: type[TrainModule] | None = None, *, which: str = "best", **arguments: Any
+    ) -> Any:
         """The trained module, built and loaded from the best (else the latest) checkpoint.
 
         Args:
+            module_class: Its class; None takes the one that the checkpoint names, where this process has
+                imported it already. Nothing is imported because a file asks for it.
             which: ``"best"`` or ``"latest"``.
             **arguments: Constructor arguments that are no plain data.
 
@@ -115,30 +120,50 @@ class Run:
             The module, on the CPU.
 
         Raises:
-            PacelineError: when there is no checkpoint, or the module's class cannot be imported.
+            PacelineError: when there is no checkpoint, or the module's class is not imported.
 
         Example:
-            >>> module = run.load("latest")
-            >>> type(module) is Net
+            >>> module = run.load(Net, which="latest")
+            >>> type(run.load()) is Net  # the class is imported here
             True
         """
+        if which not in ("best", "latest"):
+            raise PacelineError("Run.load: which is 'best' or 'latest'", got=which)
+        if module_class is not None and not _is_train_module(module_class):
+            raise PacelineError(
+                "Run.load takes a subclass of TrainModule",
+                got=module_class,
+                fix="run.load(Net, which='latest')",
+            )
         if which == "best":
             folder = find_checkpoint(self.folder, weights=True)
         elif self.latest is not None:
             folder = self.latest
         else:
             raise PacelineError("the run has no checkpoint", where=str(self.folder))
-        name = files.read_manifest(folder)["module"]["class"]
-        where, _, qualified = name.partition(":")
-        found: Any = sys.modules.get(where) or importlib.import_module(where)
-        for part in qualified.split("."):
-            found = getattr(found, part, None)
-        if found is None:
-            raise PacelineError(
-                f"the module's class {name} cannot be imported here",
-                fix=f"import it and call {qualified}.load_from_checkpoint({str(folder)!r})",
-            )
+        found = module_class or _imported(files.read_manifest(folder)["module"]["class"])
         return found.load_from_checkpoint(folder, **arguments)
+
+
+def _imported(name: str) -> type[TrainModule]:
+    """The class that a checkpoint names, ``module:qualified.name``, if this process has it."""
+    where, _, qualified = name.partition(":")
+    found: Any = sys.modules.get(where)
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    if not _is_train_module(found):
+        short = qualified.rpartition(".")[2] or "Net"
+        raise PacelineError(
+            "the class of the run's module is not imported in this process",
+            got=name,
+            fix=f"import it, or pass it: run.load({short})",
+        )
+    loaded: type[TrainModule] = found
+    return loaded
+
+
+def _is_train_module(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, TrainModule)
 
 
 class Metrics(dict[str, Series]):

@@ -224,7 +224,8 @@ def joined(tmp_path_factory, request):
 def test_processes_of_a_launcher_are_one_job(joined, launcher):
     ends = notes_of(joined[launcher], "end")
     assert [(n["rank"], n["local_rank"], n["world"]) for n in ends] == [(0, 0, 2), (1, 1, 2)] * 2
-    assert [n["run"] for n in ends] == ["runs/line/1"] * 2 + ["runs/line/2"] * 2
+    runs = [str(joined[launcher] / "runs/line" / number) for number in "1122"]
+    assert [n["run"] for n in ends] == runs
     assert ends[0]["weights"] == ends[1]["weights"]
     assert len(notes_of(joined[launcher], "after fit")) == 4
     before = {n["threads"] for n in notes_of(joined[launcher], "imported")}

@@ -179,7 +179,7 @@ def test_the_launching_process_stops_at_the_first_fit(plain):
 
 
 def test_fit_again_and_validate_after_it_work_on_all_ranks(plain):
-    assert {n["run"] for n in plain.notes("end")} == {"runs/line/1", "runs/line/2"}
+    assert {n["run"] for n in plain.notes("end")} == {str(plain.folder / "runs/line" / n) for n in "12"}
     assert of_both(plain.notes("end")[2:], "step") == [5, 5]
     first, second = of_both(plain.notes("validated"), "loss")
     assert first == second > 0
@@ -400,7 +400,7 @@ def test_torchrun_starts_one_job_and_an_orderly_stop_is_no_failure(start):
     os.kill(job.pid_of(1), signal.SIGTERM)
     assert job.ends() == 0, job.printed()
     assert of_both(job.notes("end"), "world") == [2, 2]
-    assert {n["run"] for n in job.notes("end")} == {"runs/line/1"}
+    assert {n["run"] for n in job.notes("end")} == {str(job.folder / "runs/line/1")}
     assert len(list((job.folder / "runs/line").iterdir())) == 1
     assert not job.notes("after fit")
     assert not job.notes("allowed")
@@ -462,7 +462,7 @@ def test_two_agents_of_torchrun_train_together(start, tmp_path):
     ends = both[0].notes("end")
     assert [of_both(n, "world") for n in (ends[:2], ends[2:])] == [[2, 2], [2, 2]]
     assert {n["local_rank"] for n in ends} == {0}
-    assert {n["run"] for n in ends} == {"runs/line/1", "runs/line/2"}
+    assert {n["run"] for n in ends} == {str(tmp_path / "runs/line" / n) for n in "12"}
     assert len(both[0].notes("refused")) == 2
 
 

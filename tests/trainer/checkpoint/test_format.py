@@ -20,6 +20,7 @@ from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint import weights
 from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.writer import CheckpointWriter, Content
+from paceline.trainer.utils.paths import shown_path
 
 
 class Net(TrainModule):
@@ -164,7 +165,7 @@ def test_auto_and_latest_fall_back_and_a_path_raises(tmp_path, run, capsys):
     _, trainer, resumed = train(tmp_path / "runs", max_epochs=4, resume="latest")
     said = capsys.readouterr().out
     assert "skipped a damaged checkpoint" in said
-    assert f"resumes from {before}" in said
+    assert f"resumes from {shown_path(before)}" in said
     assert newest.with_name(newest.name + ".damaged").is_dir()
     assert trainer.global_step == 12
     assert resumed.folder == run.folder

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.utils.paths import shown_path
 
 JOB = Path(__file__).with_name("golden_job.py")
 FORMATS = sorted((Path(__file__).parents[2] / "golden").glob("format-*"))
@@ -58,7 +59,7 @@ def test_a_run_resumes_from_them(golden, tmp_path, capsys):
     copy = tmp_path / "step"
     shutil.copytree(golden, copy)
     module, trainer = job.train(tmp_path / "runs", resume=copy)
-    assert f"resumes from {copy}" in capsys.readouterr().out
+    assert f"resumes from {shown_path(copy)}" in capsys.readouterr().out
     assert trainer.global_step == job.END
     expected = load_file(golden.parent / f"weights-at-{job.END}.safetensors")
     for name, value in module.state_dict().items():

@@ -306,5 +306,5 @@ def test_a_run_reads_its_metrics_config_and_weights(tmp_path):
 
 def test_a_run_loads_the_best_or_the_latest(trained):
     _, _, run, kept = trained
-    assert same(weights(run.load("best")), kept[1])
-    assert same(weights(run.load("latest")), kept[3])
+    assert same(weights(run.load()), kept[1])
+    assert same(weights(run.load(which="latest")), kept[3])

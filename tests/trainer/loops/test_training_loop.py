@@ -21,6 +21,7 @@ from paceline import DataModule, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, JSONLogger
 from paceline.trainer.data.feed import limited
 from paceline.trainer.state import Clock
+from paceline.trainer.utils.paths import shown_path
 
 
 class Line(TrainModule):
@@ -712,7 +713,7 @@ def test_the_first_lines_are_at_most_six_and_of_one_form(capsys, tmp_path):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
     assert "trial" in lines[0]
-    assert str(trainer.folder) in lines[0]
+    assert lines[0].endswith(f" in {shown_path(trainer.folder)}")
     assert all(part in lines[1] for part in ("1 device", "cpu", "single", "32"))
     assert lines[2] == "global batch 12 = 4 samples x 1 rank x 3 micro-batches"
     assert lines[3].startswith("3 steps per epoch, 6 in total")

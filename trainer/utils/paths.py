@@ -1,0 +1,33 @@
+"""Paths as users give them, and as messages show them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ...errors import PacelineError
+
+
+def as_path(given: Any, what: str) -> Path:
+    """An absolute path, ``~`` expanded: the same one wherever the process goes later.
+
+    Args:
+        given: A string or path-like object.
+        what: What takes it, for the error.
+
+    Raises:
+        PacelineError: for anything else.
+    """
+    text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise PacelineError(f"{what} takes a path", got=given, allowed="a string or a Path")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise PacelineError(f"{what}: the path cannot be expanded", got=text, allowed=str(error)) from None
+
+
+def shown_path(path: Path) -> str:
+    """A path as people read it: relative where it lies below the current folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
