@@ -222,9 +222,8 @@ class Trainer(RunView):
                 faultpoint("end.fit")
                 with context.watchdog.during("save"):
                     hooks.call("on_fit_end", self)
-                    stop.agree()  # the last time: a signal after this comes too late
+                    stop.agree()  # hooks may have asked for a stop
         context.signals.reraise(stop.signal, self.strategy.environment.requeue)
-        self.barrier()  # all can read what rank 0 wrote
         return Run(self.folder)
 
     @uncaught_errors_shortened()

@@ -7,6 +7,7 @@ Runs and ``notes``, a line of JSON each, go to the folder it is started in.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -65,6 +66,7 @@ HAPPENS: dict[str, Callable[[], Any]] = {
     "exit": lambda: os._exit(3),
     "segfault": lambda: ctypes.string_at(0),
     "nap": lambda: ctypes.PyDLL(None).usleep(900_000),  # all threads of the process do
+    "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "stop the launcher": lambda: os.kill(os.getppid(), signal.SIGTERM),
 }
 
@@ -195,4 +197,7 @@ if __name__ == "__main__":
     OPTIONS.update(json.loads(sys.argv[1]))
     if "arm" in OPTIONS:
         faultpoints.arm(faultpoints.Fault(*OPTIONS["arm"]))
+    if "RANK" in os.environ:  # not in the launching process
+        atexit.register(meet, "exit")  # called after paceline's own functions for the exit
     main()
+    atexit.register(meet, "before exit")

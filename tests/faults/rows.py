@@ -158,6 +158,11 @@ _ROWS = [
         '`resume=` with the path of another run\'s newest checkpoint, or `"best"`',
         "A new run begins, and no file of the source changes.",
     ),
+    (
+        "SIGTERM to one rank at any point after the last step: while the run closes, after `fit`, or while "
+        "the process ends",
+        "The exit code is 143 or 0, without a connection error, and the run's last checkpoint is whole.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

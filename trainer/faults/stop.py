@@ -44,6 +44,7 @@ class StopController:
         self._asked: str | None = None
         self._wanted: str | None = None
         self._signal: int | None = None
+        self._is_over = False
         several = shared and self._strategy.environment.world_size > 1
         self._agreement = _Agreement(self._strategy, self._word, self._take) if several else None
 
@@ -87,12 +88,24 @@ class StopController:
 
         It only sets attributes, so that a signal handler may call it.
         """
+        if self._is_over:
+            return
         if self._wanted is None:
             self._wanted = why
         if signal is not None:
             self._signal = signal
         if self._strategy.environment.world_size == 1:
             self._asked = self._wanted
+
+    def agree_on_signals(self) -> None:
+        """The last agreement: on a signal that any rank received, also after the run had ended.
+
+        To be called on all ranks. Requests after it change nothing.
+        """
+        if self._agreement is not None:
+            received = self._strategy.all_gather(self._signal)
+            self._signal = next((number for number in received if number is not None), None)
+            self._is_over = True
 
     # -- agreeing ------------------------------------------------------------------------------
 

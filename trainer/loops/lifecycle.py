@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks.hooks import HookTable
@@ -13,6 +15,7 @@ from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ...strategies import Environment, Precision, Strategy, choose_strategy, start_ranks
 from ..faults.signals import SignalStop
+from ..faults.stop import StopController
 from ..faults.watchdog import Watchdog, deadlines
 from ..module import TrainModule, configure
 from ..run.directory import run_name
@@ -117,6 +120,7 @@ def stage(
             _call_each(context, "on_exception", failed, trainer, error)
             raise
         finally:
+            faultpoint("end.teardown")
             teardowns = [owner.teardown for owner in (datamodule, module) if hasattr(owner, "teardown")]
             _call_each(context, "on_teardown", failed, trainer, name, also=teardowns)
 
@@ -136,7 +140,8 @@ def _open_stage(
     closing.callback(_leave, run, module)
     vars(module).update(_trainer=trainer, _logger=run.logger)
     signals = SignalStop(run.stop.request, give_up_reads=run.ranks.world_size == 1)
-    closing.callback(signals.close)
+    closing.callback(_close_signals, signals, run.stop)
+    closing.push(partial(_agree_on_signals, run.stop))
     seconds = deadlines(settings.timeouts, run.ranks.world_size)
     watchdog = Watchdog(strategy, run.state, run.directory, seconds)
     closing.callback(watchdog.close)
@@ -165,6 +170,20 @@ def _close_compilation(context: StageContext) -> None:
     if context.compilation is not None:
         context.compilation.report(context.name)
         context.compilation.undo()
+
+
+def _agree_on_signals(stop: StopController, kind: Any, failed: BaseException | None, tb: Any) -> None:
+    faultpoint("end.closed")
+    if failed is None:
+        stop.agree_on_signals()
+
+
+def _close_signals(signals: SignalStop, stop: StopController) -> None:
+    """Put the earlier handlers back. A signal that came too late to be agreed on is theirs."""
+    faultpoint("end.agreed")
+    signals.close()
+    if signals.received is not None and stop.signal is None:
+        os.kill(os.getpid(), signals.received)
 
 
 def _leave(run: RunContext, module: TrainModule) -> None:
