@@ -163,6 +163,11 @@ _ROWS = [
         "the process ends",
         "The exit code is 143 or 0, without a connection error, and the run's last checkpoint is whole.",
     ),
+    (
+        "Streams of unequal length on ranks",
+        "Parts of the ranks' own are read to the end of the longest, each sample once. Streams that begin "
+        "alike and end apart are an error on every rank, which names what each has read.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

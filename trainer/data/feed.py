@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..faults.signals import Signals
@@ -43,6 +45,7 @@ class FeedSettings:
         signals: Ends a read of data that is waited for.
         log_line: Takes lines for the log.
         all_gather: One value of every rank, on each; called by all alike.
+        highest: The element-wise maximum of all ranks' tensors, on each; called by all alike.
     """
 
     seed: int = 0
@@ -59,6 +62,7 @@ class FeedSettings:
     signals: Signals = field(default_factory=Signals)
     log_line: Callable[[str], None] = print
     all_gather: Callable[[Any], list[Any]] = lambda value: [value]
+    highest: Callable[[Tensor], Tensor] = lambda numbers: numbers
 
 
 class Feed(ABC):

@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
+from ...errors import PacelineError
 from ..utils.nested import count_samples
 from .feed import FeedSettings, StepBatches, read_isolated
 
@@ -89,7 +92,10 @@ class StreamSteps(ABC):
 
 
 class SharedSteps(StreamSteps):
-    """Every rank reads all batches, and takes its own of each step."""
+    """Every rank reads all batches, and takes its own of each step.
+
+    That all have read as much is seen in each step, in one reduction of four numbers.
+    """
 
     own_part = False
 
@@ -106,11 +112,35 @@ class SharedSteps(StreamSteps):
                 batches.append(self._moved(batch))
                 sizes.append(size)
             total, count = total + size, count + 1
+        if world_size > 1:
+            self._check_alike(count, total)
         self.short = count < self._full
         if len(batches) < -(-count // world_size):  # a rank left without one computes with the first
             batches.append(self._moved(first))
             sizes.append(0)
         return StepBatches(batches, sizes, total, total)
+
+    def _check_alike(self, batches: int, samples: int) -> None:
+        """See that all ranks have read as much for this step: a rank without one would leave the others.
+
+        Raises:
+            PacelineError: on all ranks, naming what each has read.
+        """
+        highest = self._settings.highest(torch.tensor([batches, -batches, samples, -samples])).tolist()
+        if highest[0] == -highest[1] and highest[2] == -highest[3]:
+            return
+        cursor = self._cursor
+        everyone = self._settings.all_gather((cursor.samples, cursor.spent))
+        counts = [
+            f"rank {rank}: {count} samples{'' if spent else ' or more'}"
+            for rank, (count, spent) in enumerate(everyone)
+        ]
+        raise PacelineError(
+            "the ranks' data begins alike and ends apart: it is neither the same for all ranks nor shared "
+            "out among them",
+            got=", ".join(counts),
+            fix="give every rank the same data (each takes its own batches of it), or another part to each",
+        )
 
     def skip(self) -> int:
         found = self._cursor.take()

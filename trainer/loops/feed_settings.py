@@ -27,6 +27,7 @@ class FeedRequest:
             signals=context.signals,
             log_line=context.directory.log_line,
             all_gather=strategy.all_gather,
+            highest=lambda numbers: strategy.all_reduce_async(numbers, "max")(),
         )
 
     def for_training(self) -> FeedSettings:

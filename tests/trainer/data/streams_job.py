@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,20 @@ class OwnArrays(OwnPart):
         yield from ((x.numpy(), i) for x, i in super().__iter__())
 
 
+class EndsEarly(IterableDataset):
+    """The same for all ranks, but for the end."""
+
+    def __iter__(self):
+        for i in range(SIZE - 30 * RANK):
+            yield torch.tensor([float(i), 1.0], dtype=torch.float64) / SIZE, i
+
+
+class LastBatchSmaller(IterableDataset):
+    def __iter__(self):
+        for i in range(SIZE - RANK):
+            yield torch.tensor([float(i), 1.0], dtype=torch.float64) / SIZE, i
+
+
 def as_arrays(samples):
     return np.stack([x for x, _ in samples]), np.array([i for _, i in samples])
 
@@ -182,6 +197,11 @@ CASES = {
     "own-arrays": (batches(OwnArrays, collate_fn=as_arrays), {"accumulate": 6 // DEVICES}),
     "own-part-uneven": (batches(OwnPart), {"global_batch_size": 22}),
     "one-for-rank-zero": (batches(OneForRankZero), {"global_batch_size": 24}),
+    "ends-early": (batches(EndsEarly), {"global_batch_size": 24}),
+    "ends-early-workers": (batches(EndsEarly, num_workers=2), {"global_batch_size": 24}),
+    "ends-early-list": (lambda: ready()[: 25 - 5 * RANK], {}),
+    "ends-early-val": (batches(), {"val": batches(EndsEarly)}),
+    "last-batch-smaller": (batches(LastBatchSmaller), {"global_batch_size": 24}),
     "odd-sampler": (lambda: DataLoader(Numbers(), batch_size=4, sampler=Odd()), {}),
 }
 STOPPED_AT = 3
@@ -191,6 +211,8 @@ RESUMED += ["own-list", "own-part", "own-keeping", "own-uneven"]
 
 def train(name: str, case: str, resume: str | None = None, **more) -> None:
     make, settings = CASES[case]
+    make_val = settings.get("val", make)
+    settings = {name: value for name, value in settings.items() if name != "val"}
     trainer = Trainer(
         accelerator="cpu",
         devices=DEVICES,
@@ -204,12 +226,16 @@ def train(name: str, case: str, resume: str | None = None, **more) -> None:
         **({"max_epochs": 2} | settings | more),
     )
     module = Model()
-    error = None
+    error, began = None, time.monotonic()
     try:
-        trainer.fit(module, make(), make(), resume=resume)
+        trainer.fit(module, make(), make_val(), resume=resume)
     except PacelineError as raised:
         error = str(raised)
-    found = {"error": error, "weights": module.line.weight.flatten().tolist()}
+    found = {
+        "error": error,
+        "seconds": time.monotonic() - began,
+        "weights": module.line.weight.flatten().tolist(),
+    }
     (FOLDER / f"{name}-{trainer.rank}.json").write_text(json.dumps(found))
 
 

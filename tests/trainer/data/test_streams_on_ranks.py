@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ SHARED = ["stream", "stream-workers", "stream-uneven", "sharing-workers", "keepi
 SHARED += LIMITED
 OWN = ["own-list", "own-part", "own-keeping", "own-uneven", "own-arrays"]
 RESUMED = ["stream", "stream-workers", "keeping", "list", *OWN[:-1]]
-MISTAKES = ["own-part-uneven", "one-for-rank-zero", "odd-sampler"]
+UNEQUAL = ["ends-early", "ends-early-workers", "ends-early-list", "ends-early-val", "last-batch-smaller"]
+MISTAKES = ["own-part-uneven", "one-for-rank-zero", "odd-sampler", *UNEQUAL]
 # Runs that are resumed on another number of ranks show three of them in any case.
 LONG = pytest.mark.soak
 WORLDS = [2, pytest.param(3, marks=LONG)]
@@ -72,6 +74,7 @@ def test_each_steps_samples_and_losses_are_those_of_one_device(job, case, device
     assert all(w == weights[0] for w in weights)
 
 
+@pytest.mark.fault(38)
 @pytest.mark.parametrize("devices", WORLDS)
 @pytest.mark.parametrize("case", OWN)
 def test_parts_of_the_ranks_own_are_read_whole_and_weighed_by_their_samples(job, case, devices):
@@ -144,3 +147,20 @@ def test_parts_of_the_ranks_own_start_again_there_and_that_is_said(moved):
 def test_every_rank_reports_data_that_cannot_be_shared_out(job, case, what, devices):
     for rank in printed(job(devices), case, devices):
         assert what in rank["error"]
+
+
+@pytest.mark.fault(38)
+@pytest.mark.parametrize("devices", WORLDS)
+@pytest.mark.parametrize("case", UNEQUAL)
+def test_streams_that_begin_alike_and_end_apart_are_reported_by_every_rank(job, case, devices):
+    samples = [SIZE - (30 if case.startswith("ends-early") else 1) * rank for rank in range(devices)]
+    if case == "ends-early-list":
+        samples = [SIZE - 20 * rank for rank in range(devices)]
+    for rank in printed(job(devices), case, devices):
+        assert "the ranks' data begins alike and ends apart" in rank["error"]
+        shortest = devices - 1
+        assert f"rank {shortest}: {samples[shortest]} samples" in rank["error"], rank["error"]
+        exact = case == "last-batch-smaller"
+        assert ("rank 0: 100 samples" in rank["error"]) == exact
+        assert bool(re.search(r"rank 0: \d+ samples or more", rank["error"])) != exact
+        assert "val" in case or rank["seconds"] < 10
