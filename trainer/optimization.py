@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,12 +24,40 @@ _SCHEDULER_KEYS = ("scheduler", "interval", "frequency", "monitor")
 
 @dataclass
 class Schedule:
-    """A scheduler and when it steps: every ``frequency`` epochs or optimizer steps."""
+    """A scheduler and when it steps.
+
+    Args:
+        scheduler: Has ``step`` and ``state_dict``.
+        interval: ``"epoch"`` or ``"step"``. One that watches a value of validation steps after each
+            validation, whatever the interval is.
+        frequency: It steps every so many epochs, optimizer steps or validations.
+        monitor: The value it is stepped with; None: without one.
+    """
 
     scheduler: Any
     interval: str = "epoch"
     frequency: int = 1
     monitor: str | None = None
+    validations: int = field(default=0, init=False)
+
+    @property
+    def watches_validation(self) -> bool:
+        """Whether it is stepped with a value of validation."""
+        return self.monitor is not None and self.monitor.startswith("val/")
+
+    def step(self, count: int, require: Callable[[str, str], float]) -> None:
+        """Step the scheduler if this is one of its turns.
+
+        Args:
+            count: Epochs, optimizer steps or validations so far.
+            require: Given a value's name and who needs it, the latest value.
+        """
+        if count % self.frequency:
+            return
+        if self.monitor is None:
+            self.scheduler.step()
+        else:
+            self.scheduler.step(require(self.monitor, "the learning rate schedule"))
 
 
 @dataclass
@@ -46,7 +74,14 @@ class Optimization:
 
     def of_interval(self, interval: str) -> list[Schedule]:
         """The schedules that step per ``"epoch"`` or per ``"step"``."""
-        return [s for s in self.schedules if s.interval == interval]
+        return [s for s in self.schedules if s.interval == interval and not s.watches_validation]
+
+    def step_after_validation(self, require: Callable[[str, str], float]) -> None:
+        """Step the schedules that watch a value of validation, with its new value."""
+        for schedule in self.schedules:
+            if schedule.watches_validation:
+                schedule.validations += 1
+                schedule.step(schedule.validations, require)
 
     def learning_rates(self) -> dict[str, float]:
         """``lr/AdamW``, or ``lr/AdamW-0/group-1`` where there are several; plain floats."""

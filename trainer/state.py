@@ -23,7 +23,6 @@ class TrainState:
         elapsed: Seconds of training, earlier sessions of a resumed run included.
         skipped_steps: Updates skipped because a loss or gradient was not finite.
         weight_reference: The power of two that returned weights are divided by; None until needed.
-        validated: Whether there was a validation since the last end of an epoch.
         validated_step: The step of the last validation; -1 before the first.
         validating: What the current validation follows, ``"step"`` or ``"epoch"``; "" outside of one. It
             is in a checkpoint where a signal interrupted it: the resumed run repeats it.
@@ -39,7 +38,6 @@ class TrainState:
     elapsed: float = 0.0
     skipped_steps: int = 0
     weight_reference: float | None = None
-    validated: bool = False
     validated_step: int = -1
     validating: str = ""
     global_batch: int = 0

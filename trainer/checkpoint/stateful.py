@@ -57,6 +57,7 @@ class ScheduleStates:
                 "class": type(s.scheduler).__name__,
                 "optimizer": self.optimization.optimizer_of(s),
                 "state": s.scheduler.state_dict(),
+                "validations": s.validations,
             }
             for s in self.optimization.schedules
         ]
@@ -65,6 +66,7 @@ class ScheduleStates:
         """Restore what ``state_dict`` returned."""
         for schedule, saved in zip(self.optimization.schedules, state, strict=True):
             schedule.scheduler.load_state_dict(saved["state"])
+            schedule.validations = saved.get("validations", 0)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from ...faultpoints import faultpoint
 from ..data.feed import Feed
 from ..faults.nan_trace import FailedStep, Origin, find_origin
 from ..faults.nonfinite import Guard
-from ..optimization import Schedule
 from ..runtime.compilation import uncompiled
 from ..runtime.discard_effects import nothing_kept
 from ..utils.functions import positional_arguments, source_of
@@ -184,7 +183,7 @@ class TrainLoop:
         faultpoint("step.update")
         if strategy.step(self.optimizer):
             for schedule in self.step_schedules:
-                self.advance(schedule, state.global_step + 1)
+                schedule.step(state.global_step + 1, self.logger.require)
         elif guard is not None and guard.skipped_by_strategy():
             self.hold_back(guard, batches, sizes)
         return outputs
@@ -317,6 +316,8 @@ class TrainLoop:
             return
         if epoch_ended:
             self.end_epoch()
+        if validates and self.manual is None:
+            self.optimization.step_after_validation(self.logger.require)
         if validates or epoch_ended:
             self.stop.agree()
         if cadence is not None and validates:
@@ -332,7 +333,7 @@ class TrainLoop:
         self.context.report_compilation()
         if whole:
             state.validating = ""
-            state.validated_step, state.validated = state.global_step, True
+            state.validated_step = state.global_step
         return whole
 
     def finish_validation(self) -> None:
@@ -363,21 +364,9 @@ class TrainLoop:
         logger.publish_each(self.hooks["on_train_epoch_end"], self.trainer)
         if self.manual is None:
             for schedule in self.optimization.of_interval("epoch"):
-                self.advance(schedule, state.epoch + 1)
-        state.validated = False
+                schedule.step(state.epoch + 1, self.logger.require)
         state.epoch += 1
         state.begin_epoch()
-
-    def advance(self, schedule: Schedule, count: int) -> None:
-        """Step a schedule if this is one of its turns."""
-        monitor = schedule.monitor
-        if count % schedule.frequency:
-            return
-        if monitor is None:
-            schedule.scheduler.step()
-        elif self.state.validated or not monitor.startswith("val/"):  # an old value is no news
-            value = self.logger.require(monitor, "the learning rate schedule")
-            schedule.scheduler.step(value)
 
     def write_log(self) -> None:
         """Reduce the window and hand it to the loggers, with learning rates and speed."""

@@ -265,3 +265,65 @@ def test_several_optimizers_need_manual_optimization():
 def test_an_optimizer_that_needs_a_closure_is_refused():
     with pytest.raises(PacelineError, match="LBFGS evaluates the loss itself"):
         fit(lambda m, o: torch.optim.LBFGS(m.parameters()))
+
+
+class Recorder:
+    """A scheduler that keeps what it is stepped with."""
+
+    def __init__(self):
+        self.values = []
+
+    def step(self, value):
+        self.values.append(value)
+
+    def state_dict(self):
+        return {"values": list(self.values)}
+
+    def load_state_dict(self, state):
+        self.values = state["values"]
+
+
+class Scored(Module):
+    """Each validation has another score: how many steps were made."""
+
+    def validation_step(self, batch):
+        self.log("score", float(self.global_step))
+
+
+def fit_scored(folder, interval, frequency=1, resume=None, **settings):
+    recorder = Recorder()
+
+    def configure(module, optimizer):
+        schedule = {"scheduler": recorder, "interval": interval, "frequency": frequency}
+        return optimizer, schedule | {"monitor": "val/score"}
+
+    usual = {"progress": False, "loggers": False, "run_dir": folder, "name": "n", "accelerator": "cpu"}
+    trainer = Trainer(**(usual | settings))
+    trainer.fit(Scored(configure), loader(), loader(), resume=resume)  # 3 steps an epoch
+    return recorder.values
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        ("1ep", [3.0, 6.0, 9.0]),
+        (2, [2.0, 4.0, 6.0, 8.0]),
+        (1, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]),
+        (5, [5.0]),
+        ("2ep", [6.0]),
+    ],
+)
+def test_a_schedule_that_watches_validation_steps_once_for_each_new_value(
+    interval, every, expected, tmp_path
+):
+    assert fit_scored(tmp_path, interval, validate_every=every, max_epochs=3) == expected
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_its_frequency_counts_values_and_a_resume_continues_the_count(interval, tmp_path):
+    settings = {"validate_every": 1, "frequency": 2}
+    assert fit_scored(tmp_path / "whole", interval, max_steps=9, **settings) == [2.0, 4.0, 6.0, 8.0]
+    assert fit_scored(tmp_path / "cut", interval, max_steps=5, **settings) == [2.0, 4.0]
+    resumed = fit_scored(tmp_path / "cut", interval, max_steps=9, resume="latest", **settings)
+    assert resumed == [2.0, 4.0, 6.0, 8.0]
