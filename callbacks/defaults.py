@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .base import Callback
 from .checkpoint import Checkpoint
 from .curves import Curves
+from .fast_dev_run import FastDevRun
 from .jsonl import JSONLogger
 from .logger import Logger
 from .progress import Progress
@@ -15,7 +16,12 @@ from .tensorboard import TensorBoard
 
 
 def with_defaults(
-    given: Sequence[Callback], *, progress: bool, loggers: bool | Sequence[Logger], checkpoint: bool
+    given: Sequence[Callback],
+    *,
+    progress: bool,
+    loggers: bool | Sequence[Logger],
+    checkpoint: bool,
+    fast_dev_run: int = 0,
 ) -> list[Callback]:
     """The user's callbacks, then the defaults; checkpoints last, when all others have changed their state.
 
@@ -24,6 +30,7 @@ def with_defaults(
         progress: Add the progress bar and the model summary.
         loggers: True adds metrics.jsonl, TensorBoard and the curves; else the loggers to add.
         checkpoint: Add a checkpoint at the end of each epoch.
+        fast_dev_run: The steps after which the epoch ends; 0: none.
     """
     defaults: list[Callback] = []
     if progress:
@@ -34,5 +41,7 @@ def with_defaults(
         defaults += loggers
     if checkpoint:
         defaults.append(Checkpoint())
+    if fast_dev_run:
+        defaults.append(FastDevRun(fast_dev_run))
     kept = [default for default in defaults if not any(isinstance(one, type(default)) for one in given)]
     return sorted([*given, *kept], key=lambda callback: isinstance(callback, Checkpoint))

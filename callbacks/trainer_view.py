@@ -178,6 +178,9 @@ class TrainerView(Protocol):
     def stop(self, why: str) -> None:
         """Ask the run to end at a step boundary all ranks agree on. On any rank."""
 
+    def end_epoch(self) -> None:
+        """End the epoch after the step under way, like any other. To be called on all ranks."""
+
     # -- files and lines -----------------------------------------------------------------------
 
     @property

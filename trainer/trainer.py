@@ -63,7 +63,8 @@ class Trainer(RunView):
         limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: A count (int) or
             a part (float) of the loader's batches, over all ranks; in training without
             ``global_batch_size`` each rank has so many.
-        fast_dev_run: One step and one validation batch; nothing is written.
+        fast_dev_run: An epoch of one step (a number: so many), ended like any other, with as many
+            validation batches; nothing is written.
         overfit_batches: Train (and validate) on the same few batches of the training data every epoch.
         callbacks: Added to the default ones; one of the same class (or a subclass) replaces it.
         progress, checkpoint, loggers: The default callbacks, each off with False.
@@ -127,7 +128,7 @@ class Trainer(RunView):
         limit_val_batches: int | float | None = None,
         limit_test_batches: int | float | None = None,
         limit_predict_batches: int | float | None = None,
-        fast_dev_run: bool = False,
+        fast_dev_run: bool | int = False,
         overfit_batches: int | float = 0,
         callbacks: Callback | Sequence[Callback] = (),
         progress: bool = True,
@@ -162,6 +163,7 @@ class Trainer(RunView):
             progress=settings.progress,
             loggers=writes and settings.loggers,
             checkpoint=writes and settings.checkpoint,
+            fast_dev_run=int(settings.fast_dev_run),
         )
         super().__init__(RunContext.begin(settings, strategy, callbacks))
 

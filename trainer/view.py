@@ -5,10 +5,8 @@ This is what ``paceline.callbacks.TrainerView`` promises. ``Trainer`` adds the v
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from ..callbacks import Callback
 from ..durations import Cadence
@@ -21,13 +19,12 @@ from .loops.context import RunContext
 from .loops.fit_context import FitContext
 from .loops.manual_optimizer import ManualOptimization
 from .module import TrainModule
+from .rank_view import RankView
 from .run.run import Run
 from .utils.paths import as_path
 
-T = TypeVar("T")
 
-
-class RunView:
+class RunView(RankView):
     """Reads and calls the parts of the current run, or of the last one.
 
     Args:
@@ -240,6 +237,22 @@ class RunView:
         """
         self._run.stop.request(why)
 
+    def end_epoch(self) -> None:
+        """End the epoch after the step under way, like any other: hooks, means, validation, schedules.
+
+        To be called on all ranks, in ``training_step`` or ``on_step_end`` of the same step.
+
+        Example:
+            >>> class Short(Callback):
+            ...     def on_step_end(self, trainer, outputs):
+            ...         trainer.end_epoch()
+            >>> short = Trainer(max_epochs=2, callbacks=Short(), run_dir=None)
+            >>> run = short.fit(Net(), train_loader)
+            >>> short.global_step
+            2
+        """
+        self._run.stop.epoch_over = True
+
     # -- files and lines -----------------------------------------------------------------------
 
     @property
@@ -326,73 +339,3 @@ class RunView:
         if self._fit is None:
             raise PacelineError(f"{what}: no fit is running", fix="use it in a step or a hook of fit")
         return self._fit
-
-    # -- the other ranks -----------------------------------------------------------------------
-
-    @property
-    def rank(self) -> int:
-        """The number of this process among all, from 0."""
-        return self._run.ranks.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks there are."""
-        return self._run.ranks.world_size
-
-    @property
-    def is_global_zero(self) -> bool:
-        """True on the one process that writes files."""
-        return self._run.ranks.is_global_zero
-
-    def barrier(self) -> None:
-        """Wait for all ranks.
-
-        Example:
-            >>> trainer.barrier()
-        """
-        self._run.ranks.barrier()
-
-    def broadcast(self, value: T, source: int = 0) -> T:
-        """The value that rank ``source`` has, on every rank. Any object that can be pickled.
-
-        Example:
-            >>> trainer.broadcast({"vocabulary": 32000})
-            {'vocabulary': 32000}
-        """
-        return self._run.ranks.broadcast(value, source)
-
-    def all_gather(self, value: Any) -> list[Any]:
-        """One value of every rank, in the order of ranks, on each. Tensors are of one shape.
-
-        Example:
-            >>> trainer.all_gather(trainer.rank)
-            [0]
-        """
-        return self._run.ranks.all_gather(value)
-
-    def on_rank_zero(self, function: Callable[[], T]) -> T:
-        """What ``function`` returns on rank 0, on every rank; it is called there alone.
-
-        Raises:
-            PacelineError: on every rank, where it raised on rank 0.
-
-        Example:
-            >>> trainer.on_rank_zero(lambda: "read once")
-            'read once'
-        """
-        return self._run.ranks.on_rank_zero(function)
-
-    def main_process_first(self, per_node: bool = False) -> AbstractContextManager[None]:
-        """What is inside runs on rank 0 while the others wait, then on the others.
-
-        Args:
-            per_node: On the first rank of each machine first; for files that machines do not share.
-
-        Raises:
-            PacelineError: on the others, when what is inside failed on the first.
-
-        Example:
-            >>> with trainer.main_process_first():
-            ...     vocabulary = {"a": 0}  # downloaded by rank 0, read from its cache by the others
-        """
-        return self._run.ranks.main_process_first(per_node)

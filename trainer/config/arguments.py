@@ -111,6 +111,7 @@ def _argument(default: Any, meaning: str, allowed: str = "True, False", **limits
 
 _Number = Annotated[int, BeforeValidator(_no_bool)]
 _Count = Annotated[_Number, Field(ge=1)]
+_CountOrZero = Annotated[_Number, Field(ge=0, strict=True)]
 _Amount = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 _Duration = Annotated[Any, BeforeValidator(_duration)]
 _Limit = (
@@ -194,7 +195,12 @@ class TrainerArguments(BaseModel):
     limit_val_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
     limit_test_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
     limit_predict_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
-    fast_dev_run: bool = _argument(False, "One step and one validation batch; nothing is written.")
+    fast_dev_run: bool | _CountOrZero = _argument(
+        False,
+        "An epoch of one step (a number: so many), ended like any other, with as many validation batches; "
+        "nothing is written.",
+        "True, False, or a number of steps",
+    )
     overfit_batches: _Limit = _argument(
         0, "Train (and validate) on the same few batches of the training data every epoch.", _A_LIMIT + "0"
     )

@@ -27,6 +27,9 @@ class StopController:
         state: The counters of the run.
         limits: When the run ends.
         clock: The seconds of training.
+
+    Attributes:
+        epoch_over: Whether the epoch is to end after the step under way; every rank sets it alike.
     """
 
     def __init__(self, strategy: Strategy, state: TrainState, limits: Limits, clock: Clock) -> None:
@@ -44,7 +47,7 @@ class StopController:
         self._asked: str | None = None
         self._wanted: str | None = None
         self._signal: int | None = None
-        self._is_over = False
+        self._is_over = self.epoch_over = False
         several = shared and self._strategy.environment.world_size > 1
         self._agreement = _Agreement(self._strategy, self._word, self._take) if several else None
 

@@ -82,8 +82,8 @@ class RunContext:
 def _limits(settings: TrainerArguments) -> Limits:
     max_time = settings.max_time
     seconds = None if max_time is None else float(Duration.parse(max_time).amount)
-    max_steps = 1 if settings.fast_dev_run else settings.max_steps
-    return Limits(max_steps, settings.max_epochs, max_time, seconds)
+    max_epochs = 1 if settings.fast_dev_run else settings.max_epochs
+    return Limits(settings.max_steps, max_epochs, max_time, seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

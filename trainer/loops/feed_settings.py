@@ -49,7 +49,7 @@ class FeedRequest:
         arguments = self._arguments
         overfit = arguments.overfit_batches if self._stage == "fit" else 0
         limit = (
-            1 if arguments.fast_dev_run else overfit or getattr(arguments, f"limit_{PHASES[stage]}_batches")
+            int(arguments.fast_dev_run) or overfit or getattr(arguments, f"limit_{PHASES[stage]}_batches")
         )
         policy = arguments.on_data_error
         if stage == "predict" and policy.startswith("skip"):

@@ -226,7 +226,8 @@ def _open_data(
     automatic = module.automatic_optimization
     feed = training_feed(train, request.for_training(), saved_global_batch, automatic)
     context.closing.callback(feed.close)
-    context.limits.set_epoch_length(feed.steps_per_epoch)
+    length, few = feed.steps_per_epoch, context.settings.fast_dev_run
+    context.limits.set_epoch_length(min(length, int(few)) if few and length is not None else length)
     given = _validation_data(context, data, train)
     feeds = {} if given is None else evaluation_feeds(given, request.for_evaluation("validate"))
     for one in feeds.values():

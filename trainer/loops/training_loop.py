@@ -58,12 +58,13 @@ class TrainLoop:
             or settings.clip_grad_value is not None
             or self.on_before_optimizer_step
         )
-        length = self.feed.steps_per_epoch
+        length = context.limits.steps_per_epoch
         log_every = Duration.parse(settings.log_every or _LOG_EVERY, where="log_every")
         self.log_cadence = Cadence(log_every, length)
         self.validate_cadence = None
         if context.validation is not None and settings.validate_every is not None:
-            every = Duration.parse(settings.validate_every, where="validate_every")
+            rhythm = "1ep" if settings.fast_dev_run else settings.validate_every
+            every = Duration.parse(rhythm, where="validate_every")
             self.validate_cadence = Cadence(every, length)
         for cadence in (self.log_cadence, self.validate_cadence):
             if cadence is not None:
@@ -94,6 +95,7 @@ class TrainLoop:
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
         trainer, state, feed, stop = self.trainer, self.state, self.feed, self.stop
+        stop.epoch_over = False
         run_step = self.step if self.manual is None else self.manual_step
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
@@ -110,16 +112,17 @@ class TrainLoop:
             state.samples += advance
             for hook in self.on_step_end:
                 hook(trainer, outputs)
-            eventful = feed.ended or state.global_step >= self.next_event
+            ended = feed.ended or stop.epoch_over
+            eventful = ended or state.global_step >= self.next_event
             if eventful:
-                self.events(feed.ended)
+                self.events(ended)
                 if state.validating:
                     return
             if self.agrees:
                 stop.at_boundary()
             for hook in self.on_step_boundary:
                 hook(trainer)
-            if feed.ended or stop.asked or (eventful and stop.done):
+            if ended or stop.asked or (eventful and stop.done):
                 return
         if stop.interrupted:
             return
