@@ -223,7 +223,7 @@ class Trainer(RunView):
                         loop.run()
                 faultpoint("end.fit")
                 with context.watchdog.during("save"):
-                    hooks.call("on_fit_end", self)
+                    context.logger.publish_at_the_end(hooks["on_fit_end"], self)
                     stop.agree()  # hooks may have asked for a stop
         context.signals.reraise(stop.signal, self.strategy.environment.requeue)
         return Run(self.folder)

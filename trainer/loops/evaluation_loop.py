@@ -68,11 +68,19 @@ class EvaluationLoop:
         if size:
             log_evaluation_output(output, self.store)
 
-    def predict(self, sink: PredictionSink) -> Any:
-        """One pass; what ``sink`` makes of the outputs."""
+    def predict(self, sink: PredictionSink, publish: Callable[[dict[str, float]], None]) -> Any:
+        """One pass; what ``sink`` makes of the outputs.
+
+        Args:
+            sink: Takes the outputs.
+            publish: Takes the reduced values that were logged, by full name.
+        """
         with self._trace_free():
             self._read_all(sink.take, None)
-            self.context.hooks.call(f"{self.hook}_end", self.context.trainer)
+            publish(self.store.close_epoch())
+            for hook in self.context.hooks[f"{self.hook}_end"]:
+                hook(self.context.trainer)
+                publish(self.store.close_epoch())
         return sink.close()
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..utils.paths import as_path
 from .context import StageContext
 from .evaluation_loop import EvaluationLoop
 from .feed_settings import FeedRequest
-from .predictions import GatheredPredictions, Predictions, PredictionWriter
+from .predictions import GatheredPredictions, Predictions, PredictionSink, PredictionWriter
 
 
 def prepare(
@@ -66,22 +67,34 @@ def require_step(module: Any, stage: str) -> None:
 def collect(loop: EvaluationLoop) -> dict[str, float]:
     """Run ``validate`` or ``test``: the reduced values by full name, which are logged as a line too."""
     values: dict[str, float] = {}
+    loop.run(partial(_publish, loop, values))
+    _show(loop, values)
+    return values
 
-    def publish(found: dict[str, float]) -> None:
-        values.update(found)
-        loop.context.logger.latest.update(found)
 
-    loop.run(publish)
+def _predict(loop: EvaluationLoop, sink: PredictionSink) -> Any:
+    values: dict[str, float] = {}
+    outputs = loop.predict(sink, partial(_publish, loop, values))
+    if values:
+        _show(loop, values)
+    return outputs
+
+
+def _publish(loop: EvaluationLoop, values: dict[str, float], found: dict[str, float]) -> None:
+    values.update(found)
+    loop.context.logger.latest.update(found)
+
+
+def _show(loop: EvaluationLoop, values: dict[str, float]) -> None:
     shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
     loop.context.directory.log_line(f"{loop.stage}: {shown}")
-    return values
 
 
 def gather(only_rank_zero: bool) -> Callable[[EvaluationLoop], list[Any]]:
     """Runs ``predict`` and keeps its outputs in memory."""
 
     def run(loop: EvaluationLoop) -> list[Any]:
-        outputs: list[Any] = loop.predict(GatheredPredictions(loop.context.ranks, only_rank_zero))
+        outputs: list[Any] = _predict(loop, GatheredPredictions(loop.context.ranks, only_rank_zero))
         return outputs
 
     return run
@@ -95,7 +108,7 @@ def write(out: str | Path) -> Callable[[EvaluationLoop], Predictions]:
         stop = loop.context.stop
         writer = PredictionWriter(loop.context.ranks, folder, lambda: stop.asked)
         try:
-            predictions: Predictions = loop.predict(writer)
+            predictions: Predictions = _predict(loop, writer)
         except BaseException:
             writer.drop()
             raise

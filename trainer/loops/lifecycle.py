@@ -100,6 +100,8 @@ def stage(
     """One ``fit``, ``validate``, ``test`` or ``predict``. What is raised inside is reported, once."""
     run.directory.begin_stage(run_name(run.settings.name, module))
     with ExitStack() as closing:  # each of them, whatever another one raises
+        if name != "fit":
+            closing.enter_context(run.logger.refusing(f"{name} outside of its pass over the data"))
         context = _open_stage(run, trainer, name, module, datamodule, closing)
         failed: BaseException | None = None
         try:
@@ -117,12 +119,14 @@ def stage(
             explain(error, context)
             lines = "".join(traceback.format_exception(error))
             run.directory.log_line(lines, console=False)
-            _call_each(context, "on_exception", failed, trainer, error)
+            with run.logger.refusing("on_exception"):
+                _call_each(context, "on_exception", failed, trainer, error)
             raise
         finally:
             faultpoint("end.teardown")
             teardowns = [owner.teardown for owner in (datamodule, module) if hasattr(owner, "teardown")]
-            _call_each(context, "on_teardown", failed, trainer, name, also=teardowns)
+            with run.logger.refusing("on_teardown"):
+                _call_each(context, "on_teardown", failed, trainer, name, also=teardowns)
 
 
 def _open_stage(

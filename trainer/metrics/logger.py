@@ -12,6 +12,33 @@ from ..state import Clock, TrainState
 from .store import MetricStore
 
 
+class NoLogging(MetricStore):
+    """A store that takes no values, where nobody would publish them.
+
+    Args:
+        place: The hook or stage, for the error.
+        log_line: As a store takes it.
+        strategy: As a store takes it.
+    """
+
+    def __init__(self, place: str, log_line: Callable[[str], None], strategy: Strategy) -> None:
+        super().__init__("", log_line, strategy)
+        self._place = place
+
+    def log(self, name: str, *args: Any, **options: Any) -> None:
+        """Refuse the value.
+
+        Raises:
+            PacelineError: always.
+        """
+        raise PacelineError(
+            f"nothing can be logged in {self._place}",
+            got=f"log({name!r})",
+            allowed="every step, and the hooks from on_fit_start to on_fit_end, from "
+            "on_validation_start to on_validation_end, and so on",
+        )
+
+
 class MetricLogger:
     """Takes values, reduces them at log points, and passes rows to the writers on rank 0.
 
@@ -23,9 +50,10 @@ class MetricLogger:
 
     Attributes:
         train: What the training steps log.
-        current: The store that takes what is logged now: ``train``, or that of an evaluation.
+        current: What takes the values that are logged now: ``train``, or the store of an evaluation.
         latest: The latest reduced values by full name, plain floats, the same on every rank.
         publishes: False during the sanity pass, of which nothing is kept.
+        is_evaluating: Whether values belong to an evaluation at the moment.
 
     Example:
         >>> from paceline.strategies import find_environment, make_precision, make_strategy
@@ -50,9 +78,10 @@ class MetricLogger:
         self._state, self._clock = state, clock
         self._writers = list(writers) if strategy.environment.is_global_zero else []
         self._log_line = log_line
+        self._strategy = strategy
         self.train = self.current = MetricStore("train", log_line, strategy)
         self.latest: dict[str, float] = {}
-        self.publishes = True
+        self.publishes, self.is_evaluating = True, False
 
     def log(
         self, name: str, value: Any, prog_bar: bool = False, weight: Any = None, reduce: str = "mean"
@@ -60,14 +89,28 @@ class MetricLogger:
         """``TrainModule.log``."""
         self.current.log(name, value, prog_bar, weight, reduce)
 
-    @property
-    def is_evaluating(self) -> bool:
-        """Whether values belong to an evaluation at the moment."""
-        return self.current is not self.train
-
     @contextmanager
     def logging_to(self, store: MetricStore) -> Iterator[None]:
-        """What is logged inside goes to ``store``."""
+        """What is logged inside goes to ``store``: it is an evaluation's."""
+        before, self.is_evaluating = self.is_evaluating, True
+        try:
+            with self._storing_in(store):
+                yield
+        finally:
+            self.is_evaluating = before
+
+    @contextmanager
+    def refusing(self, place: str) -> Iterator[None]:
+        """Logging is an error inside: nobody would publish the value.
+
+        Args:
+            place: The hook or stage, for the error.
+        """
+        with self._storing_in(NoLogging(place, self._log_line, self._strategy)):
+            yield
+
+    @contextmanager
+    def _storing_in(self, store: MetricStore) -> Iterator[None]:
         before, self.current = self.current, store
         try:
             yield
@@ -108,6 +151,17 @@ class MetricLogger:
         for hook in hooks:
             hook(*args)
             self.publish(self.train.take_window())
+
+    def publish_at_the_end(self, hooks: Iterable[Callable[..., None]], *args: Any) -> None:
+        """Call the hooks of the end of a fit, and publish what each of them logs after it.
+
+        The sums of a window that a stop has cut stay as they are, for the run that resumes.
+        """
+        store = MetricStore("train", self._log_line, self._strategy)
+        with self._storing_in(store):
+            for hook in hooks:
+                hook(*args)
+                self.publish(store.close_epoch())
 
     def require(self, name: str, who: str) -> float:
         """The latest value of ``name``.
