@@ -126,6 +126,18 @@ def read_isolated(batches: Iterator[Any], isolate: Callable[[], None] | None) ->
         set_cpu_state(before)
 
 
+class NoFeed(Feed):
+    """No data at all: a limit of 0 switches a phase off."""
+
+    steps_per_epoch = 0
+
+    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+        return iter(())
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {}
+
+
 def limited(batches: int, limit: int | float | None) -> int:
     """How many of ``batches`` a limit leaves; a part of them is at least one, unless it is 0.0."""
     if limit is None:

@@ -26,7 +26,10 @@ def prepare(
     module, stage = context.module, context.name
     require_step(module, stage)
     kind = PHASES[stage]
-    data = find_data(dataloader, kind, datamodule, module)
+    off = getattr(context.settings, f"limit_{kind}_batches") == 0
+    data = {} if off else find_data(dataloader, kind, datamodule, module)
+    if off:
+        context.directory.log_line(f"limit_{kind}_batches=0: nothing to {stage}")
     if data is None:
         raise PacelineError(
             f"there is no data to {stage} with",
@@ -68,7 +71,8 @@ def collect(loop: EvaluationLoop) -> dict[str, float]:
     """Run ``validate`` or ``test``: the reduced values by full name, which are logged as a line too."""
     values: dict[str, float] = {}
     loop.run(partial(_publish, loop, values))
-    _show(loop, values)
+    if loop.feeds:
+        _show(loop, values)
     return values
 
 

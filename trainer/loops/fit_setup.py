@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ...callbacks import Checkpoint
 from ...callbacks.monitor import monitor_name
+from ...durations import Duration
 from ...errors import PacelineError, nearest
 from ...faultpoints import faultpoint
 from ...strategies import StepPlan
@@ -20,7 +21,7 @@ from ...strategies.launch.job_notes import note_run, restarts
 from ..checkpoint import format as files
 from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.run_state import RunState
-from ..data.feed import Feed
+from ..data.feed import Feed, NoFeed
 from ..data.sources import evaluation_feeds, find_data, training_feed
 from ..faults.nonfinite import Guard, NonfinitePolicy
 from ..module import is_overridden
@@ -112,6 +113,7 @@ def prepare(
     context.state.global_batch = feed.step_size or 0
     for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
         context.directory.log_line(line)
+    _report_late_validation(context, monitors)
     return _put_together(context, feed, optimization, run_state, validation)
 
 
@@ -222,9 +224,14 @@ def _open_data(
 ) -> tuple[Feed, dict[str, Feed]]:
     """The feed of the training data, and those of validation by name; they close with the stage."""
     module, request = context.module, FeedRequest(context)
-    train = find_data(data.train, "train", data.datamodule, module)
-    automatic = module.automatic_optimization
-    feed = training_feed(train, request.for_training(), saved_global_batch, automatic)
+    train: Any = None
+    feed: Feed = NoFeed(request.for_training())
+    if context.settings.limit_train_batches == 0 and not context.settings.overfit_batches:
+        context.stop.request("limit_train_batches=0")
+    else:
+        train = find_data(data.train, "train", data.datamodule, module)
+        automatic = module.automatic_optimization
+        feed = training_feed(train, request.for_training(), saved_global_batch, automatic)
     context.closing.callback(feed.close)
     length, few = feed.steps_per_epoch, context.settings.fast_dev_run
     context.limits.set_epoch_length(min(length, int(few)) if few and length is not None else length)
@@ -238,12 +245,14 @@ def _open_data(
 def _validation_data(context: StageContext, data: FitData, train: Any) -> Any:
     """The validation data; None where the run does not validate, which is logged if it is half prepared."""
     module, name = context.module, type(context.module).__name__
-    found = find_data(data.val, "val", data.datamodule, module)
     written = is_overridden(module, "validation_step")
+    if context.settings.limit_val_batches == 0:
+        if written:
+            context.directory.log_line("limit_val_batches=0: no validation")
+        return None
+    found = find_data(data.val, "val", data.datamodule, module)
     if written and found is not None and context.settings.overfit_batches:
         found = train
-    if context.settings.limit_val_batches == 0:
-        return None
     if written and found is None:
         context.directory.log_line(f"{name} has a validation_step, but there is no validation data")
     elif found is not None and not written:
@@ -328,6 +337,29 @@ def _check_monitored_phases(settings: Any, monitors: list[tuple[str, str]], vali
                 fix="give fit a val_dataloader (and the module a validation_step), or watch "
                 "'train/loss_epoch'",
             )
+
+
+def _report_late_validation(context: StageContext, monitors: list[tuple[str, str]]) -> None:
+    """Name what watches a value of validation, where the run ends before its first validation."""
+    settings, limits = context.settings, context.limits
+    waiting = [f"{who} watches {name!r}" for who, name in monitors if name.startswith("val/")]
+    if not waiting or settings.validate_every is None or settings.fast_dev_run:
+        return
+    every = Duration.parse(settings.validate_every, where="validate_every")
+    total, an_epoch, length = limits.total_steps, limits.steps_per_epoch, ""
+    if every.unit == "s":
+        if limits.max_seconds is not None and every.amount > limits.max_seconds:
+            length = f"max_time={settings.max_time}"
+    elif every.unit == "ep" and an_epoch is None:
+        if limits.max_epochs is not None and every.amount > limits.max_epochs:
+            length = f"max_epochs={limits.max_epochs}"
+    elif total is not None and every.amount * (1 if every.unit == "st" else an_epoch or 1) > total:
+        length = f"{total} steps"
+    if length:
+        context.directory.log_line(
+            f"warning: validate_every={settings.validate_every} is longer than the run ({length}): "
+            f"{', '.join(waiting)} and will never get a value"
+        )
 
 
 def sanity_check(context: FitContext) -> None:
