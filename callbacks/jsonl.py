@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -24,8 +25,10 @@ class JSONLogger(Logger):
         [1, 4]
     """
 
+    background = False  # a line of a local file
+
     def __init__(self) -> None:
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         if trainer.folder is None or not trainer.is_global_zero:
@@ -33,12 +36,22 @@ class JSONLogger(Logger):
         path = (trainer.folder / "metrics.jsonl").resolve()
         if path.exists():
             keep_rows_until(path, trainer.global_step)
-        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
 
     def write(self, row: dict[str, float]) -> None:
-        if self._file is not None:
-            safe = {k: v if math.isfinite(v) else str(v) for k, v in row.items()}
-            self._file.write(json.dumps(safe) + "\n")
+        if self._file is None:
+            return
+        safe = {k: v if math.isfinite(v) else str(v) for k, v in row.items()}
+        line = (json.dumps(safe) + "\n").encode()
+        size, written = os.fstat(self._file.fileno()).st_size, 0
+        try:
+            written = self._file.write(line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError:
+            if written:  # a row that is cut would spoil the next one
+                self._file.truncate(size)
+            raise
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         if self._file is not None:

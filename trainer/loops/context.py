@@ -16,6 +16,7 @@ from ..faults.signals import SignalStop
 from ..faults.stop import StopController
 from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger
+from ..metrics.row_writer import RowWriter
 from ..module import TrainModule
 from ..run.directory import RunDirectory
 from ..runtime.compilation import Compilation
@@ -62,7 +63,9 @@ class RunContext:
         clock, limits = Clock(state), _limits(settings)
         directory = RunDirectory(ranks, None if settings.fast_dev_run else settings.run_dir, quiet)
         strategy.log_to(directory.log_line)
-        writers = [callback.write for callback in callbacks if isinstance(callback, Logger)]
+        line = directory.log_line
+        loggers = [callback for callback in callbacks if isinstance(callback, Logger)]
+        writers = [RowWriter(o.write, type(o).__name__, line, background=o.background) for o in loggers]
         return cls(
             settings=settings,
             strategy=strategy,

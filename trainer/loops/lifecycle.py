@@ -124,6 +124,7 @@ def stage(
             raise
         finally:
             faultpoint("end.teardown")
+            run.logger.close_writers()
             teardowns = [owner.teardown for owner in (datamodule, module) if hasattr(owner, "teardown")]
             with run.logger.refusing("on_teardown"):
                 _call_each(context, "on_teardown", failed, trainer, name, also=teardowns)

@@ -9,7 +9,10 @@ from typing import Any
 from ...errors import PacelineError, nearest
 from ...strategies import Strategy
 from ..state import Clock, TrainState
+from .row_writer import RowWriter
 from .store import MetricStore
+
+SECONDS = 10.0
 
 
 class NoLogging(MetricStore):
@@ -45,7 +48,8 @@ class MetricLogger:
     Args:
         strategy: Reduces over the ranks.
         state, clock: Where the run is, for the rows.
-        writers: Each takes a row: ``step``, ``epoch``, ``time``, ``samples``, and values by full name.
+        writers: Each passes rows to a logger: ``step``, ``epoch``, ``time``, ``samples``, and values by
+            full name.
         log_line: Takes a line for the log.
 
     Attributes:
@@ -60,7 +64,8 @@ class MetricLogger:
         >>> strategy = make_strategy("single")
         >>> strategy.attach(find_environment("cpu", 1), make_precision("32"))
         >>> state, rows = TrainState(global_step=3), []
-        >>> logger = MetricLogger(strategy, state, Clock(state), [rows.append], print)
+        >>> writer = RowWriter(rows.append, "Rows", print, background=False)
+        >>> logger = MetricLogger(strategy, state, Clock(state), [writer], print)
         >>> logger.log("accuracy", 0.5)
         >>> logger.publish(logger.train.close_window())
         >>> rows
@@ -72,7 +77,7 @@ class MetricLogger:
         strategy: Strategy,
         state: TrainState,
         clock: Clock,
-        writers: Iterable[Callable[[dict[str, float]], None]],
+        writers: Iterable[RowWriter],
         log_line: Callable[[str], None],
     ) -> None:
         self._state, self._clock = state, clock
@@ -140,11 +145,13 @@ class MetricLogger:
             "time": round(self._clock.seconds(), 3),
             "samples": state.samples,
         }
-        for write in self._writers:
-            try:
-                write(row | values)
-            except OSError as error:  # a full disk is no reason to lose the run
-                self._log_line(f"warning: values could not be logged: {error}")
+        for writer in self._writers:
+            writer.put(row | values)
+
+    def close_writers(self) -> None:
+        """Let loggers write what waits for them, for ten seconds each, and report what they did not get."""
+        for writer in self._writers:
+            writer.close(SECONDS)
 
     def publish_each(self, hooks: Iterable[Callable[..., None]], *args: Any) -> None:
         """Call hooks; what each of them logs is published after it."""
@@ -157,6 +164,8 @@ class MetricLogger:
 
         The sums of a window that a stop has cut stay as they are, for the run that resumes.
         """
+        for writer in self._writers:
+            writer.flush(SECONDS)
         store = MetricStore("train", self._log_line, self._strategy)
         with self._storing_in(store):
             for hook in hooks:

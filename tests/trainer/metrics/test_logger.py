@@ -8,6 +8,7 @@ import torch
 from paceline import PacelineError
 from paceline.strategies import Environment, Single, make_precision
 from paceline.trainer.metrics.logger import MetricLogger
+from paceline.trainer.metrics.row_writer import RowWriter
 from paceline.trainer.metrics.store import MetricStore
 from paceline.trainer.state import Clock, TrainState
 
@@ -26,7 +27,8 @@ def lines():
 def logger(rows, lines):
     strategy, state = Single(), TrainState(global_step=3, epoch=1, samples=24)
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
-    return MetricLogger(strategy, state, Clock(state), [rows.append], lines.append)
+    writer = RowWriter(rows.append, "Rows", lines.append, background=False)
+    return MetricLogger(strategy, state, Clock(state), [writer], lines.append)
 
 
 def test_published_values_are_the_latest_and_a_row(logger, rows):
@@ -73,7 +75,7 @@ def test_a_full_disk_is_reported_and_the_run_continues(logger, lines):
     def full(row):
         raise OSError(28, "No space left on device")
 
-    logger._writers.insert(0, full)
+    logger._writers.insert(0, RowWriter(full, "Full", lines.append, background=False))
     logger.publish({"train/loss": 1.0})
     assert "No space left" in lines[0]
     assert logger.latest == {"train/loss": 1.0}
