@@ -15,6 +15,8 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RECIPES = _PACKAGE + "recipes" + os.sep
 _UNSET: Any = object()
 _MOST_LINES = 12
+_LONGEST_VALUE = 200
+_LONGEST_LINE = 500
 Report = Callable[[BaseException, str], bool]
 """Takes an uncaught error and its text; whether it sees to the printing, as a launcher does."""
 
@@ -25,7 +27,7 @@ class PacelineError(ValueError):
     Args:
         what: One sentence that names the mistake.
         where: The place: ``file:line``, a config key path, a step.
-        got: What was given; shown by ``repr`` unless it is a string.
+        got: What was given; shown by ``repr`` unless it is a string, at most 200 characters of each line.
         allowed: What would have been right.
         meant: The nearest right name, when there is one.
         fix: What to do now.
@@ -47,11 +49,11 @@ class PacelineError(ValueError):
         meant: str | None = None,
         fix: str | None = None,
     ) -> None:
-        lines = [what]
+        lines = [cut(what, _LONGEST_LINE)]
         if where:
             lines.append(f"  where: {where}")
         if got is not _UNSET:
-            lines.append(f"  got: {got if isinstance(got, str) else repr(got)}")
+            lines.append(f"  got: {cut(got) if isinstance(got, str) else shown(got)}")
         if allowed:
             lines.append(f"  allowed: {allowed}")
         if meant:
@@ -59,6 +61,30 @@ class PacelineError(ValueError):
         if fix:
             lines.append(f"  fix: {fix}")
         super().__init__("\n".join(lines))
+
+
+def cut(text: str, most: int = _LONGEST_VALUE) -> str:
+    """A text whose lines have at most so many characters.
+
+    Example:
+        >>> cut("a" * 300, 10)
+        'aaaaaaa...'
+    """
+    return "\n".join(line if len(line) <= most else line[: most - 3] + "..." for line in text.split("\n"))
+
+
+def shown(value: Any, most: int = _LONGEST_VALUE) -> str:
+    """A value for a message: its ``repr`` on one line, cut.
+
+    Example:
+        >>> shown([1, 2])
+        '[1, 2]'
+    """
+    try:
+        text = repr(value)
+    except Exception:  # a user's own
+        text = f"an object of {type(value).__name__}"
+    return cut(" ".join(text.split()), most)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

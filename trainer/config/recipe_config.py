@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
-from ...errors import PacelineError, nearest, short_tracebacks
+from ...errors import PacelineError, nearest, short_tracebacks, shown
 from .validation import find_problems, report
+from .yaml_reader import YamlText, read_yaml, read_yaml_file
 
 C = TypeVar("C", bound=BaseModel)
 _TRAINER = "trainer"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as people mean it: ``1e-3`` is a number, ``no`` and ``off`` are words (YAML 1.2)."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|false|False)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf)$|^\.(nan|NaN)$"),
-    list("-+0123456789."),
-)
 
 
 @short_tracebacks()
@@ -59,11 +40,14 @@ def load_config(
         chosen = chosen or ([content.pop("preset")] if "preset" in content else [])
         _merge(values, content)
     for name in chosen[-1:]:
+        if isinstance(name, (list, dict)):
+            raise PacelineError("preset is a name", where=places.get("preset"), got=name)
         if name not in presets:
             known = ["default", *presets]
             if name != "default":
                 raise PacelineError(
                     f"preset={name}: there is no such preset",
+                    where=places.get("preset"),
                     allowed=", ".join(known),
                     meant=nearest(str(name), known),
                 )
@@ -80,31 +64,18 @@ def _read_override(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise PacelineError(f"{text!r} is no setting", allowed="key=value, for instance epochs=5")
     try:
-        return key.strip(), yaml.load(value, _Loader)
-    except yaml.YAMLError:
+        return key.strip(), read_yaml(value, f"the value of {key.strip()}").content
+    except PacelineError:
+        if value.lstrip()[:1] in ("[", "{"):
+            raise
         return key.strip(), value
 
 
-def _read_file(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    try:
-        text = file.expanduser().read_text(encoding="utf-8")
-        node = yaml.compose(text, _Loader)
-        content = yaml.load(text, _Loader)
-    except OSError as error:
-        raise PacelineError("the config file cannot be read", where=str(file), got=str(error)) from None
-    except yaml.YAMLError as error:
-        raise PacelineError("the config file is no YAML", got=" ".join(str(error).split())) from None
-    if not isinstance(content, dict):
+def _read_file(file: Path) -> YamlText:
+    found = read_yaml_file(file)
+    if not isinstance(found.content, dict):
         raise PacelineError("a config file holds key: value lines", where=str(file))
-    return content, dict(_places(node, file, ""))
-
-
-def _places(node: Any, file: Path, prefix: str) -> Iterable[tuple[str, str]]:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            path = f"{prefix}{key.value}"
-            yield path, f"{file}:{key.start_mark.line + 1}"
-            yield from _places(value, file, path + ".")
+    return found
 
 
 def _merge(into: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -153,4 +124,4 @@ def _problem(model: type[BaseModel], error: Any) -> tuple[str, str]:
         meant = nearest(path, ["preset", *model.model_fields])
         return path, "no such key" + (f"; did you mean {meant}?" if meant else "")
     message = error["msg"].replace("Input should be", "allowed:")
-    return path, f"got {error['input']!r}; {message}"
+    return path, f"got {shown(error['input'])}; {message}"

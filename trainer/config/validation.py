@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ...errors import PacelineError, nearest
+from ...errors import PacelineError, nearest, shown
 from ...strategies import Precision, find_environment, make_precision, make_strategy
 from ..runtime.compilation import BLOCKS, MODES
 from .arguments import TrainerArguments, allowed
@@ -63,7 +63,7 @@ def _unknown(name: str) -> str:
 
 
 def _violation(name: str, value: Any) -> str:
-    got = _brief(value)
+    got = shown(value, 60)
     meant = ""
     if isinstance(value, str) and name in _CHOICES:
         near = nearest(value, _CHOICES[name])
@@ -71,11 +71,6 @@ def _violation(name: str, value: Any) -> str:
     if name == "strategy" and isinstance(value, str):
         return _as_line("strategy", value)
     return f"got {got}; allowed: {allowed(name)}{meant}"
-
-
-def _brief(value: Any) -> str:
-    got = " ".join(repr(value).split())
-    return got if len(got) <= 60 else got[:57] + "..."
 
 
 def _as_line(name: str, value: Any) -> str:
@@ -94,7 +89,7 @@ def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
     if isinstance(precision, Precision):
         return []
     if isinstance(precision, bool) or not isinstance(precision, (str, int)):
-        return [("precision", f"got {_brief(precision)}; allowed: {allowed('precision')}")]
+        return [("precision", f"got {shown(precision, 60)}; allowed: {allowed('precision')}")]
     line = _as_line("precision", precision)
     return [("precision", line)] if line else []
 
