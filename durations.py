@@ -13,7 +13,7 @@ from typing import Any
 from .errors import PacelineError
 
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-_ALLOWED = 'steps (500 or "500st"), epochs ("2ep", "0.25ep"), time ("30s", "30min", "2h", "1d", "00:30:00")'
+ALLOWED = 'steps (500 or "500st"), epochs ("2ep", "0.25ep"), time ("30s", "30min", "2h", "1d", "00:30:00")'
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Duration:
         """
         parsed = cls._read(value)
         if parsed is None or parsed.amount <= 0:
-            raise PacelineError(f"{where} is not a duration", got=value, allowed=_ALLOWED)
+            raise PacelineError(f"{where} is not a duration", got=value, allowed=ALLOWED)
         return parsed
 
     @classmethod
@@ -46,10 +46,10 @@ class Duration:
         if not isinstance(value, str):
             return None
         text = value.strip()
-        if clock := re.fullmatch(r"(?:(\d+):)?(\d+):(\d\d):(\d\d)", text):
+        if clock := re.fullmatch(r"(?:(\d{1,9}):)?(\d{1,9}):(\d\d):(\d\d)", text):
             days, hours, minutes, seconds = (int(g or 0) for g in clock.groups())
             return cls(Fraction(((days * 24 + hours) * 60 + minutes) * 60 + seconds), "s")
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(st|ep|s|min|h|d)?", text)
+        match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*(st|ep|s|min|h|d)?", text)
         if not match:
             return None
         amount, unit = Fraction(match[1]), match[2] or "st"

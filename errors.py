@@ -17,6 +17,7 @@ _UNSET: Any = object()
 _MOST_LINES = 12
 _LONGEST_VALUE = 200
 _LONGEST_LINE = 500
+_MOST_PROBLEMS = 7  # with the traceback's head, the user's line and the rest: 12 lines
 Report = Callable[[BaseException, str], bool]
 """Takes an uncaught error and its text; whether it sees to the printing, as a launcher does."""
 
@@ -85,6 +86,14 @@ def shown(value: Any, most: int = _LONGEST_VALUE) -> str:
     except Exception:  # a user's own
         text = f"an object of {type(value).__name__}"
     return cut(" ".join(text.split()), most)
+
+
+def report(who: str, problems: list[str]) -> PacelineError:
+    """One error of at most 12 lines for any number of problems."""
+    lines = [f"  {cut(line, _LONGEST_LINE)}" for line in problems[:_MOST_PROBLEMS]]
+    lines += [f"  and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
+    head = "1 invalid argument" if len(problems) == 1 else f"{len(problems)} invalid arguments"
+    return PacelineError("\n".join([f"{who}: {head}", *lines]))
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

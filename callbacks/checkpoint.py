@@ -6,12 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..argument_checks import (
+    COUNT_OR_NONE,
+    DURATION,
+    NAME_OR_NONE,
+    SWITCH,
+    TEXT_OR_NONE,
+    check_arguments,
+    one_of,
+)
 from ..durations import Cadence, Duration
 from ..errors import PacelineError
 from ..retries import retried
 from .base import Callback
 from .kept_checkpoints import KeptCheckpoints
-from .monitor import Monitor, refuse_unknown
+from .monitor import MODE, Monitor, refuse_unknown
 
 if TYPE_CHECKING:
     from .trainer_view import CheckpointWriter, Save, TrainerView
@@ -78,27 +87,23 @@ class Checkpoint(Callback):
         **unknown: Any,
     ) -> None:
         refuse_unknown("Checkpoint", unknown, _ALLOWED, _PEERS)
-        self.every = Duration.parse(every, where="Checkpoint(every=...)")
+        check_arguments(
+            "Checkpoint",
+            every=(every, DURATION),
+            monitor=(monitor, TEXT_OR_NONE),
+            mode=(mode, MODE),
+            keep=(keep, COUNT_OR_NONE),
+            weights_only=(weights_only, SWITCH),
+            background=(background, SWITCH),
+            on_save_error=(on_save_error, one_of("raise", "warn")),
+            name=(name, NAME_OR_NONE),
+        )
+        if mode is not None and monitor is None:
+            raise PacelineError(
+                "Checkpoint: mode is given without monitor", fix='Checkpoint(monitor="val/loss")'
+            )
+        self.every = Duration.parse(every)
         self._monitor = Monitor(monitor, mode, "Checkpoint") if monitor is not None else None
-        for option, value in (("weights_only", weights_only), ("background", background)):
-            if not isinstance(value, bool):
-                raise PacelineError(f"Checkpoint: {option} is True or False", got=value)
-        if name is not None and not (isinstance(name, str) and 0 < len(name) <= 100 and "/" not in name):
-            raise PacelineError(
-                "Checkpoint: name is a short name without '/', used for the file of its pointer", got=name
-            )
-        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-            raise PacelineError(
-                "Checkpoint: keep counts checkpoints",
-                got=keep,
-                allowed="an integer of at least 1, or None for all",
-            )
-        if on_save_error not in ("raise", "warn"):
-            raise PacelineError(
-                "Checkpoint: on_save_error is not valid",
-                got=on_save_error,
-                allowed="'raise' or 'warn'",
-            )
         self.keep = keep
         self.weights_only, self.background, self.on_save_error = weights_only, background, on_save_error
         self.name = name

@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..argument_checks import COUNT, check_arguments
 from .base import Callback
 from .jsonl import read_rows
 
@@ -26,6 +27,7 @@ class Curves(Callback):
     """
 
     def __init__(self, dpi: int = 120) -> None:
+        check_arguments("Curves", dpi=(dpi, COUNT))
         self.dpi = dpi
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PacelineError
+from ..argument_checks import AMOUNT, COUNT, NAME_OR_NONE, SWITCH, TEXT, check_arguments
 from .base import Callback
-from .monitor import Monitor, refuse_unknown
+from .monitor import MODE, Monitor, refuse_unknown
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView
@@ -52,19 +52,16 @@ class EarlyStopping(Callback):
     ) -> None:
         allowed = "monitor, mode, patience, min_delta, check_finite, name"
         refuse_unknown("EarlyStopping", unknown, allowed, {"early_stopping_patience": "patience"})
+        check_arguments(
+            "EarlyStopping",
+            monitor=(monitor, TEXT),
+            mode=(mode, MODE),
+            patience=(patience, COUNT),
+            min_delta=(min_delta, AMOUNT),
+            check_finite=(check_finite, SWITCH),
+            name=(name, NAME_OR_NONE),
+        )
         self._monitor = Monitor(monitor, mode, "EarlyStopping")
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise PacelineError(
-                "EarlyStopping: patience counts validations",
-                got=patience,
-                allowed="an integer of at least 1",
-            )
-        if not min_delta >= 0:
-            raise PacelineError(
-                "EarlyStopping: min_delta is how much better is better",
-                got=min_delta,
-                allowed="0 or more",
-            )
         self.patience, self.min_delta, self.check_finite = patience, min_delta, check_finite
         self.name = name
         self.best: float | None = None

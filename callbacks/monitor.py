@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any
 
+from ..argument_checks import one_of
 from ..errors import PacelineError, nearest
 
 PHASES = ("train", "val", "test")
@@ -38,6 +39,9 @@ def refuse_unknown(owner: str, unknown: dict[str, Any], allowed: str, peers: dic
         )
 
 
+MODE = one_of("min", "max", None)
+
+
 class Monitor:
     """A value to watch.
 
@@ -47,16 +51,12 @@ class Monitor:
         owner: Who watches, for messages.
 
     Raises:
-        PacelineError: for another mode, and for none where the name does not tell.
+        PacelineError: without a mode, where the name does not tell.
     """
 
     def __init__(self, name: str, mode: str | None, owner: str) -> None:
-        if not isinstance(name, str):
-            raise PacelineError(f"{owner}: monitor is the name of a logged value", got=name)
         self.name = monitor_name(name)
         self.mode = mode or self._mode_of(self.name, owner)
-        if self.mode not in ("min", "max"):
-            raise PacelineError(f"{owner}: mode is not valid", got=mode, allowed="'min', 'max'")
 
     @staticmethod
     def _mode_of(name: str, owner: str) -> str:

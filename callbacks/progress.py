@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..argument_checks import AMOUNT, check_arguments
 from .base import Callback
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Progress(Callback):
     """
 
     def __init__(self, every: float = _LINE_EVERY) -> None:
+        check_arguments("Progress", every=(every, AMOUNT))
         self.every = every
         self._bar: Any = None
         self._draws = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..argument_checks import DURATION, check_arguments
 from ..durations import Cadence, Duration
 from ..errors import PacelineError
 from .base import Callback
@@ -40,7 +41,8 @@ class ReplicaCheck(Callback):
     """
 
     def __init__(self, every: Any = "1ep") -> None:
-        self.every = Duration.parse(every, where="ReplicaCheck(every=...)")
+        check_arguments("ReplicaCheck", every=(every, DURATION))
+        self.every = Duration.parse(every)
         self._cadence: Cadence | None = None
         self._names: set[str] = set()
 

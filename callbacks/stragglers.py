@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..argument_checks import STEPS, check_arguments
 from ..durations import Duration
-from ..errors import PacelineError
 from .base import Callback
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ class Stragglers(Callback):
     """
 
     def __init__(self, every: Any = 50) -> None:
-        duration = Duration.parse(every, where="Stragglers(every=...)")
-        if duration.unit != "st":
-            raise PacelineError("Stragglers(every=...) counts steps", got=every, allowed='50 or "50st"')
-        self.every = int(duration.amount)
+        check_arguments("Stragglers", every=(every, STEPS))
+        self.every = int(Duration.parse(every).amount)
         self._hooks: list[RemovableHandle] = []
         self._forget()
 

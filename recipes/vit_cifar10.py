@@ -7,10 +7,10 @@ paceline fit vit-cifar10 preset=tiny      # a small one that trains on a CPU in 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -20,6 +20,10 @@ from paceline import Run, Trainer, TrainModule
 from paceline.callbacks import Checkpoint, Curves
 from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits
 from paceline.recipes.vit import VisionTransformer
+
+Part = Annotated[float, Field(ge=0, lt=1)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveAmount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Config(BaseModel):
@@ -34,14 +38,14 @@ class Config(BaseModel):
     width: PositiveInt = 768
     depth: PositiveInt = 12
     heads: PositiveInt = 12
-    mlp_ratio: PositiveFloat = 4.0
-    dropout: float = 0.1
-    drop_path: float = 0.1
+    mlp_ratio: PositiveAmount = 4.0
+    dropout: Part = 0.1
+    drop_path: Part = 0.1
     epochs: PositiveInt = 20
     batch_size: PositiveInt = 128
-    workers: int = 8
-    learning_rate: PositiveFloat = 1e-4
-    weight_decay: float = 0.01
+    workers: NonNegativeInt = 8
+    learning_rate: PositiveAmount = 1e-4
+    weight_decay: Amount = 0.01
     dpi: PositiveInt = 300
     trainer: dict[str, Any] = {}
 

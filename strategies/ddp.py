@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ..argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE, check_arguments
 from ..errors import PacelineError
 from .base import parameters_of
 from .distributed import Distributed
@@ -64,6 +65,14 @@ class DDP(Distributed):
         gradient_as_bucket_view: bool = True,
         activation_checkpointing: bool = False,
     ) -> None:
+        check_arguments(
+            "DDP",
+            find_unused_parameters=(find_unused_parameters, SWITCH_OR_NONE),
+            static_graph=(static_graph, SWITCH),
+            broadcast_buffers=(broadcast_buffers, SWITCH),
+            bucket_cap_mb=(bucket_cap_mb, ABOVE_ZERO_OR_NONE),
+            gradient_as_bucket_view=(gradient_as_bucket_view, SWITCH),
+        )
         super().__init__(activation_checkpointing=activation_checkpointing)
         if static_graph and find_unused_parameters:
             raise PacelineError(

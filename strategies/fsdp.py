@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..argument_checks import COUNT_OR_NONE, SWITCH, SWITCH_COUNT_OR_NONE, check_arguments
 from ..errors import PacelineError
 from .base import parameters_of, refuse_scalars, refuse_sharded
 from .distributed import Distributed
@@ -60,6 +61,11 @@ class FSDP(Distributed):
         cpu_offload: bool = False,
         activation_checkpointing: bool = False,
     ) -> None:
+        check_arguments(
+            type(self).__name__,
+            reshard_after_forward=(reshard_after_forward, SWITCH_COUNT_OR_NONE),
+            cpu_offload=(cpu_offload, SWITCH),
+        )
         super().__init__(activation_checkpointing=activation_checkpointing)
         self.mixed_precision, self.cpu_offload = mixed_precision, cpu_offload
         self.reshard_after_forward = reshard_after_forward
@@ -235,6 +241,7 @@ class HSDP(FSDP):
     name = "hsdp"
 
     def __init__(self, *, replicate: int | None = None, **options: Any) -> None:
+        check_arguments("HSDP", replicate=(replicate, COUNT_OR_NONE))
         super().__init__(**options)
         self.replicate = replicate
 

@@ -11,6 +11,8 @@ import pytest
 from helpers.environment import clean_environment
 from helpers.ranks import run_ranks
 
+from paceline import PacelineError
+
 ARGUMENTS = ["preset=tiny", "data=digits", "epochs=1", "trainer.limit_train_batches=2"]
 
 
@@ -76,6 +78,27 @@ def test_a_mistake_says_what_to_do(arguments, said, tmp_path):
     assert done.codes == [1]
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("workers", -5),
+        ("dropout", 5),
+        ("dropout", "nan"),
+        ("drop_path", -0.1),
+        ("weight_decay", "nan"),
+        ("weight_decay", -1),
+        ("learning_rate", "inf"),
+        ("mlp_ratio", 0),
+    ],
+)
+def test_values_of_the_recipe_out_of_range_are_refused(name, value):
+    from paceline.recipes.vit_cifar10 import PRESETS, Config
+    from paceline.trainer.config.recipe_config import load_config
+
+    with pytest.raises(PacelineError, match=rf"{name} \(the command line\): got "):
+        load_config(Config, PRESETS, None, [f"{name}={value}"])
 
 
 def test_yaml_reads_as_people_mean_it(tmp_path):

@@ -16,8 +16,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import paceline
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, Trainer, TrainModule, seed_everything
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping
+from paceline.strategies import DDP
 
 
 class Net(TrainModule):
@@ -609,11 +610,18 @@ def test_arguments_of_callbacks(build, expected):
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
-        (lambda: EarlyStopping("val/loss", mode="mim"), ["mode", "got: mim", "'min', 'max'"]),
-        (lambda: EarlyStopping("val/loss", patience=0), ["patience", "got: 0", "at least 1"]),
+        (
+            lambda: EarlyStopping("val/loss", mode="mim"),
+            ["mode", "got 'mim'", "'min', 'max'", "did you mean 'min'?"],
+        ),
+        (lambda: EarlyStopping("val/loss", patience=0), ["patience", "got 0", "at least 1"]),
         (lambda: EarlyStopping("val/score"), ["'val/score'", "mode='min' or mode='max'"]),
-        (lambda: Checkpoint(keep=0), ["keep", "got: 0", "None for all"]),
-        (lambda: Checkpoint(every="1epoch"), ["every", "got: 1epoch", '"2ep"']),
+        (lambda: Checkpoint(keep=0), ["keep", "got 0", "or None"]),
+        (lambda: Checkpoint(mode="max"), ["mode is given without monitor"]),
+        (lambda: EarlyStopping("val/loss", min_delta="0.01"), ["min_delta", "got '0.01'", "a number"]),
+        (lambda: seed_everything("7"), ["seed", "got '7'", "an integer"]),
+        (lambda: DDP(static_graph="yes"), ["static_graph", "got 'yes'", "True or False"]),
+        (lambda: Checkpoint(every="1epoch"), ["every", "got '1epoch'", '"2ep"']),
     ],
 )
 def test_values_of_callbacks(build, expected):
@@ -621,6 +629,52 @@ def test_values_of_callbacks(build, expected):
         build()
     for part in expected:
         assert part in printed(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: quiet().fit(Net(), samples(), resume=True), ["fit(resume=...)", "got: True", "'latest'"]),
+        (lambda: quiet().validate(Validated(), samples(), weights=3), ["weights takes a path", "got: 3"]),
+        (lambda: quiet().validate(Validated(), samples(), weights="x" * 300), ["too long"]),
+        (lambda: Net.load_from_checkpoint(None), ["weights takes a path", "got: None"]),
+        (lambda: paceline.Run(3), ["Run takes a path", "got: 3"]),
+        (lambda: quiet().fit(Net(), "train"), ["cannot be iterated over batches", "got: str"]),
+        (lambda: quiet().fit(Net(), samples(), allow={"a": 1}), ["fit(allow=...)", "'a'"]),
+        (lambda: quiet().replay(Net(), samples(), step="3", run="r"), ["step: got '3'", "an integer"]),
+        (lambda: quiet().check_invariance(Net(), samples(), steps=0), ["steps: got 0"]),
+        (lambda: Trainer(num_nodes="two"), ["num_nodes: got 'two'"]),
+        (lambda: Trainer(devices=2**70), ["devices: got 1180591620717411303424"]),
+    ],
+)
+def test_values_of_calls(call, expected):
+    with pytest.raises(PacelineError) as caught:
+        call()
+    for part in expected:
+        assert part in printed(caught.value)
+
+
+def test_a_number_may_be_written_as_text():
+    assert Trainer(num_nodes="1", max_epochs="2").settings.num_nodes == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda long: Trainer(strategy=long),
+        lambda long: Trainer(max_epochs=long),
+        lambda long: Trainer(name=long + "/"),
+        lambda long: Trainer(precision=long),
+        lambda long: Checkpoint(every=long),
+        lambda long: EarlyStopping("val/loss", mode=long),
+        lambda long: quiet().fit(Net(), samples(), resume=[long]),
+        lambda long: Trainer(**{long: 1}),
+    ],
+)
+def test_a_long_value_makes_no_long_message(call):
+    with pytest.raises(PacelineError) as caught:
+        call("x" * 100_000)
+    assert len(str(caught.value)) < 1500
 
 
 # -- 7: monitors ---------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..argument_checks import SEED, check_arguments
+
 # For each generator of the CPU, whether it is meant: torch's, ``random``'s, numpy's.
 Generators = tuple[bool, bool, bool]
 NONE: Generators = (False, False, False)
@@ -70,6 +72,7 @@ def seed_everything(seed: int) -> int:
         0
         >>> module = Net()  # the same initial weights each time
     """
+    check_arguments("seed_everything", seed=(seed, SEED))
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)

@@ -319,7 +319,7 @@ class Trainer(RunView):
             >>> len(trainer.replay(Net(), train_loader, step=3).losses)  # one of each micro-batch
             1
         """
-        folder = run or self.folder
+        folder = self.folder if run is None else run
         if folder is None:
             raise PacelineError("replay: there is no run yet", fix="run='runs/<name>/<n>'")
         request = ReplayRequest(str(folder), step, accelerator=accelerator, debug=debug)

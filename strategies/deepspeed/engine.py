@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...argument_checks import SWITCH, check_arguments
 from ...errors import PacelineError
 from .. import tensor_state as state
 from ..base import refuse_scalars, refuse_sharded
@@ -79,6 +80,7 @@ class DeepSpeed(Distributed):
         offload: bool = False,
         activation_checkpointing: bool = False,
     ) -> None:
+        check_arguments("DeepSpeed", offload=(offload, SWITCH))
         super().__init__(activation_checkpointing=activation_checkpointing)
         self.config = read_config(config)
         stated = self.config.get("zero_optimization", {}).get("stage", 2)

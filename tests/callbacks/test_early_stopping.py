@@ -118,7 +118,9 @@ def test_a_given_mode_wins_over_the_name():
     [{"mode": "smallest"}, {"patience": 0}, {"patience": 1.5}, {"patience": True}, {"min_delta": -1}],
 )
 def test_arguments_out_of_range_are_refused(arguments):
-    with pytest.raises(PacelineError, match=f"EarlyStopping: {next(iter(arguments))}"):
+    with pytest.raises(
+        PacelineError, match=rf"EarlyStopping: 1 invalid argument\n  {next(iter(arguments))}"
+    ):
         EarlyStopping("loss", **arguments)
 
 

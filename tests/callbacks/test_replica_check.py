@@ -163,5 +163,5 @@ def test_alone_it_does_nothing():
 
 
 def test_a_cadence_that_is_none_is_an_error():
-    with pytest.raises(PacelineError, match=r"ReplicaCheck\(every=...\)"):
+    with pytest.raises(PacelineError, match=r"ReplicaCheck: 1 invalid argument\n  every: "):
         ReplicaCheck(every="often")

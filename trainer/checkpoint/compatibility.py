@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ...callbacks import Callback
-from ...errors import PacelineError
+from ...errors import PacelineError, shown
 from ...strategies import Strategy
 from ..optimization import Optimization
 from .weights import model_shapes, refuse, weight_differences
@@ -44,14 +44,15 @@ def check_allowed(allow: str | Collection[str]) -> frozenset[str]:
         PacelineError: for anything but ``"data"``.
     """
     given: Any = allow
-    names = frozenset(given if isinstance(given, (list, tuple, set, frozenset)) else [given])
-    if not names <= set(ALLOWED):
+    names = list(given) if isinstance(given, (list, tuple, set, frozenset)) else [given]
+    wrong = [name for name in names if not (isinstance(name, str) and name in ALLOWED)]
+    if wrong:
         raise PacelineError(
             "fit(allow=...) names what may differ from the checkpoint",
-            got=", ".join(sorted(map(repr, names - set(ALLOWED)))),
+            got=", ".join(map(shown, wrong)),
             allowed=" or ".join(map(repr, ALLOWED)),
         )
-    return names
+    return frozenset(names)
 
 
 def refuse_differences(

@@ -64,7 +64,7 @@ def _strategy(value: Any) -> Any:
 
 def _devices(value: Any) -> Any:
     number = isinstance(value, int) and not isinstance(value, bool)
-    if number and (value >= 1 or value == -1):
+    if number and (1 <= value < 2**20 or value == -1):
         return value
     if isinstance(value, str) and (value == "auto" or (value != "0" and _are_ids(value.split(",")))):
         return value

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ...errors import PacelineError, nearest, short_tracebacks, shown
-from .validation import find_problems, report
+from ...errors import PacelineError, nearest, report, short_tracebacks, shown
+from .validation import find_problems
 from .yaml_reader import YamlText, read_yaml, read_yaml_file
 
 C = TypeVar("C", bound=BaseModel)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
-from ...errors import PacelineError, nearest, shown
+from ...argument_checks import is_valid
+from ...errors import PacelineError, nearest, report, shown
 from ...strategies import Precision, find_environment, make_precision, make_strategy
 from ..runtime.compilation import BLOCKS, MODES
 from .arguments import TrainerArguments, allowed
 from .peer_names import TRAINER_PEERS
 
-_SHOWN = 7  # with the traceback's head, the user's line and the rest: 12 lines
 _CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
 
 
@@ -28,14 +26,6 @@ def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
     return arguments
 
 
-def report(who: str, problems: list[str]) -> PacelineError:
-    """One error of at most 12 lines for any number of problems."""
-    shown = [f"  {line}" for line in problems[:_SHOWN]]
-    shown += [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-    head = "1 invalid argument" if len(problems) == 1 else f"{len(problems)} invalid arguments"
-    return PacelineError("\n".join([f"{who}: {head}", *shown]))
-
-
 def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[tuple[str, str]]]:
     """The validated arguments, where they can be read, and (name, what is wrong) for each bad one."""
     fields = TrainerArguments.model_fields
@@ -43,8 +33,8 @@ def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[
     arguments = None
     try:
         arguments = TrainerArguments(**{k: v for k, v in given.items() if k in fields})
-    except ValidationError as error:
-        wrong = list(dict.fromkeys(str(e["loc"][0]) for e in error.errors()))
+    except Exception:  # pydantic's, and those of values whose own methods raise
+        wrong = [name for name in given if name in fields and not _is_valid(name, given[name])]
         problems += [(name, _violation(name, given[name])) for name in wrong]
     problems += _precision_problems(given)
     if not {"accelerator", "devices", "num_nodes"} & {name for name, _ in problems}:
@@ -52,6 +42,10 @@ def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[
     if arguments is not None:
         problems += _together(arguments)
     return arguments, problems
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    return is_valid(lambda one: TrainerArguments(**{name: one}), value)
 
 
 def _unknown(name: str) -> str:
@@ -97,7 +91,8 @@ def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
 def _device_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
     try:
         fields = ("accelerator", "devices", "num_nodes")
-        find_environment(*(given.get(f, TrainerArguments.model_fields[f].default) for f in fields))
+        read = TrainerArguments(**{name: given[name] for name in fields if name in given})
+        find_environment(read.accelerator, read.devices, read.num_nodes)
     except PacelineError as error:
         name = "accelerator" if "accelerator=" in str(error) else "devices"
         return [(name, "; ".join(line.strip() for line in str(error).splitlines()))]

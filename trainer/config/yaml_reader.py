@@ -85,6 +85,7 @@ def read_yaml(text: str, where: str) -> YamlText:
             10,000 values when its aliases are expanded, for a key that is no name, and for one given twice.
     """
     try:
+        _refuse_depth(text, where)
         loader = _Loader(text)
         node = loader.get_single_node()
         _Check(where).size_of(node)
@@ -97,11 +98,19 @@ def read_yaml(text: str, where: str) -> YamlText:
     except yaml.reader.ReaderError as error:
         line = f":{text.count(chr(10), 0, error.position) + 1}"
         raise PacelineError("this is no YAML", where=f"{where}{line}", got=error.reason) from None
-    except RecursionError:
-        raise PacelineError("the YAML is nested too deeply", where=where) from None
     except (ValueError, TypeError, yaml.YAMLError) as error:
         raise PacelineError("this is no YAML", where=where, got=str(error)[:200]) from None
     return YamlText(content, dict(_places(node, where, "")))
+
+
+def _refuse_depth(text: str, where: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            deep = f"the YAML is nested more than {_DEEPEST} levels deep"
+            raise PacelineError(deep, where=f"{where}:{line}")
 
 
 class _Check:
@@ -112,6 +121,11 @@ class _Check:
         self._open: set[int] = set()
 
     def size_of(self, node: Any) -> int:
+        """The values in a node, aliases expanded.
+
+        Raises:
+            PacelineError: as ``read_yaml`` says.
+        """
         if node is None or isinstance(node, yaml.ScalarNode):
             return 1
         key = id(node)
@@ -119,8 +133,6 @@ class _Check:
             return self._sizes[key]
         if key in self._open:
             raise self._error(node, "an alias is a part of itself")
-        if len(self._open) >= _DEEPEST:
-            raise self._error(node, f"the YAML is nested more than {_DEEPEST} levels deep")
         self._open.add(key)
         if isinstance(node, yaml.MappingNode):
             self._check_keys(node)

@@ -22,7 +22,7 @@ def make_feed(data: Any, settings: FeedSettings) -> Feed:
     """
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
         return MapFeed(data, settings)
-    if hasattr(data, "__iter__") and not isinstance(data, Dataset):
+    if hasattr(data, "__iter__") and not isinstance(data, (Dataset, str, bytes)):
         return StreamFeed(data, settings)
     raise PacelineError(
         "the training or evaluation data cannot be iterated over batches",

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from ...argument_checks import ABOVE_ZERO_OR_NONE, COUNT, check_arguments
 from ...callbacks import Callback
 from ...errors import PacelineError
 from ...strategies import Single
@@ -141,6 +142,7 @@ def check(
     trainer: Any, module: Any, data: tuple[Any, Any], steps: int, tolerance: float | None
 ) -> Invariance:
     """``Trainer.check_invariance``."""
+    check_arguments("check_invariance", steps=(steps, COUNT), tolerance=(tolerance, ABOVE_ZERO_OR_NONE))
     dataloader, datamodule = data
     several = bool(trainer.world_size > 1 or trainer.strategy.environment.starts)
     manual = not module.automatic_optimization

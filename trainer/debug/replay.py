@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
+from ...argument_checks import COUNT, SWITCH, TEXT, check_arguments
 from ...callbacks import Callback, Checkpoint, Logger
 from ...errors import PacelineError
 from ...strategies import Single
@@ -160,6 +161,12 @@ def replay(
     Raises:
         PacelineError: when the run never came so far; and what the step itself raises.
     """
+    check_arguments(
+        "replay",
+        step=(request.step, COUNT),
+        accelerator=(request.accelerator, TEXT),
+        debug=(request.debug, SWITCH),
+    )
     run = as_path(request.run, "replay")
     source, world_size = _before(run, request.step)
     if world_size > 1 and not module.automatic_optimization:

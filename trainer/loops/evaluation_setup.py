@@ -47,7 +47,8 @@ def prepare(
 def _find(context: StageContext, weights: str | Path) -> Path:
     trainer = context.trainer
     named = {"best": lambda: trainer.best, "latest": lambda: trainer.latest}
-    found = context.ranks.on_rank_zero(named.get(str(weights), lambda: find_weights(weights)))
+    find = named.get(weights) if isinstance(weights, str) else None
+    found = context.ranks.on_rank_zero(find or (lambda: find_weights(weights)))
     if found is None:
         fix = "Checkpoint(monitor=...)" if weights == "best" else "fit first, or give a path"
         raise PacelineError(f"there is no {weights} checkpoint", fix=fix)

@@ -22,6 +22,8 @@ def as_path(given: Any, what: str) -> Path:
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise PacelineError(f"{what} takes a path", got=given, allowed="a string or a Path")
+    if max(len(os.fsencode(part)) for part in text.split(os.sep)) > 255 or len(text) > 4000:
+        raise PacelineError(f"{what}: the path is too long for a file system", got=text)
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:
