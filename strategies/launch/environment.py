@@ -138,6 +138,7 @@ def find_launcher_rank() -> LauncherRank | None:
         return LauncherRank(
             rank, world_size, _number("LOCAL_RANK", rank % local_world_size), local_world_size, "torch"
         )
+    _refuse_half_a_rank()
     for launcher, names in _LAUNCHERS.items():
         if names[0] in os.environ and names[1] in os.environ:
             rank, world_size = _number(names[0]), _number(names[1])
@@ -154,6 +155,19 @@ def find_launcher_rank() -> LauncherRank | None:
             _set_torch_variables(launched)
             return launched
     return None
+
+
+def _refuse_half_a_rank() -> None:
+    """RANK and WORLD_SIZE come together: one alone is a mistake in a job script, or left from another."""
+    given = [name for name in ("RANK", "WORLD_SIZE") if name in os.environ]
+    if len(given) == 1:
+        missing = "WORLD_SIZE" if given == ["RANK"] else "RANK"
+        raise PacelineError(
+            f"the variable {given[0]} is set and {missing} is not",
+            got=f"{given[0]}={os.environ[given[0]]}",
+            fix=f"set {missing} too (torchrun and `paceline launch` set both), or unset {given[0]} to "
+            "train alone",
+        )
 
 
 def _counts_machines(launcher: str) -> bool:
@@ -207,7 +221,9 @@ def _set_torch_variables(launched: LauncherRank) -> None:
                 fix="export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500 before starting",
             )
         os.environ["MASTER_ADDR"] = first_host(nodes) if nodes else "127.0.0.1"
-    if "MASTER_PORT" not in os.environ:
+    if "MASTER_PORT" in os.environ:
+        _number("MASTER_PORT")
+    else:
         # A number that all ranks know: the job step's, else the process that started them all here.
         job = _number("SLURM_JOB_ID", os.getppid()) * 31 + _number("SLURM_STEP_ID", 0)
         os.environ["MASTER_PORT"] = str(20000 + job % 40000)

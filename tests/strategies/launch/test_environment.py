@@ -82,8 +82,6 @@ def test_torchrun_within_a_step_of_slurm_is_what_counts(set_variables):
         {"SLURM_NTASKS": 4, "SLURM_PROCID": 0, "SLURM_LOCALID": 0},  # the script of sbatch
         {"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 1, "SLURM_LOCALID": 0},  # srun --pty bash
         {"OMPI_COMM_WORLD_RANK": 0, "OMPI_COMM_WORLD_SIZE": 1},
-        {"RANK": 0},
-        {"WORLD_SIZE": 2},
     ],
 )
 def test_a_process_that_nobody_launched_is_alone(set_variables, variables):
@@ -105,6 +103,7 @@ def test_a_process_that_nobody_launched_is_alone(set_variables, variables):
         ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE=two"),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, "LOCAL_RANK=x"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2, WORLD_SIZE=2"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "http"}, "MASTER_PORT=http"),
         ({"SLURM_PROCID": "n", "SLURM_STEP_NUM_TASKS": "2"}, "SLURM_PROCID=n"),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE=many"),
     ],
@@ -115,6 +114,19 @@ def test_garbage_is_named_with_its_value(set_variables, variables, said):
         Trainer(accelerator="cpu")
     assert said in str(error.value)
     assert "fix: unset " in str(error.value)
+
+
+@pytest.mark.fault(27)
+@pytest.mark.parametrize("value", ["0", "2", "many", ""])
+@pytest.mark.parametrize(("name", "missing"), [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")])
+def test_one_of_rank_and_world_size_alone_is_named_with_what_is_missing(
+    set_variables, name, missing, value
+):
+    set_variables(**{name: value})
+    with pytest.raises(PacelineError, match=f"the variable {name} is set and {missing} is not") as error:
+        Trainer(accelerator="cpu")
+    assert f"{name}={value}" in str(error.value)
+    assert f"unset {name} to train alone" in str(error.value)
 
 
 @pytest.mark.parametrize("asked", [{"devices": 4}, {"devices": 1}, {"devices": 2, "num_nodes": 2}])
@@ -158,7 +170,7 @@ def test_a_step_of_slurm_meets_on_its_first_host_at_a_port_all_ranks_know(set_va
     assert os.environ["MASTER_ADDR"] == "gpu07"
     port = os.environ["MASTER_PORT"]
     assert 1024 < int(port) < 65536
-    del os.environ["MASTER_PORT"], os.environ["RANK"]
+    del os.environ["MASTER_PORT"], os.environ["RANK"], os.environ["WORLD_SIZE"]
     set_variables(SLURM_PROCID=0)
     find_launcher_rank()
     assert os.environ["MASTER_PORT"] == port
