@@ -270,6 +270,9 @@ class Checkpoint(Callback):
         return best | {"saved": list(self._kept.saved), "watched": watched}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._kept = replace(self._kept, saved=tuple(state["saved"]))
+        saved, best, score = tuple(state["saved"]), state["best"], state["best_score"]
+        if not all(isinstance(name, str) for name in (*saved, best or "")):
+            raise TypeError("saved and best are names of checkpoints")
+        self._kept = replace(self._kept, saved=saved)
         if state["watched"] == self.state_dict()["watched"]:  # a best of another value is none
-            self._kept = replace(self._kept, best=state["best"], best_score=state["best_score"])
+            self._kept = replace(self._kept, best=best, best_score=None if score is None else float(score))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 from ..argument_checks import AMOUNT, COUNT, NAME_OR_NONE, SWITCH, TEXT, check_arguments
@@ -106,4 +107,5 @@ class EarlyStopping(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["watched"] == self.state_dict()["watched"]:  # what was counted of another value is none
-            self.best, self.wait = state["best"], state["wait"]
+            best = state["best"]
+            self.best, self.wait = None if best is None else float(best), operator.index(state["wait"])

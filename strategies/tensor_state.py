@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import PacelineError
+from ..errors import PacelineError, shown
 
 Take = Callable[[str, Tensor], Tensor]
 
@@ -94,7 +94,11 @@ def load_optimizer(
     by_name = by_parameter(tensors, plain)
     content["state"] = {i: by_name[n] for i, n in by_position.items() if n in by_name}
     for saved, group in zip(content["param_groups"], plain["groups"], strict=True):
-        saved.update({key: value for key, value in group.items() if key not in OWN_SETTINGS})
+        kept = {key: value for key, value in group.items() if key not in OWN_SETTINGS}
+        for key, value in kept.items():
+            if key in saved:
+                check_kind(key, value, saved[key])
+        saved.update(kept)
     optimizer.load_state_dict(content)
     # torch casts state to its parameter's dtype; what was kept in another stays in it.
     own = set(plain["own_dtype"])
@@ -103,6 +107,34 @@ def load_optimizer(
         for key, value in kept.items():
             if f"{by_position[position]}.{key}" in own:
                 state[key] = value.to(state[key].device)
+
+
+def check_kind(name: str, saved: Any, own: Any, lengths: bool = True) -> None:
+    """See that a saved setting is of the kind that its owner has there: None takes any.
+
+    Args:
+        name: The setting's, for the error.
+        saved: The value that was saved.
+        own: The owner's own value.
+        lengths: Tuples and lists are as long, too.
+
+    Raises:
+        TypeError: where it is not.
+    """
+
+    def kind(value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return "number" if abs(value) < 2**63 else "a number too large"
+        if isinstance(value, (float, Tensor)):
+            return "number"
+        if isinstance(value, (tuple, list)):
+            kinds = [kind(item) for item in value]
+            return kinds if lengths else [one for n, one in enumerate(kinds) if one not in kinds[:n]]
+        return type(value).__name__
+
+    empty = not lengths and (saved == [] or own == [])
+    if own is not None and not empty and kind(saved) != kind(own):
+        raise TypeError(f"{name} is {shown(saved)}, and {shown(own)} here")
 
 
 def load_tensors(

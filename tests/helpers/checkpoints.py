@@ -10,7 +10,7 @@ import torch
 from paceline.strategies import Single
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
-from paceline.trainer.checkpoint.json_codec import decode
+from paceline.trainer.checkpoint.reading import read_manifest, read_state
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 
@@ -24,4 +24,4 @@ def stored_tensors(checkpoint: Path | None) -> dict[str, torch.Tensor]:
 
 def stored_state(checkpoint: Path) -> Any:
     """What state.json holds."""
-    return decode(files.read_state(checkpoint, files.read_manifest(checkpoint)))
+    return read_state(checkpoint, read_manifest(checkpoint))

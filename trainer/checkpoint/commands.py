@@ -21,10 +21,12 @@ def list_checkpoints(path: Path) -> Iterator[str]:
     Raises:
         PacelineError: where there is none.
     """
+    from .reading import read_manifest
+
     rows = [("checkpoint", "step", "epoch", "size", "written by", "at", "")]
     for folder in _checkpoints(path):
         try:
-            manifest = files.read_manifest(folder)
+            manifest = read_manifest(folder)
         except PacelineError as error:
             rows.append((str(folder), "", "", "", "", "", str(error).splitlines()[0]))
             continue
@@ -64,16 +66,16 @@ def show_checkpoint(path: Path) -> Iterator[str]:
     Raises:
         CheckpointError: when its manifest is damaged.
     """
-    from .json_codec import decode
+    from .reading import hparams_of, read_manifest
     from .weights import stored_shapes
 
     found = _checkpoints(path)
     folder = next((f for f in reversed(found) if f.name.startswith(files.STEP)), found[-1])
-    manifest = files.read_manifest(folder)
+    manifest = read_manifest(folder)
     counters, world, module = manifest["counters"], manifest["world"], manifest["module"]
     yield f"{folder}"
     yield f"  format      {manifest['format']}{', weights only' if manifest['weights_only'] else ''}"
-    hparams = {name: decode(value) for name, value in module["hparams"].items()}
+    hparams = hparams_of(folder, manifest)
     yield f"  module      {module['class']}({', '.join(f'{k}={v!r}' for k, v in hparams.items())})"
     ranks = f"{world['size']} rank{'s' if world['size'] > 1 else ''}"
     yield f"  written by  {world['strategy']}, {ranks}, precision {manifest['precision']}"

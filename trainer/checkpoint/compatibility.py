@@ -102,7 +102,7 @@ def data_differences(feed: Any, manifest: dict[str, Any]) -> list[str]:
 
 def _optimizers(run: Comparable, saved: dict[str, Any]) -> list[str]:
     optimizers = run.optimization.optimizers
-    if len(optimizers) != len(saved):
+    if set(saved) != {str(index) for index in range(len(optimizers))}:
         return [f"{len(saved)} optimizers in the checkpoint, {len(optimizers)} now"]
     found: list[str] = []
     for index, optimizer in enumerate(optimizers):

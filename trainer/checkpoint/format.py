@@ -215,9 +215,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         text = retried(path.read_bytes)
-        content: dict[str, Any] = json.loads(text)
+        content: dict[str, Any] = json.loads(text, object_pairs_hook=_once)
         del content["checksum"]
-        version = int(content["format"])
+        version = content["format"]
+        if type(version) is not int:
+            raise ValueError
     except FileNotFoundError:
         raise CheckpointError(
             "this is no finished checkpoint: it has no manifest.json", where=str(folder)
@@ -242,6 +244,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return content
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, in which no key may be given twice: readers differ in which one counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
 def _lists_files(content: dict[str, Any]) -> bool:
     files, block = content.get("files"), content.get("block")
     return (
@@ -251,6 +261,7 @@ def _lists_files(content: dict[str, Any]) -> bool:
         and all(
             isinstance(entry, dict)
             and type(entry.get("bytes")) is int
+            and entry["bytes"] >= 0
             and isinstance(entry.get("crc32"), list)
             and len(entry["crc32"]) == -(-entry["bytes"] // block)
             for entry in files.values()
@@ -288,7 +299,7 @@ def read_state(folder: Path, manifest: dict[str, Any]) -> Any:
     if STATE not in manifest["files"]:
         raise CheckpointError("the manifest is damaged: it does not list state.json", where=str(folder))
     try:
-        return json.loads(retried((folder / STATE).read_bytes))
+        return json.loads(retried((folder / STATE).read_bytes), object_pairs_hook=_once)
     except OSError as error:
         raise unreadable(folder / STATE, error) from None
     except (ValueError, RecursionError):

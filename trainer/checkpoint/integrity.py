@@ -142,7 +142,14 @@ def verify_part(folder: Path, name: str, manifest: dict[str, Any]) -> None:
 def begin(folder: Path, strategy: Strategy) -> Verification:
     """A verification that all ranks share: all call this, and ``finish_on_all``."""
     rank, world_size = strategy.environment.rank, strategy.environment.world_size
-    return _on_all(strategy, lambda: Verification(folder, rank, world_size))
+
+    from .schema import check_manifest  # imports pydantic
+
+    def opened() -> Verification:
+        check_manifest(folder, read_manifest(folder))
+        return Verification(folder, rank, world_size)
+
+    return _on_all(strategy, opened)
 
 
 def finish_on_all(check: Verification, strategy: Strategy) -> None:

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import PacelineError
+from ...errors import PacelineError, shown
+from .format import CheckpointError
 
 _KIND = "__kind__"
+_DEEPEST = 100
 
 
 class NotPlainError(PacelineError):
@@ -80,30 +82,84 @@ def _encode_mapping(value: Mapping[Any, Any], where: str, apart: dict[str, Tenso
     return {_KIND: "dict", "items": items}
 
 
-def decode(value: Any, apart: Any = None) -> Any:
-    """What ``encode`` was given; ``apart[name]`` gives the tensors that were kept elsewhere."""
-    if isinstance(value, list):
-        return [decode(item, apart) for item in value]
-    if not isinstance(value, dict):
-        return value
-    kind = value.get(_KIND)
-    if kind is None:
-        return {key: decode(item, apart) for key, item in value.items()}
-    if kind == "apart":
-        return apart[value["name"]]
-    if kind == "tuple":
-        return tuple(decode(item, apart) for item in value["items"])
-    if kind == "counter":
-        return Counter({decode(key): number for key, number in value["items"]})
-    if kind == "dict":
-        return {decode(key): decode(item, apart) for key, item in value["items"]}
-    data = base64.b64decode(value["data"])
-    if kind == "bytes":
-        return data
-    if kind == "array":
-        return np.frombuffer(data, dtype=value["dtype"]).reshape(value["shape"]).copy()
-    flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
-    return flat.view(getattr(torch, value["dtype"])).reshape(value["shape"])
+def decode(value: Any, apart: Any = None, where: str = "") -> Any:
+    """What ``encode`` was given.
+
+    Args:
+        value: Plain JSON data.
+        apart: ``apart[name]`` gives the tensors that were kept elsewhere.
+        where: The file, for messages; the key path is added.
+
+    Raises:
+        CheckpointError: naming the file and the key, for what ``encode`` does not write and for more than
+            100 levels.
+    """
+    return _Decoder(apart).decode(value, where, 0)
+
+
+class _Decoder:
+    def __init__(self, apart: Any) -> None:
+        self._apart = apart
+
+    def decode(self, value: Any, where: str, level: int) -> Any:
+        """A value at a key path, so many levels deep.
+
+        Raises:
+            CheckpointError: as ``decode`` says.
+        """
+        if not isinstance(value, (list, dict)):
+            return value
+        if level > _DEEPEST:
+            raise CheckpointError(f"the data is nested more than {_DEEPEST} levels deep", where=where)
+        if isinstance(value, list):
+            return [self.decode(item, f"{where}[{i}]", level + 1) for i, item in enumerate(value)]
+        kind = value.get(_KIND)
+        if kind is None:
+            dot = "" if where.endswith(" ") else "."
+            return {key: self.decode(item, f"{where}{dot}{key}", level + 1) for key, item in value.items()}
+        try:
+            return self._decode_kind(kind, value, where, level)
+        except (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+            if isinstance(error, PacelineError):
+                raise
+            raise CheckpointError(
+                f"a value of the kind {shown(kind, 40)} cannot be decoded",
+                where=where,
+                got=f"{type(error).__name__}: {error}",
+            ) from None
+
+    def _decode_kind(self, kind: Any, value: dict[str, Any], where: str, level: int) -> Any:
+        if kind == "apart":
+            return self._apart[value["name"]]
+        if kind in ("tuple", "counter", "dict"):
+            items = self.decode(list(value["items"]), where, level + 1)
+            if kind == "tuple":
+                return tuple(items)
+            pairs = {key: item for key, item in items}  # noqa: C416
+            return Counter(pairs) if kind == "counter" else pairs
+        if kind not in ("bytes", "array", "tensor"):
+            raise ValueError("there is no such kind")
+        data = base64.b64decode(value["data"], validate=True)
+        if kind == "bytes":
+            return data
+        if kind == "array":
+            return np.frombuffer(data, dtype=_array_type(value["dtype"])).reshape(value["shape"]).copy()
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
+        return flat.view(_tensor_type(value["dtype"])).reshape(value["shape"])
+
+
+def _array_type(name: Any) -> Any:
+    found = np.dtype(str(name))
+    if found.kind not in "biuf" or found.shape:
+        raise ValueError(f"no numbers: {found}")
+    return found
+
+
+def _tensor_type(name: Any) -> torch.dtype:
+    found = getattr(torch, str(name), None)
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"no dtype: {name}")
+    return found
 
 
 def is_plain(value: Any) -> bool:

@@ -25,7 +25,8 @@ from ..utils.tensor_checksum import checksum_of
 from . import format as files
 from .compatibility import callback_differences, data_differences, refuse_differences
 from .integrity import begin, finish_on_all
-from .json_codec import decode, encode, is_plain
+from .json_codec import encode, is_plain
+from .reading import loading, read_state
 from .stateful import (
     CallbackStates,
     Counters,
@@ -185,7 +186,7 @@ class RunState:
         strategy = self.strategy
         with begin(folder, strategy) as check:
             manifest = check.manifest
-            state = decode(files.read_state(folder, manifest))
+            state = read_state(folder, manifest)
             shapes = stored_shapes(folder, manifest)
             mine = refuse_differences(self, folder, manifest, state, shapes, allow)
             like = self._wanted(shapes, manifest["world"]["size"], mine)
@@ -194,18 +195,20 @@ class RunState:
             finish_on_all(check, strategy)
         if strategy.environment.is_global_zero:
             files.warn_of_unlisted(folder, manifest)
-        self._load_tensors(tensors, state, manifest["world"]["size"])
+        self._load_tensors(folder, tensors, state, manifest["world"]["size"])
         inexact = callback_differences(self.callbacks, state["callbacks"])
         for name, part in self._shared().items():
             if name == "strategy" and manifest["world"] != _world(strategy):
                 continue
             if name != "datamodule" or state[name]:
-                part.load_state_dict(state[name])
+                with loading(folder, name):
+                    part.load_state_dict(state[name])
         self.hooks.call("on_load_checkpoint", self.trainer, state["hooks"])
         other_data = data_differences(self.feed, manifest)
         if other_data:
             self.counters.begin_epoch()
-        inexact += self._load_rank(state["ranks"], state["metrics"]["train"], not other_data)
+        with loading(folder, "ranks"):
+            inexact += self._load_rank(state["ranks"], state["metrics"]["train"], not other_data)
         return inexact + other_data
 
     def _wanted(
@@ -228,16 +231,20 @@ class RunState:
                 wanted[full] = parameters[name.partition(".")[2]]
         return wanted
 
-    def _load_tensors(self, tensors: dict[str, Tensor], state: dict[str, Any], saved_world: int) -> None:
+    def _load_tensors(
+        self, folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], saved_world: int
+    ) -> None:
         def those_of(prefix: str) -> dict[str, Tensor]:
             return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
         module, strategy = self.module, self.strategy
         own = those_of(f"own.{self._rank}.")  # of a checkpoint of as many ranks
-        strategy.load_module(module, {**those_of("model."), **own, **state["extra_state"]})
+        with loading(folder, "extra_state"):
+            strategy.load_module(module, {**those_of("model."), **own, **state["extra_state"]})
         for index, optimizer in enumerate(self.optimization.optimizers):
             moments = those_of(f"optim.{index}.")
-            strategy.load_optimizer(module, optimizer, moments, state["optimizers"][str(index)])
+            with loading(folder, f"optimizers.{index}"):
+                strategy.load_optimizer(module, optimizer, moments, state["optimizers"][str(index)])
         parameters = dict(module.named_parameters())
         for full, value in those_of("grad.").items():
             owner, _, name = full.partition(".")

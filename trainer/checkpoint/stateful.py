@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...callbacks import Callback
+from ...strategies.tensor_state import check_kind
 from ..metrics.metric_objects import metric_parts, set_state, update_count
 from ..metrics.store import MetricStore
 from ..optimization import Optimization
@@ -65,6 +66,12 @@ class ScheduleStates:
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Restore what ``state_dict`` returned."""
         for schedule, saved in zip(self.optimization.schedules, state, strict=True):
+            if type(schedule.scheduler).__module__.startswith(
+                "torch."
+            ):  # a user's own may change its kinds
+                own = schedule.scheduler.state_dict()
+                for key, value in saved["state"].items():
+                    check_kind(key, value, own.get(key), lengths=False)
             schedule.scheduler.load_state_dict(saved["state"])
             schedule.validations = saved.get("validations", 0)
 

@@ -18,8 +18,8 @@ from ..utils.paths import as_path
 from . import external_weights
 from . import format as files
 from .integrity import begin, finish_on_all
-from .json_codec import decode
 from .locate import find_checkpoint
+from .reading import hparams_of, read_manifest, read_state
 
 M = TypeVar("M", bound=nn.Module)
 _SHOWN = 6
@@ -114,12 +114,12 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
         refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
         like = {f"model.{name}": mine[name] for name in of_model}
         loaded = strategy.load_tensors(files.tensor_files(path, check.manifest), like, like)
-        state = files.read_state(path, check.manifest)
+        state = read_state(path, check.manifest)
         finish_on_all(check, strategy)
     if strategy.environment.is_global_zero:
         files.warn_of_unlisted(path, check.manifest)
     values = {full.removeprefix("model."): value for full, value in loaded.items()}
-    strategy.load_module(module, {**values, **decode(state["extra_state"])})
+    strategy.load_module(module, {**values, **state["extra_state"]})
 
 
 def _load_external(
@@ -149,20 +149,24 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
     folder = find_weights(path)
     content = None if files.is_checkpoint(folder) else external_weights.read(folder)
     if content is None:
-        recorded = files.read_manifest(folder)["module"]
-        missing = [name for name in recorded["not_plain"] if name not in arguments]
+        manifest = read_manifest(folder)
+        missing = [name for name in manifest["module"]["not_plain"] if name not in arguments]
         if missing:
             raise PacelineError(
                 f"{cls.__name__}.load_from_checkpoint needs what is no plain data: {', '.join(missing)}",
                 fix=f"{cls.__name__}.load_from_checkpoint(path, {missing[0]}=...)",
             )
-        hparams = {name: decode(value) for name, value in recorded["hparams"].items()}
+        hparams = hparams_of(folder, manifest)
     else:
         known = inspect.signature(cls).parameters
         hparams = {k: v for k, v in content.hparams.items() if k in known}
     hparams |= arguments
     positional = _by_position(cls, hparams)
-    module: Any = cls(*positional, **hparams)
+    try:
+        module: Any = cls(*positional, **hparams)
+    except Exception as error:
+        error.add_note(f"{cls.__name__} was built with the arguments that are recorded in {folder}")
+        raise
     if not vars(module).get("_configured"):
         module.configure_model()
         vars(module)["_configured"] = True

@@ -24,7 +24,7 @@ from ...errors import PacelineError
 from ...strategies import Single
 from ..checkpoint import format as files
 from ..checkpoint.integrity import verify
-from ..checkpoint.json_codec import decode
+from ..checkpoint.reading import read_manifest, read_state
 from ..rng import derive, full_state, seed_everything, set_full_state, untouched
 from ..utils.nested import listed
 from ..utils.paths import as_path
@@ -203,11 +203,11 @@ def replay(
 
 def _before(run: Path, step: int) -> tuple[Path | None, int]:
     """The newest whole checkpoint before a step, and how many ranks the run had."""
-    if step < 1 or not (run / "env.json").is_file():
+    if not (run / "env.json").is_file():
         raise PacelineError(
             "there is no such step of a run",
             got=f"step {step} of {run}",
-            allowed="steps from 1 on, of a folder runs/<name>/<n>",
+            allowed="a step of a folder runs/<name>/<n>",
         )
     for folder in reversed(files.finished(run / "checkpoints")):
         if int(folder.name.removeprefix(files.STEP)) < step:
@@ -241,7 +241,7 @@ class SimulatedRanks(Single):
     def load(self, source: Path | None, seed: int) -> None:
         """The generators of all ranks but the first, which are the process' own."""
         if source is not None:
-            state = decode(files.read_state(source, files.read_manifest(source)))
+            state = read_state(source, read_manifest(source))
             self._generators = [one["rng"] for one in state["ranks"]]
             self._first_index = state["counters"]["batch_idx"]
             return

@@ -20,6 +20,7 @@ from ...strategies import StepPlan
 from ...strategies.launch.job_notes import note_run, restarts
 from ..checkpoint import format as files
 from ..checkpoint.manager import CheckpointManager
+from ..checkpoint.reading import MalformedStateError, read_manifest
 from ..checkpoint.run_state import RunState
 from ..data.feed import Feed, NoFeed
 from ..data.sources import evaluation_feeds, find_data, training_feed
@@ -203,7 +204,7 @@ class _Source:
     @property
     def global_batch(self) -> int:
         """The samples of a full step that the checkpoint was trained with; 0 where there is none."""
-        return int(files.read_manifest(self.path)["counters"]["global_batch"]) if self.path else 0
+        return int(read_manifest(self.path)["counters"]["global_batch"]) if self.path else 0
 
     def restore(self, run_state: RunState) -> list[str]:
         """Load the checkpoint, or where there is a choice, the newest that is whole. What is not exact."""
@@ -212,7 +213,7 @@ class _Source:
             try:
                 return run_state.restore(self.path, self._allow)
             except files.CheckpointError as damage:
-                if not is_choice:
+                if not is_choice or isinstance(damage, MalformedStateError):
                     raise
                 self._search.pass_over(self.path, damage)
             self.path = self._find()

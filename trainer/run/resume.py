@@ -14,6 +14,7 @@ from ..checkpoint import format as files
 from ..checkpoint.external_weights import is_readable
 from ..checkpoint.integrity import begin, set_aside
 from ..checkpoint.locate import find_checkpoint
+from ..checkpoint.reading import read_manifest
 from ..utils.paths import as_path
 from .directory import RunDirectory, numbered
 from .lock import FolderLock
@@ -90,7 +91,7 @@ class ResumeSearch:
         return self._with_state(found)
 
     def _with_state(self, found: Path) -> Path:
-        if files.read_manifest(found)["weights_only"]:
+        if read_manifest(found)["weights_only"]:
             raise self._only_weights(found)
         return found
 

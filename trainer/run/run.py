@@ -13,6 +13,7 @@ from ...callbacks.jsonl import read_rows
 from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
 from ..checkpoint.locate import find_checkpoint
+from ..checkpoint.reading import read_manifest
 from ..module import TrainModule
 from ..utils.paths import as_path
 
@@ -141,7 +142,7 @@ class Run:
             folder = self.latest
         else:
             raise PacelineError("the run has no checkpoint", where=str(self.folder))
-        found = module_class or _imported(files.read_manifest(folder)["module"]["class"])
+        found = module_class or _imported(read_manifest(folder)["module"]["class"])
         return found.load_from_checkpoint(folder, **arguments)
 
 

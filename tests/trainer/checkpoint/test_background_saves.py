@@ -416,7 +416,7 @@ def test_a_best_of_another_value_is_none(tmp_path):
 def test_other_trainers_names_are_answered(given, ours):
     with pytest.raises(PacelineError, match=ours):
         Checkpoint(**{given: True})
-    with pytest.raises(PacelineError, match="'raise' or 'warn'"):
+    with pytest.raises(PacelineError, match="'raise', 'warn'"):
         Checkpoint(on_save_error="ignore")
 
 

@@ -261,7 +261,7 @@ def test_weights_that_are_drawn_again_differ_from_the_runs(single):
 
 @pytest.mark.parametrize("step", [0, -1])
 def test_there_is_no_step_before_the_first(single, step):
-    with pytest.raises(PacelineError, match="there is no such step of a run"):
+    with pytest.raises(PacelineError, match="step: got"):
         again({}, step, single["plain"]["run"])
 
 
