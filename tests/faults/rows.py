@@ -168,6 +168,29 @@ _ROWS = [
         "Parts of the ranks' own are read to the end of the longest, each sample once. Streams that begin "
         "alike and end apart are an error on every rank, which names what each has read.",
     ),
+    (
+        "A manifest or state file that was changed and resealed: other types, huge numbers, depth, keys "
+        "given twice, unknown kinds",
+        "An error names the file and the key; depth is bounded, nothing is imported and no code runs. The "
+        "checkpoint is not set aside for a state that an object of the run does not take.",
+    ),
+    (
+        "A config file with aliases that expand without end, another encoding, keys that are no names",
+        "One sentence names the file and the line.",
+    ),
+    (
+        "A logger that raises, blocks, or whose server is away",
+        "Training is the same in every value. The error is reported once, after ten in a row the logger is "
+        "switched off, and the rows it did not get are counted. `metrics.jsonl` has all of them.",
+    ),
+    (
+        "Too few file descriptors for the loader's workers",
+        "The limit is named before step 1, with the number of workers that it allows.",
+    ),
+    (
+        "`os.chdir` in the user's code with a relative `run_dir`",
+        "Everything is written to the folder that was chosen when the Trainer was made.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

@@ -195,6 +195,7 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.mark.fault(40)
 def test_configs(cases, tmp_path):
     path = tmp_path / "config.yaml"
     for seed in cases("configs"):
@@ -246,6 +247,7 @@ def change(folder, chance):
     return f"{name}: {what}"
 
 
+@pytest.mark.fault(39)
 @pytest.mark.filterwarnings("ignore")
 def test_checkpoints_that_were_changed_and_resealed(cases, tmp_path, capsys):
     made = fit(tmp_path / "made", 4).latest

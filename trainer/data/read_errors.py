@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import PacelineError
+from .file_descriptors import explain_too_many_files
 
 _RETRIES, _SKIPS = 3, 10
 _DEAD = re.compile(r"DataLoader worker \(pid")
@@ -123,6 +124,7 @@ def name_sample(error: Exception, ended: Sequence[tuple[int, int]], place_of: Ca
     Returns:
         Whether a worker has died.
     """
+    explain_too_many_files(error)
     # What a dead worker has in the queue already is fetched from its process, which is not there.
     if ended and (_DEAD.search(str(error)) or isinstance(error, (OSError, EOFError))):
         for number, code in ended:

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from .file_descriptors import check_file_descriptors
+
 _SECONDS = 1.0  # for a killed process to be gone
 
 
@@ -160,7 +162,12 @@ def _kill_all() -> None:
 
 
 def processes_of(loader: DataLoader[Any]) -> WorkerProcesses:
-    """Note the processes that a copy of the user's loader starts from now on."""
+    """Note the processes that a copy of the user's loader starts from now on.
+
+    Raises:
+        PacelineError: where the process may have too few files open for them.
+    """
+    check_file_descriptors(loader.num_workers, loader.prefetch_factor)
     processes = WorkerProcesses(loader.num_workers, loader.multiprocessing_context)
     if loader.num_workers:
         loader.multiprocessing_context = processes.context()

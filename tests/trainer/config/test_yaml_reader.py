@@ -70,6 +70,7 @@ WRONG = {
 }
 
 
+@pytest.mark.fault(40)
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_one_sentence_with_file_and_line(case, tmp_path):
     content, line, said = WRONG[case]

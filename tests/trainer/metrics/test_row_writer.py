@@ -85,6 +85,7 @@ def same_training(one, other):
     assert len(values[0]) == 21
 
 
+@pytest.mark.fault(41)
 def test_one_that_fails_is_reported_once_and_switched_off_and_its_rows_are_counted(tmp_path, whole):
     raises = Raises()
     found = fit(tmp_path, raises)
@@ -98,6 +99,7 @@ def test_one_that_fails_is_reported_once_and_switched_off_and_its_rows_are_count
     assert (len(raises.rows), raises.calls) == (2, 12)
 
 
+@pytest.mark.fault(41)
 def test_one_that_fails_for_a_while_stays_on(tmp_path, whole):
     raises = Raises(first=3, count=4)
     found = fit(tmp_path, raises)
@@ -107,6 +109,7 @@ def test_one_that_fails_for_a_while_stays_on(tmp_path, whole):
     assert len(raises.rows) == 17
 
 
+@pytest.mark.fault(41)
 def test_one_that_blocks_holds_nobody_up(tmp_path, whole, monkeypatch):
     monkeypatch.setattr("paceline.trainer.metrics.logger.SECONDS", 0.2)
     blocks = Blocks()
@@ -121,6 +124,7 @@ def test_one_that_blocks_holds_nobody_up(tmp_path, whole, monkeypatch):
         blocks.free.set()
 
 
+@pytest.mark.fault(41)
 def test_a_full_queue_drops_rows_and_counts_them(monkeypatch):
     monkeypatch.setattr(row_writer, "MOST_ROWS", 4)
     blocks, lines = Blocks(), []

@@ -112,6 +112,7 @@ def test_a_source_that_another_process_has_open_can_be_read(tmp_path):
         lock.release()
 
 
+@pytest.mark.fault(43)
 @pytest.mark.parametrize("resume", [None, "auto"])
 def test_a_relative_folder_is_the_one_of_the_start_wherever_the_run_goes(resume, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
