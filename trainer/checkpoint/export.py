@@ -15,8 +15,7 @@ from ...strategies.collectives import Collectives
 from ..utils.paths import as_path
 from . import format as files
 from .integrity import verify
-from .json_codec import encode, is_plain
-from .weights import model_shapes, stored_shapes
+from .weights import model_shapes, recorded_hparams, stored_shapes
 from .writer import write_shard
 
 
@@ -38,7 +37,7 @@ def export(module: Any, strategy: Strategy, folder: Path, submodule: str | None)
 def _export_part(module: Any, part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
     # Tied weights are written once, under their first name, as safetensors has it.
     once = {n for n, _ in [*part.named_parameters(), *part.named_buffers()]}
-    hparams = {k: encode(v) for k, v in module.hparams.items() if is_plain(v)}
+    hparams, _ = recorded_hparams(module)
     about = {"class": f"{type(part).__module__}:{type(part).__qualname__}", "hparams": hparams}
     _write(folder, {n: v for n, v in tensors.items() if n in once}, about)
     save_config = getattr(getattr(part, "config", None), "save_pretrained", None)
@@ -77,15 +76,13 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
 
 def _write(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """``model.safetensors`` and ``config.json``, each appearing whole."""
-    from safetensors.torch import save_file
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PacelineError("weights cannot be written here", where=str(folder), got=str(error)) from None
     kept = {n: v.detach().to("cpu", copy=True).contiguous() for n, v in tensors.items()}
     weights, config = folder / ".model.safetensors", folder / ".config.json"
-    save_file(kept, str(weights), metadata={"format": "pt"})
+    files.save_tensors(kept, weights, {"format": "pt"})
     files.write_synced(config, (json.dumps(about, indent=1) + "\n").encode())
     for path in (weights, config):
         os.replace(path, folder / path.name.removeprefix("."))

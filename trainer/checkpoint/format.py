@@ -24,6 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from ...errors import PacelineError
 from ...retries import retried
 
@@ -147,6 +149,20 @@ def write_synced(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
 
     retried(write)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str] | None = None) -> None:
+    """Write a safetensors file, with the mode of its folder: safetensors lets nobody else read it.
+
+    Args:
+        tensors: By name, on the CPU and contiguous.
+        path: The file.
+        about: Its metadata.
+    """
+    from safetensors.torch import save_file
+
+    save_file(tensors, str(path), metadata=about)
+    path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def sync_folder(folder: Path) -> None:

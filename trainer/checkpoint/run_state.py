@@ -25,7 +25,7 @@ from ..utils.tensor_checksum import checksum_of
 from . import format as files
 from .compatibility import callback_differences, data_differences, refuse_differences
 from .integrity import begin, finish_on_all
-from .json_codec import encode, is_plain
+from .json_codec import encode
 from .reading import loading, read_state
 from .stateful import (
     CallbackStates,
@@ -36,7 +36,7 @@ from .stateful import (
     ScheduleStates,
     Stateful,
 )
-from .weights import extra_state, stored_shapes
+from .weights import extra_state, recorded_hparams, stored_shapes
 from .writer import Content
 
 
@@ -119,6 +119,7 @@ class RunState:
         else:
             tensors |= self._others_buffers(whole)
             state = self._plain_state(tensors)
+        hparams, missing = recorded_hparams(module)
         manifest = {
             "weights_only": weights_only,
             "counters": counters,
@@ -126,8 +127,8 @@ class RunState:
             "precision": strategy.precision.name,
             "module": {
                 "class": f"{type(module).__module__}:{type(module).__qualname__}",
-                "hparams": {k: encode(v) for k, v in module.hparams.items() if is_plain(v)},
-                "not_plain": [k for k, v in module.hparams.items() if not is_plain(v)],
+                "hparams": hparams,
+                "not_plain": missing,
             },
             "config": self.config,
             "metrics": {k: v if v == v else "nan" for k, v in self.logger.latest.items()},

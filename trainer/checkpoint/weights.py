@@ -15,9 +15,11 @@ from ...errors import PacelineError
 from ...retries import retried
 from ...strategies import Environment, Single, Strategy, make_precision
 from ..utils.paths import as_path
+from ..utils.secrets import holds_secret
 from . import external_weights
 from . import format as files
 from .integrity import begin, finish_on_all
+from .json_codec import encode, is_plain
 from .locate import find_checkpoint
 from .reading import hparams_of, read_manifest, read_state
 
@@ -57,6 +59,15 @@ def _add_shapes(path: Path, shapes: dict[str, list[int]]) -> None:
             start = offsets.get(name, {}).get("saved_offsets", [0] * len(part))
             ends = [a + b for a, b in zip(start, part, strict=True)]
             shapes[name] = [max(pair) for pair in zip(shapes.get(name, ends), ends, strict=True)]
+
+
+def recorded_hparams(module: Any) -> tuple[dict[str, Any], list[str]]:
+    """The constructor arguments that files may hold, encoded, and the names of the others.
+
+    What is no plain data is not kept, and neither is what looks like a secret.
+    """
+    kept = {k: v for k, v in module.hparams.items() if is_plain(v) and not holds_secret(k, v)}
+    return {k: encode(v) for k, v in kept.items()}, [k for k in module.hparams if k not in kept]
 
 
 def model_shapes(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -153,7 +164,8 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
         missing = [name for name in manifest["module"]["not_plain"] if name not in arguments]
         if missing:
             raise PacelineError(
-                f"{cls.__name__}.load_from_checkpoint needs what is no plain data: {', '.join(missing)}",
+                f"{cls.__name__}.load_from_checkpoint needs what the checkpoint does not keep: "
+                + ", ".join(missing),
                 fix=f"{cls.__name__}.load_from_checkpoint(path, {missing[0]}=...)",
             )
         hparams = hparams_of(folder, manifest)

@@ -298,8 +298,6 @@ def _not_written(target: Path, problem: str) -> files.CheckpointError:
 
 def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
     """This rank's files in the staging folder of ``target``, synced; their entries in the manifest."""
-    from safetensors.torch import save_file
-
     faultpoint("save.write")
     folder, entries = files.staging_of(target), {}
     for kind in ("model", "optim"):
@@ -313,7 +311,7 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
         tensors = {name: shard.tensors[name] for name in names}
 
         def write(tensors: dict[str, Tensor] = tensors, path: Path = path, about: Any = about) -> Any:
-            save_file(tensors, str(path), metadata=about)
+            files.save_tensors(tensors, path, about)
             with ThreadPoolExecutor(1) as pool, path.open("rb") as file:  # the disk works meanwhile
                 synced = pool.submit(os.fsync, file.fileno())
                 entry = files.entry_of(path)

@@ -28,6 +28,7 @@ from ..checkpoint.reading import read_manifest, read_state
 from ..rng import derive, full_state, seed_everything, set_full_state, untouched
 from ..utils.nested import listed
 from ..utils.paths import as_path
+from ..utils.secrets import MASK
 from ..utils.tensor_checksum import sample_of_weights
 
 T = TypeVar("T")
@@ -105,6 +106,13 @@ def run_again(run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
             "this run was started in a notebook or at a prompt, so its command is not known",
             where=str(run),
             fix=f"trainer.replay(module, dataloader, step={step}) there",
+        )
+    if any(MASK in word for word in command):
+        raise PacelineError(
+            "the run's command had a secret, which is not kept, so it cannot be started again",
+            where=str(run),
+            got=" ".join(command),
+            fix=f"trainer.replay(module, dataloader, step={step}, run={str(run)!r}) in a script",
         )
     request = ReplayRequest(str(run.resolve()), step, fit, accelerator, debug)
     variables = {name: value for name, value in os.environ.items() if name not in _LAUNCHED}

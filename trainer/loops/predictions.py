@@ -132,13 +132,11 @@ class PredictionWriter:
             self._write_part()
 
     def _write_part(self) -> None:
-        from safetensors.torch import save_file
-
         path = self._staging / f"part-{self._ranks.rank:05d}-{self._parts:05d}.safetensors"
         # A tensor, not metadata: a file's header is limited to 100 MB.
         outputs = f"[{','.join(self._outputs)}]".encode()
         text = torch.frombuffer(bytearray(outputs), dtype=torch.uint8)
-        save_file(self._tensors | {_OUTPUTS: text}, str(path))
+        files.save_tensors(self._tensors | {_OUTPUTS: text}, path)
         with path.open("rb") as file:
             os.fsync(file.fileno())
         self._tensors, self._outputs, self._bytes = {}, [], 0

@@ -21,6 +21,7 @@ from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
 from ..checkpoint import format as files
+from ..utils.secrets import masked, masked_command
 from .lock import FolderLock, check_writable
 
 
@@ -127,7 +128,7 @@ def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dic
         "trainer": trainer | {"strategy": strategy.name, "precision": strategy.precision.name},
         "module": {
             "class": f"{type(module).__module__}:{type(module).__qualname__}",
-            "hparams": {field: _shown(value) for field, value in module.hparams.items()},
+            "hparams": masked({field: _shown(value) for field, value in module.hparams.items()}),
         },
     }
 
@@ -191,8 +192,8 @@ def write_environment(folder: Path, more: dict[str, Any]) -> None:
     import torch
 
     environment = {
-        "command": sys.argv,
-        "program": [] if why_not_relaunch() else sys.orig_argv[1:],
+        "command": masked_command(sys.argv),
+        "program": [] if why_not_relaunch() else masked_command(sys.orig_argv[1:]),
         "folder": os.getcwd(),
         "host": platform.node(),
         "platform": platform.platform(),

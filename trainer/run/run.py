@@ -115,7 +115,7 @@ class Run:
             module_class: Its class; None takes the one that the checkpoint names, where this process has
                 imported it already. Nothing is imported because a file asks for it.
             which: ``"best"`` or ``"latest"``.
-            **arguments: Constructor arguments that are no plain data.
+            **arguments: Constructor arguments that a checkpoint does not keep.
 
         Returns:
             The module, on the CPU.

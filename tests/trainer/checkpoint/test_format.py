@@ -250,7 +250,7 @@ def test_load_from_checkpoint_builds_the_module(tmp_path):
 def test_arguments_that_are_no_plain_data_are_asked_for(tmp_path):
     table = object()
     _, _, run = train(tmp_path, module=Net(table=table), max_epochs=1)
-    with pytest.raises(PacelineError, match=r"no plain data: table(.|\n)*table=\.\.\."):
+    with pytest.raises(PacelineError, match=r"does not keep: table(.|\n)*table=\.\.\."):
         Net.load_from_checkpoint(run.latest)
     assert Net.load_from_checkpoint(run.latest, table=table).hparams["table"] is table
 
