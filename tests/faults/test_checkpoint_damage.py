@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import Verification, verify
+from paceline.trainer.checkpoint.pointers import read_pointer
 from paceline.trainer.utils.paths import shown_path
 
 
@@ -239,7 +240,7 @@ def test_a_manifest_that_leads_elsewhere_is_refused(kind, run, tmp_path, capsys)
 @pytest.mark.parametrize("target", ["../../x", "/etc/hostname", "..", ""])
 def test_a_pointer_does_not_lead_elsewhere(target, run):
     (run / "best").write_text(target)
-    found = files.read_pointer(run / "best")
+    found = read_pointer(run / "best")
     assert found is None
 
 

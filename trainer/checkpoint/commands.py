@@ -13,6 +13,7 @@ from ..utils.text import shown_size
 from . import format as files
 from .integrity import verify
 from .locate import find_checkpoint
+from .pointers import read_pointer
 
 
 def list_checkpoints(path: Path) -> Iterator[str]:
@@ -119,7 +120,7 @@ def _pointers(folder: Path) -> list[str]:
 
 
 def _points_to(pointer: Path, folder: Path) -> bool:
-    return files.read_pointer(pointer) == folder
+    return read_pointer(pointer) == folder
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -350,29 +350,6 @@ def _is_named(name: str, *kinds: str) -> bool:
     return any(name.startswith(k) and name.removeprefix(k).isdigit() for k in kinds)
 
 
-# -- pointers ----------------------------------------------------------------------------------
-
-
-def write_pointer(path: Path, name: str) -> None:
-    """A small file that names a checkpoint beside it, replaced in one operation."""
-    staging = staging_of(path)
-
-    def write() -> None:
-        staging.write_text(name + "\n")
-        os.replace(staging, path)
-
-    retried(write)
-
-
-def read_pointer(path: Path) -> Path | None:
-    """The checkpoint a pointer names, if it is there."""
-    try:
-        target = path.parent / Path(retried(path.read_text).strip()).name
-    except (OSError, UnicodeDecodeError):
-        return None
-    return target if is_checkpoint(target) else None
-
-
 _TAIL = (b',\n "checksum": "', b'"\n}')
 
 

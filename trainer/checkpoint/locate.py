@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import PacelineError
 from ..utils.paths import as_path
 from . import format as files
+from .pointers import read_pointer
 
 
 def find_checkpoint(path: Any, weights: bool = False) -> Path:
@@ -36,7 +37,7 @@ def find_checkpoint(path: Any, weights: bool = False) -> Path:
 
 
 def _best_of(checkpoints: Path, weights: bool) -> Path | None:
-    best = files.read_pointer(checkpoints / "best")
+    best = read_pointer(checkpoints / "best")
     if best is not None and (weights or not best.name.startswith(files.WEIGHTS)):
         return best
     kinds = (files.STEP, files.WEIGHTS) if weights else (files.STEP,)

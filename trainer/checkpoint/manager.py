@@ -15,6 +15,7 @@ from ..faults.nonfinite import Guard
 from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger
 from . import format as files
+from .pointers import write_pointer
 from .run_state import RunState
 from .writer import CheckpointWriter, Save
 
@@ -109,7 +110,7 @@ class CheckpointManager:
             return
         with suppress(OSError):  # they can be lost without harm
             for pointer, name in pointers.items():
-                files.write_pointer(self._folder / pointer, name)
+                write_pointer(self._folder / pointer, name)
         for name in dropped:
             try:
                 files.delete(self._folder / name)

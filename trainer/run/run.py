@@ -13,6 +13,7 @@ from ...callbacks.jsonl import read_rows
 from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
 from ..checkpoint.locate import find_checkpoint
+from ..checkpoint.pointers import read_pointer
 from ..checkpoint.reading import read_manifest
 from ..module import TrainModule
 from ..utils.paths import as_path
@@ -104,7 +105,7 @@ class Run:
     @property
     def best(self) -> Path | None:
         """The best checkpoint, where a Checkpoint callback monitored a value."""
-        return files.read_pointer(self.folder / "checkpoints" / "best")
+        return read_pointer(self.folder / "checkpoints" / "best")
 
     def load(
         self, module_class: type[TrainModule] | None = None, *, which: str = "best", **arguments: Any

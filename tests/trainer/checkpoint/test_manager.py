@@ -13,6 +13,7 @@ from paceline.strategies import Environment, Single, make_precision
 from paceline.strategies.collectives import Collectives
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.manager import CheckpointManager
+from paceline.trainer.checkpoint.pointers import read_pointer
 from paceline.trainer.checkpoint.run_state import RunState
 from paceline.trainer.metrics.logger import MetricLogger
 from paceline.trainer.metrics.store import MetricStore
@@ -127,7 +128,7 @@ def test_pointers_are_written_and_superfluous_checkpoints_deleted(tmp_path):
         train(run)
         manager.save(f"step-{step:08d}", weights_only=False, background=False)
     manager.update({"latest": "step-00000002"}, ["step-00000001"])
-    assert files.read_pointer(tmp_path / "latest") == tmp_path / "step-00000002"
+    assert read_pointer(tmp_path / "latest") == tmp_path / "step-00000002"
     assert [path.name for path in files.finished(tmp_path)] == ["step-00000002"]
 
 
