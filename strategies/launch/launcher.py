@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import builtins
 import os
+import shutil
 import sys
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ...errors import PacelineError
 
+_JOB_FOLDER = "paceline-"
 _SHUTDOWN_SECONDS = 300  # a rank that is to stop saves first
 _FOLDER = os.getcwd()  # the script may be somewhere else by the time of fit
 
@@ -85,17 +88,40 @@ def launch(arguments: list[str]) -> int:
     count = parsed.nproc_per_node
     if count.isdigit() and "OMP_NUM_THREADS" not in os.environ:
         os.environ["OMP_NUM_THREADS"] = str(max(1, _processors() // max(int(count), 1)))
-    config, program, rest = config_from_args(parsed)
-    if sys.platform.startswith("linux") and isinstance(program, str):
-        rest = ["-ISc", _GUARD, str(os.getpid()), program, *rest]
-        program = sys.executable
-    config.shutdown_timeout = _SHUTDOWN_SECONDS
-    with tempfile.TemporaryDirectory(prefix="paceline-") as job:
-        if not (parsed.log_dir or parsed.redirects != "0" or parsed.tee != "0"):
+    remove_left_folders()
+    with tempfile.TemporaryDirectory(prefix=f"{_JOB_FOLDER}{os.getpid()}-") as job:
+        is_ours = not (parsed.log_dir or parsed.redirects != "0" or parsed.tee != "0")
+        if is_ours:
+            parsed.log_dir = job  # torch would make an empty folder for each launch, and leave it
+        config, program, rest = config_from_args(parsed)
+        if sys.platform.startswith("linux") and isinstance(program, str):
+            rest = ["-ISc", _GUARD, str(os.getpid()), program, *rest]
+            program = sys.executable
+        config.shutdown_timeout = _SHUTDOWN_SECONDS
+        if is_ours:
             config.logs_specs = _logs(Path(job), config.nproc_per_node)
         from .elastic_agent import run_agent
 
         return run_agent(config, program, rest, Path(job))
+
+
+def remove_left_folders() -> None:
+    """Remove the folders of launchers that were killed: nobody else could."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_JOB_FOLDER}*-*"):
+        process = folder.name.removeprefix(_JOB_FOLDER).partition("-")[0]
+        with suppress(OSError):
+            if process.isdigit() and not _is_alive(int(process)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _check_nodes(num_nodes: int) -> None:

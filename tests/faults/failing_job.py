@@ -67,6 +67,7 @@ HAPPENS: dict[str, Callable[[], Any]] = {
     "segfault": lambda: ctypes.string_at(0),
     "nap": lambda: ctypes.PyDLL(None).usleep(900_000),  # all threads of the process do
     "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "kill the launcher": lambda: os.kill(int(os.environ["PACELINE_LAUNCHER"]), signal.SIGKILL),
     "stop the launcher": lambda: os.kill(os.getppid(), signal.SIGTERM),
 }
 
