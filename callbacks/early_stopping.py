@@ -6,7 +6,7 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import AMOUNT, COUNT, NAME_OR_NONE, SWITCH, TEXT, check_arguments
+from ..argument_checks import AMOUNT, COUNT, NAME_OR_NONE, NUMBER_OR_NONE, SWITCH, TEXT, check_arguments
 from .base import Callback
 from .monitor import MODE, Monitor, refuse_unknown
 
@@ -23,6 +23,8 @@ class EarlyStopping(Callback):
         patience: Validations without a better value until the run stops: ``wait >= patience``.
         min_delta: What counts as better must be better by more than this.
         check_finite: Stop at once when the value is NaN or infinite.
+        stopping_threshold: Stop at once when the value is as good as this.
+        divergence_threshold: Stop at once when the value is worse than this.
         name: The key of its state, where there are two of this class.
 
     Attributes:
@@ -48,10 +50,13 @@ class EarlyStopping(Callback):
         min_delta: float = 0.0,
         *,
         check_finite: bool = True,
+        stopping_threshold: float | None = None,
+        divergence_threshold: float | None = None,
         name: str | None = None,
         **unknown: Any,
     ) -> None:
-        allowed = "monitor, mode, patience, min_delta, check_finite, name"
+        allowed = "monitor, mode, patience, min_delta, check_finite, stopping_threshold, "
+        allowed += "divergence_threshold, name"
         refuse_unknown("EarlyStopping", unknown, allowed, {"early_stopping_patience": "patience"})
         check_arguments(
             "EarlyStopping",
@@ -60,10 +65,13 @@ class EarlyStopping(Callback):
             patience=(patience, COUNT),
             min_delta=(min_delta, AMOUNT),
             check_finite=(check_finite, SWITCH),
+            stopping_threshold=(stopping_threshold, NUMBER_OR_NONE),
+            divergence_threshold=(divergence_threshold, NUMBER_OR_NONE),
             name=(name, NAME_OR_NONE),
         )
         self._monitor = Monitor(monitor, mode, "EarlyStopping")
         self.patience, self.min_delta, self.check_finite = patience, min_delta, check_finite
+        self.stopping_threshold, self.divergence_threshold = stopping_threshold, divergence_threshold
         self.name = name
         self.best: float | None = None
         self.wait = 0
@@ -93,6 +101,14 @@ class EarlyStopping(Callback):
         value = trainer.require_metric(self.monitor, "EarlyStopping")
         if self.check_finite and not math.isfinite(value):
             trainer.stop(f"early stopping: {self.monitor} is {value}")
+            return
+        good, bad = self.stopping_threshold, self.divergence_threshold
+        if good is not None and (value == good or self._monitor.better(value, good)):
+            self.best = value
+            trainer.stop(f"early stopping: {self.monitor} is {value:.6g}, as good as {good:g}")
+            return
+        if bad is not None and self._monitor.better(bad, value):
+            trainer.stop(f"early stopping: {self.monitor} is {value:.6g}, worse than {bad:g}")
             return
         if self._monitor.better(value, self.best, self.min_delta):
             self.best, self.wait = value, 0

@@ -19,6 +19,7 @@ from paceline.trainer.run.directory import RunLog
 
 PACKAGES = (paceline, paceline.callbacks, paceline.strategies)
 WITHOUT_EXAMPLE = {
+    "TrainModule.untoggle_optimizer": "the example of toggle_optimizer calls it",
     "Trainer.fit": "the example of Trainer calls it",
     "Trainer.validate": "the example of Trainer calls it",
     "Trainer.predict": "the examples of Trainer and Predictions call it",

@@ -139,9 +139,17 @@ def _per_sample(self, batch, batch_idx):
         (_detached, ["without a gradient", "detached", "fix: remove .detach()"]),
         (_detached_inside, ["without a gradient", "detached", "fix: remove .detach()"]),
         (_no_grad, ["without a gradient", "torch.no_grad()"]),
-        (_item, ["not a tensor", "(float)", "fix:", "without .item()"]),
-        (_bare_item, ["a loss that is not a tensor", "(float)", "allowed:", "without .item()"]),
-        (_per_sample, ["not a scalar", "float32 [4]", "one element", "loss.mean()"]),
+        (_item, ["must be a tensor", "(float)", "fix:", "without .item()"]),
+        (
+            _bare_item,
+            [
+                "the loss that training_step returned must be a tensor",
+                "(float)",
+                "allowed:",
+                "without .item()",
+            ],
+        ),
+        (_per_sample, ["must be a scalar", "float32 [4]", "one element", "loss.mean()"]),
     ],
 )
 def test_loss_that_cannot_be_trained_on(step, expected):
@@ -675,6 +683,57 @@ def test_a_long_value_makes_no_long_message(call):
     with pytest.raises(PacelineError) as caught:
         call("x" * 100_000)
     assert len(str(caught.value)) < 1500
+
+
+class OldManual(Net):
+    def training_step(self, batch, batch_idx, optimizer_idx):
+        return self.loss(batch)
+
+
+class OldValidation(Net):
+    def validation_step(self, batch, batch_idx, dataloader_idx, extra):
+        return self.loss(batch)
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (OldManual, ["training_step asks for more", "optimizer_idx", "automatic_optimization = False"]),
+        (OldValidation, ["validation_step asks for more", "extra", "batch, batch_idx, dataloader_idx"]),
+    ],
+)
+def test_arguments_that_no_step_gets_are_named_before_training(module, expected):
+    made = module()
+    text = printed(fit_fails(made, samples(), val_dataloader=samples()))
+    for part in expected:
+        assert part in text
+    assert made.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("inference_mode", "none is needed: evaluations run without gradients"),
+        ("use_distributed_sampler", "none is needed: the samples of any sampler are divided"),
+        ("barebones", "use progress=False, loggers=False, checkpoint=False"),
+        ("profiler", "use torch.profiler in a callback"),
+    ],
+)
+def test_more_names_of_other_trainers(name, expected):
+    with pytest.raises(PacelineError) as caught:
+        Trainer(**{name: True})
+    assert expected in printed(caught.value)
+
+
+def test_the_keys_of_a_batch_that_was_unpacked_as_a_tuple_are_named():
+    class Unpacks(Net):
+        def training_step(self, batch, batch_idx):
+            images, _ = batch
+            return self.net(images).mean()
+
+    text = "\n".join(fit_fails(Unpacks(), dicts(), kind=TypeError).__notes__)
+    assert "the batch is a dict with the keys 'image', 'label'" in text
+    assert "batch['image']" in text
 
 
 # -- 7: monitors ---------------------------------------------------------------------------------

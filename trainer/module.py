@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 from typing import Any, TypeVar, cast
 
 import torch
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 from ..callbacks.hooks import Hooks
 from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError, nearest
-from .checkpoint.json_codec import is_plain
+from .hparams import bound_arguments
 from .metrics.logger import MetricLogger
 
 T = TypeVar("T", bound="TrainModule")
@@ -55,7 +53,7 @@ class TrainModule(Hooks, nn.Module):
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor, for ``hparams``."""
         module = super().__new__(cls)
-        object.__setattr__(module, "_hparams", _bound_arguments(cls, module, args, kwargs))
+        object.__setattr__(module, "_hparams", bound_arguments(cls, module, args, kwargs))
         return module
 
     def __getstate__(self) -> dict[str, Any]:
@@ -324,6 +322,27 @@ class TrainModule(Hooks, nn.Module):
         """
         self.trainer.manual_optimization.backward(loss)
 
+    def toggle_optimizer(self, optimizer: Any) -> None:
+        """Compute gradients for this optimizer's parameters alone, until ``untoggle_optimizer``.
+
+        Example:
+            >>> class Manual(Net):
+            ...     automatic_optimization = False
+            ...     def training_step(self, batch):
+            ...         optimizer = self.optimizers()
+            ...         self.toggle_optimizer(optimizer)
+            ...         self.manual_backward(super().training_step(batch))
+            ...         optimizer.step()
+            ...         optimizer.zero_grad()
+            ...         self.untoggle_optimizer(optimizer)
+            >>> run = trainer.fit(Manual(), train_loader)
+        """
+        self.trainer.manual_optimization.toggle(optimizer)
+
+    def untoggle_optimizer(self, optimizer: Any) -> None:
+        """Take ``toggle_optimizer`` back; its example shows both."""
+        self.trainer.manual_optimization.untoggle()
+
     @classmethod
     def load_from_checkpoint(cls: type[T], path: Any, **arguments: Any) -> T:
         """Build the module from a checkpoint's ``hparams`` and load its weights, on the CPU.
@@ -348,26 +367,6 @@ class TrainModule(Hooks, nn.Module):
         from .checkpoint.weights import build_from_checkpoint
 
         return build_from_checkpoint(cls, path, arguments)
-
-
-def _bound_arguments(
-    cls: type, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
-    try:
-        bound = signature.bind(module, *args, **kwargs)
-    except TypeError:
-        return {}  # copying and unpickling call __new__ alone; a wrong call fails in __init__ itself
-    bound.apply_defaults()
-    found: dict[str, Any] = {}
-    for name, value in list(bound.arguments.items())[1:]:
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            found |= value
-        elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
-            # A constructor may take a dict apart; what is recorded is what it was given.
-            found[name] = copy.deepcopy(value) if is_plain(value) else value
-    return found
 
 
 def _unknown_log_argument(name: str) -> PacelineError:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from ..argument_checks import NAME_OR_NONE, SWITCH, TEXT_OR_NONE, check_arguments
 from ..callbacks.monitor import monitor_name
 from ..errors import PacelineError, nearest
 from ..strategies.base import parameters_of
@@ -19,7 +20,7 @@ _ALLOWED = (
     "an optimizer, a list of them, (optimizer, scheduler), ([optimizers], [schedulers]) or "
     '{"optimizer": ..., "lr_scheduler": scheduler or {"scheduler": ..., "interval": ..., ...}}'
 )
-_SCHEDULER_KEYS = ("scheduler", "interval", "frequency", "monitor")
+_SCHEDULER_KEYS = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
 
 
 @dataclass
@@ -32,12 +33,16 @@ class Schedule:
             validation, whatever the interval is.
         frequency: It steps every so many epochs, optimizer steps or validations.
         monitor: The value it is stepped with; None: without one.
+        strict: That the value is missing is an error; else the step is left out.
+        name: What its learning rates are logged as, after ``lr/``; None: the optimizer's class.
     """
 
     scheduler: Any
     interval: str = "epoch"
     frequency: int = 1
     monitor: str | None = None
+    strict: bool = True
+    name: str | None = None
     validations: int = field(default=0, init=False)
 
     @property
@@ -56,8 +61,14 @@ class Schedule:
             return
         if self.monitor is None:
             self.scheduler.step()
-        else:
-            self.scheduler.step(require(self.monitor, "the learning rate schedule"))
+            return
+        try:
+            value = require(self.monitor, "the learning rate schedule")
+        except PacelineError:
+            if self.strict:
+                raise
+            return
+        self.scheduler.step(value)
 
 
 @dataclass
@@ -86,10 +97,12 @@ class Optimization:
     def learning_rates(self) -> dict[str, float]:
         """``lr/AdamW``, or ``lr/AdamW-0/group-1`` where there are several; plain floats."""
         rates: dict[str, float] = {}
+        named = {self.optimizer_of(s): s.name for s in self.schedules if s.name is not None}
         for number, optimizer in enumerate(self.optimizers):
             name = type(optimizer).__name__
             if len(self.optimizers) > 1:
                 name += f"-{number}"
+            name = named.get(number, name)
             groups = optimizer.param_groups
             for index, group in enumerate(groups):
                 key = f"lr/{name}/group-{index}" if len(groups) > 1 else f"lr/{name}"
@@ -132,11 +145,15 @@ def _sorted_out(configured: Any) -> tuple[list[Any], list[Any]]:
     if isinstance(configured, Mapping):
         if "optimizer" not in configured:
             raise _wrong("the mapping has no 'optimizer'", configured)
-        unknown = set(configured) - {"optimizer", "lr_scheduler"}
+        beside = {key: value for key, value in configured.items() if key in ("monitor", "strict", "name")}
+        unknown = set(configured) - {"optimizer", "lr_scheduler", *beside}
         if unknown:
             raise _wrong(f"unknown keys {sorted(unknown)}", configured)
         schedule = configured.get("lr_scheduler")
-        return [configured["optimizer"]], [] if schedule is None else [schedule]
+        if schedule is None:
+            return [configured["optimizer"]], []
+        given = schedule if isinstance(schedule, Mapping) else {"scheduler": schedule}
+        return [configured["optimizer"]], [{**beside, **given}]
     if not isinstance(configured, Sequence) or isinstance(configured, str) or not configured:
         raise _wrong("nothing to train with was returned", configured)
     if all(isinstance(item, Mapping) for item in configured):
@@ -184,6 +201,12 @@ def _read_schedule(given: Any, optimizers: list[Optimizer]) -> Schedule:
             "configure_optimizers: ReduceLROnPlateau watches a value, but none is named",
             fix='{"scheduler": scheduler, "monitor": "val/loss"}',
         )
+    check_arguments(
+        "configure_optimizers, lr_scheduler",
+        monitor=(schedule.monitor, TEXT_OR_NONE),
+        strict=(schedule.strict, SWITCH),
+        name=(schedule.name, NAME_OR_NONE),
+    )
     if schedule.monitor is not None:
         schedule.monitor = monitor_name(schedule.monitor)
     return schedule

@@ -108,6 +108,8 @@ class Limits:
         max_epochs: Epochs over the whole run.
         max_time: As the user wrote it, for messages.
         max_seconds: The same in seconds.
+        min_steps: Optimizer steps that a stop waits for.
+        min_epochs: Epochs that it waits for.
 
     Attributes:
         steps_per_epoch: Optimizer steps in an epoch; None where the data has no length, or none yet.
@@ -120,7 +122,10 @@ class Limits:
         max_epochs: int | None = None,
         max_time: Any = None,
         max_seconds: float | None = None,
+        min_steps: int | None = None,
+        min_epochs: int | None = None,
     ) -> None:
+        self.min_steps, self.min_epochs = min_steps or 0, min_epochs or 0
         self.unlimited = max_steps is max_epochs is max_seconds is None
         self.max_steps = max_steps
         self.max_epochs = 1 if self.unlimited else max_epochs
@@ -138,6 +143,10 @@ class Limits:
         if self.max_epochs is not None and self.steps_per_epoch is not None:
             limits.append(self.max_epochs * self.steps_per_epoch)
         return min(limits, default=None)
+
+    def below_minimum(self, state: TrainState) -> bool:
+        """Whether a stop that a callback asked for has to wait."""
+        return state.global_step < self.min_steps or state.epoch < self.min_epochs
 
     def reached(self, state: TrainState, clock: Clock | Any) -> str | None:
         """Which limit is reached, in words; None for none.

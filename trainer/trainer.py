@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, Never
 
 from ..callbacks import Callback
 from ..callbacks.defaults import with_defaults
-from ..errors import PacelineError
 from ..faultpoints import faultpoint
 from ..strategies import Precision, Strategy, find_environment, make_precision, make_strategy
 from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .checkpoint.compatibility import check_allowed
 from .config.peer_names import refuse_unknown
 from .data.sources import as_datamodule
-from .debug import invariance, replay
-from .debug.invariance import Invariance
-from .debug.replay import Replay, ReplayRequest
+from .diagnosis import Diagnosis
 from .loops import evaluation_setup, fit_setup
 from .loops.context import RunContext, StageContext
 from .loops.evaluation_loop import EvaluationLoop
@@ -31,17 +28,15 @@ from .module import TrainModule
 from .run.run import Run
 from .runtime.determinism import deterministic
 from .runtime.garbage_collection import older_objects_frozen
-from .view import RunView
 
 if TYPE_CHECKING:
     from ..callbacks import Logger
-    from .config.arguments import TrainerArguments
 
 _fits = count(1)
 """Which ``fit`` of this process is next: a script that is run again has the same ones."""
 
 
-class Trainer(RunView):
+class Trainer(Diagnosis):
     """Trains a ``TrainModule``.
 
     Args:
@@ -53,13 +48,16 @@ class Trainer(RunView):
         devices: A count, -1, a list of ids, ``"0,1"`` or ``"auto"``: all accelerators, one CPU process, or
             the world a launcher made. ``fit`` starts a rank for each; the script is run in all of them.
         num_nodes: Machines that take part; each starts ``devices`` ranks.
-        max_epochs, max_steps, max_time: The first limit reached ends the run. Without any: one epoch.
+        max_epochs, max_steps: The first limit reached ends the run. Without any: one epoch.
+        min_epochs, min_steps: A stop that a callback asks for, such as early stopping, waits until both are
+            reached; signals do not.
+        max_time: The first limit reached ends the run. Without any: one epoch.
         global_batch_size: Samples in an optimizer step; else batch size x ranks x ``accumulate``.
         accumulate: Micro-batches in a step.
         clip_grad_norm, clip_grad_value: Clip each step's gradients; None does not.
         validate_every: A duration; None never validates.
         log_every: A duration between two log points, 50 steps unless given; step 1 is logged too.
-        sanity_val_batches: Validation batches read before training; nothing of them is logged.
+        sanity_val_batches: Validation batches read before training, -1 for all; nothing of them is logged.
         limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: A count (int) or
             a part (float) of the loader's batches, over all ranks; in training without
             ``global_batch_size`` each rank has so many.
@@ -116,6 +114,8 @@ class Trainer(RunView):
         num_nodes: int = 1,
         max_epochs: int | None = None,
         max_steps: int | None = None,
+        min_epochs: int | None = None,
+        min_steps: int | None = None,
         max_time: str | timedelta | None = None,
         global_batch_size: int | None = None,
         accumulate: int = 1,
@@ -166,11 +166,6 @@ class Trainer(RunView):
             fast_dev_run=int(settings.fast_dev_run),
         )
         super().__init__(RunContext.begin(settings, strategy, callbacks))
-
-    @property
-    def settings(self) -> TrainerArguments:
-        """The validated arguments."""
-        return self._run.settings
 
     @uncaught_errors_shortened()
     def fit(
@@ -266,6 +261,7 @@ class Trainer(RunView):
         weights: Any = None,
         out: str | Path | None = None,
         only_rank_zero: bool = False,
+        keep: bool = True,
         **more: Any,
     ) -> list[Any] | Predictions:
         """The output of ``predict_step`` for each batch, on the CPU, in the data's order, on every rank.
@@ -276,89 +272,12 @@ class Trainer(RunView):
             weights: As ``validate`` takes them.
             out: A new folder to write them to, for more than memory holds; ``Predictions`` is returned.
             only_rank_zero: Rank 0 alone keeps the list; the others return an empty one.
+            keep: False keeps nothing and returns an empty list: ``on_predict_step_end`` sees each output.
             **more: ``datamodule``; no others are taken.
         """
-        run = evaluation_setup.gather(only_rank_zero) if out is None else evaluation_setup.write(out)
+        run = evaluation_setup.gather(only_rank_zero, keep) if out is None else evaluation_setup.write(out)
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
         return outputs
-
-    @uncaught_errors_shortened()
-    def replay(
-        self,
-        module: TrainModule,
-        train_dataloader: Any = None,
-        val_dataloader: Any = None,
-        datamodule: Any = None,
-        *,
-        step: int,
-        run: str | Path | None = None,
-        accelerator: str = "auto",
-        debug: bool = False,
-    ) -> Replay:
-        """Run a step of a run again, alone, with its samples and random draws, and without its update.
-
-        One device computes for all the ranks there were, one after another. Nothing is written.
-
-        Args:
-            module: Takes the newest checkpoint before the step; the steps between are repeated.
-            train_dataloader: The training data of the run, as ``fit`` took it.
-            val_dataloader: The validation data, likewise.
-            datamodule: The ``DataModule``, likewise.
-            step: Which one, from 1.
-            run: The run's folder; this trainer's last run unless given.
-            accelerator: Where to compute.
-            debug: Enter ``pdb`` at the step's ``training_step``, and after an error.
-
-        Raises:
-            PacelineError: for a step the run has not reached, and whatever the step raises.
-
-        Example:
-            >>> each = Checkpoint("1st", keep=None)
-            >>> trainer = Trainer(max_epochs=1, callbacks=each, progress=False, loggers=False)
-            >>> run = trainer.fit(Net(), train_loader)
-            >>> len(trainer.replay(Net(), train_loader, step=3).losses)  # one of each micro-batch
-            1
-        """
-        folder = self.folder if run is None else run
-        if folder is None:
-            raise PacelineError("replay: there is no run yet", fix="run='runs/<name>/<n>'")
-        request = ReplayRequest(str(folder), step, accelerator=accelerator, debug=debug)
-        data = (train_dataloader, val_dataloader, datamodule)
-        return replay.replay(type(self), self.settings, module, data, request)
-
-    @uncaught_errors_shortened()
-    def check_invariance(
-        self,
-        module: TrainModule,
-        train_dataloader: Any = None,
-        datamodule: Any = None,
-        *,
-        steps: int = 3,
-        tolerance: float | None = None,
-    ) -> Invariance:
-        """Train copies of ``module`` for a few steps at two layouts; find the first tensor that differs.
-
-        The second has micro-batches of half the size, on one device. Dropout is off; nothing is written.
-
-        Args:
-            module: Stays as it is.
-            train_dataloader: The training data, as ``fit`` takes it.
-            datamodule: A ``DataModule``, as ``fit`` takes it.
-            steps: Optimizer steps at each layout.
-            tolerance: Largest relative difference; None is 1e-4, 1e-9 in precision "64", 5e-2 in 16 bits.
-
-        Returns:
-            True where all is the same; as a string, what differs, by how much, and what to do about it.
-
-        Raises:
-            PacelineError: for data whose batches cannot be cut.
-
-        Example:
-            >>> bool(trainer.check_invariance(Net(), train_loader, steps=1))
-            True
-        """
-        data = as_datamodule(train_dataloader, datamodule)
-        return invariance.check(self, module, data, steps, tolerance)
 
     def _evaluate(
         self,

@@ -122,6 +122,9 @@ _A_COUNT_OR_NONE = _A_COUNT + ", or None"
 _AN_AMOUNT = "a number above 0, or None"
 _A_LIMIT = "a count (int), a part (float from 0.0 to 1.0), or "
 _THE_LIMITS = "The first limit reached ends the run. Without any: one epoch."
+_THE_LEAST = (
+    "A stop that a callback asks for, such as early stopping, waits until both are reached; signals do not."
+)
 _CLIPPED = "Clip each step's gradients; None does not."
 _LIMITED = (
     "A count (int) or a part (float) of the loader's batches, over all ranks; in training without "
@@ -166,6 +169,8 @@ class TrainerArguments(BaseModel):
     num_nodes: _Count = _argument(1, "Machines that take part; each starts ``devices`` ranks.", _A_COUNT)
     max_epochs: _Count | None = _argument(None, _THE_LIMITS, _A_COUNT_OR_NONE)
     max_steps: _Count | None = _argument(None, _THE_LIMITS, _A_COUNT_OR_NONE)
+    min_epochs: _Count | None = _argument(None, _THE_LEAST, _A_COUNT_OR_NONE)
+    min_steps: _Count | None = _argument(None, _THE_LEAST, _A_COUNT_OR_NONE)
     max_time: Annotated[Any, BeforeValidator(_seconds)] = _argument(
         None, _THE_LIMITS, 'a time such as "30min", "2h", "00:30:00" or a timedelta, or None'
     )
@@ -187,9 +192,9 @@ class TrainerArguments(BaseModel):
     )
     sanity_val_batches: _Number = _argument(
         2,
-        "Validation batches read before training; nothing of them is logged.",
-        "an integer of at least 0",
-        ge=0,
+        "Validation batches read before training, -1 for all; nothing of them is logged.",
+        "an integer of at least 0, or -1 for all",
+        ge=-1,
     )
     limit_train_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
     limit_val_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")

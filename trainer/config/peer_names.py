@@ -7,6 +7,8 @@ from typing import Any
 from ...errors import PacelineError, nearest
 
 TRAINER_PEERS = {
+    "barebones": "progress=False, loggers=False, checkpoint=False",
+    "profiler": "torch.profiler in a callback",
     "accumulate_grad_batches": "accumulate",
     "gradient_accumulation_steps": "accumulate",
     "gradient_clip_val": "clip_grad_norm",
@@ -44,6 +46,12 @@ TRAINER_PEERS = {
     "detect_anomaly": "torch.autograd.set_detect_anomaly(True)",
     "benchmark": "torch.backends.cudnn.benchmark",
 }
+TRAINER_NEEDS_NONE = {
+    "inference_mode": "evaluations run without gradients, under torch.no_grad()",
+    "use_distributed_sampler": "the samples of any sampler are divided among the ranks, each counted once",
+    "replace_sampler_ddp": "the samples of any sampler are divided among the ranks, each counted once",
+    "auto_lr_find": "there is no search for a learning rate",
+}
 _FIT_PEERS = {
     "ckpt_path": "resume",
     "resume_from_checkpoint": "resume",
@@ -61,6 +69,7 @@ _EVALUATION_PEERS = {
     "val_dataloader": "dataloader",
     "test_dataloader": "dataloader",
     "model": "module, the first argument",
+    "return_predictions": "out=folder, or keep=False, for more predictions than memory holds",
 }
 _ATTRIBUTE_PEERS = {
     "callback_metrics": "metrics",

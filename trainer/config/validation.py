@@ -9,7 +9,7 @@ from ...errors import PacelineError, nearest, report, shown
 from ...strategies import Precision, find_environment, make_precision, make_strategy
 from ..runtime.compilation import BLOCKS, MODES
 from .arguments import TrainerArguments, allowed
-from .peer_names import TRAINER_PEERS
+from .peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
 _CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
 
@@ -50,6 +50,8 @@ def _is_valid(name: str, value: Any) -> bool:
 
 def _unknown(name: str) -> str:
     ours = TRAINER_PEERS.get(name)
+    if name in TRAINER_NEEDS_NONE:
+        return f"there is no such argument, and none is needed: {TRAINER_NEEDS_NONE[name]}"
     if ours is None:
         meant = nearest(name, TrainerArguments.model_fields)
         return "no such argument" + (f"; did you mean {meant}?" if meant else "")
@@ -103,6 +105,10 @@ def _together(arguments: TrainerArguments) -> list[tuple[str, str]]:
     problems = []
     if arguments.global_batch_size is not None and arguments.accumulate != 1:
         problems.append(("accumulate", "follows from global_batch_size; give one of the two"))
+    for least, most in (("min_epochs", "max_epochs"), ("min_steps", "max_steps")):
+        low, high = getattr(arguments, least), getattr(arguments, most)
+        if low is not None and high is not None and low > high:
+            problems.append((least, f"got {low}, and {most} is {high}"))
     keys = [c.state_key for c in arguments.callbacks]
     doubled = sorted({k for k in keys if keys.count(k) > 1})
     if doubled:

@@ -60,7 +60,7 @@ class StopController:
     @property
     def reason(self) -> str | None:
         """Why the run ends here; None while it continues."""
-        if self._asked is not None:
+        if self._asked is not None and not self._waits:
             return self._asked
         if self._state.validating:  # an interrupted validation is repeated first
             return None
@@ -74,7 +74,11 @@ class StopController:
     @property
     def asked(self) -> bool:
         """Whether somebody asked for the stop, as all ranks agreed; False where a limit ends the run."""
-        return self._asked is not None
+        return self._asked is not None and not self._waits
+
+    @property
+    def _waits(self) -> bool:
+        return self._signal is None and self._limits.below_minimum(self._state)
 
     @property
     def signal(self) -> int | None:

@@ -86,7 +86,9 @@ def _limits(settings: TrainerArguments) -> Limits:
     max_time = settings.max_time
     seconds = None if max_time is None else float(Duration.parse(max_time).amount)
     max_epochs = 1 if settings.fast_dev_run else settings.max_epochs
-    return Limits(settings.max_steps, max_epochs, max_time, seconds)
+    return Limits(
+        settings.max_steps, max_epochs, max_time, seconds, settings.min_steps, settings.min_epochs
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,7 +134,8 @@ def _cure(error: Exception, batch: Any) -> str | None:
         key = _missed_key(error, batch)
         if key is not None or (isinstance(error, _MISREAD) and re.search(_AS_TUPLE, text)):
             key = next(iter(batch), "key") if key is None else key
-            return f"the batch is a dict: take its values by key, batch[{key!r}]"
+            keys = ", ".join(map(repr, list(batch)[:8])) + (", ..." if len(batch) > 8 else "")
+            return f"the batch is a dict with the keys {keys}: take its values by key, batch[{key!r}]"
     if isinstance(batch, (tuple, list)) and isinstance(error, _MISREAD) and re.search(_AS_ONE, text):
         kind = type(batch).__name__
         return f"the batch is a {kind} of {len(batch)}: unpack it as {len(batch)} values"

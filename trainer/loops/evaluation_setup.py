@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...argument_checks import SWITCH, check_arguments
 from ...errors import PacelineError
 from ..checkpoint.weights import find_weights, load_weights
 from ..data.sources import evaluation_feeds, find_data
@@ -16,7 +17,8 @@ from ..utils.paths import as_path
 from .context import StageContext
 from .evaluation_loop import EvaluationLoop
 from .feed_settings import FeedRequest
-from .predictions import GatheredPredictions, Predictions, PredictionSink, PredictionWriter
+from .predictions import GatheredPredictions, NoPredictions, Predictions, PredictionSink, PredictionWriter
+from .step_arguments import check_arguments_of_step
 
 
 def prepare(
@@ -66,6 +68,7 @@ def require_step(module: Any, stage: str) -> None:
         raise PacelineError(
             f"{type(module).__name__} has no {name}", fix=f"write def {name}(self, batch, batch_idx)"
         )
+    check_arguments_of_step(module, name, ("batch", "batch_idx", "dataloader_idx"))
 
 
 def collect(loop: EvaluationLoop) -> dict[str, float]:
@@ -95,11 +98,14 @@ def _show(loop: EvaluationLoop, values: dict[str, float]) -> None:
     loop.context.directory.log_line(f"{loop.stage}: {shown}")
 
 
-def gather(only_rank_zero: bool) -> Callable[[EvaluationLoop], list[Any]]:
-    """Runs ``predict`` and keeps its outputs in memory."""
+def gather(only_rank_zero: bool, keep: bool) -> Callable[[EvaluationLoop], list[Any]]:
+    """Runs ``predict``, and keeps its outputs in memory unless ``keep`` is False."""
+    check_arguments("predict", only_rank_zero=(only_rank_zero, SWITCH), keep=(keep, SWITCH))
 
     def run(loop: EvaluationLoop) -> list[Any]:
-        outputs: list[Any] = _predict(loop, GatheredPredictions(loop.context.ranks, only_rank_zero))
+        ranks = loop.context.ranks
+        sink: PredictionSink = GatheredPredictions(ranks, only_rank_zero) if keep else NoPredictions()
+        outputs: list[Any] = _predict(loop, sink)
         return outputs
 
     return run

@@ -37,6 +37,7 @@ from .feed_settings import FeedRequest
 from .fit_context import FitContext
 from .manual_optimizer import ManualOptimization, ManualOptimizer
 from .startup_report import first_lines
+from .step_arguments import check_arguments_of_step
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def check_module(module: Any) -> None:
                 else "def configure_optimizers(self): return torch.optim.AdamW(self.parameters())"
             )
             raise PacelineError(f"{name} has no {method}", fix=example)
+    check_arguments_of_step(module, "training_step", ("batch", "batch_idx"))
     if not any(p.requires_grad for p in module.parameters()):
         raise PacelineError(
             f"{name} has no trainable parameter",
@@ -251,6 +253,8 @@ def _validation_data(context: StageContext, data: FitData, train: Any) -> Any:
         if written:
             context.directory.log_line("limit_val_batches=0: no validation")
         return None
+    if written:
+        check_arguments_of_step(module, "validation_step", ("batch", "batch_idx", "dataloader_idx"))
     found = find_data(data.val, "val", data.datamodule, module)
     if written and found is not None and context.settings.overfit_batches:
         found = train
@@ -323,7 +327,7 @@ def monitored(callbacks: Sequence[Any], schedules: Sequence[Schedule]) -> list[t
         for c in callbacks
         if isinstance(name := getattr(c, "monitor", None), str)
     ]
-    return found + [(type(s.scheduler).__name__, s.monitor) for s in schedules if s.monitor]
+    return found + [(type(s.scheduler).__name__, s.monitor) for s in schedules if s.monitor and s.strict]
 
 
 def _check_monitored_phases(settings: Any, monitors: list[tuple[str, str]], validates: bool) -> None:
@@ -366,11 +370,12 @@ def _report_late_validation(context: StageContext, monitors: list[tuple[str, str
 def sanity_check(context: FitContext) -> None:
     """A few validation batches before training: nothing is logged, mistakes show before they cost."""
     batches = 1 if context.settings.fast_dev_run else context.settings.sanity_val_batches
+    limit = None if batches < 0 else batches
     if context.validation is None or not batches or context.state.global_step or context.stop.interrupted:
         return
     with context.logger.nothing_published() as latest:
         before = set(latest)
-        if context.validation.run(latest.update, limit=batches):
+        if context.validation.run(latest.update, limit=limit):
             logged = [name for name in latest if name not in before]
             require_monitored(monitored(context.callbacks, context.optimization.schedules), logged)
 

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from ...errors import PacelineError
 from ...strategies import Strategy
+from ...strategies.base import parameters_of
 from ..faults.nonfinite import Guard
 
 
@@ -97,6 +98,7 @@ class ManualOptimization:
         self.optimizers = list(optimizers)
         self._strategy, self._guard = strategy, guard
         self._loss_weight = 1.0
+        self._frozen: list[Tensor] = []
 
     @property
     def has_stepped(self) -> bool:
@@ -110,6 +112,21 @@ class ManualOptimization:
             loss_weight: What its losses are multiplied by, so that samples count alike on all ranks.
         """
         self._loss_weight = loss_weight
+
+    def toggle(self, optimizer: Any) -> None:
+        """Let the parameters of the other optimizers need no gradient."""
+        self.untoggle()
+        own = {id(p) for p in parameters_of(optimizer)}
+        others = [p for one in self.optimizers for p in parameters_of(one.optimizer)]
+        self._frozen = [p for p in others if p.requires_grad and id(p) not in own]
+        for parameter in self._frozen:
+            parameter.requires_grad_(False)
+
+    def untoggle(self) -> None:
+        """Take ``toggle`` back."""
+        for parameter in self._frozen:
+            parameter.requires_grad_(True)
+        self._frozen = []
 
     def backward(self, loss: Tensor) -> None:
         """``loss.backward()`` under the run's precision and strategy."""

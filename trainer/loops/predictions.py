@@ -70,6 +70,17 @@ class GatheredPredictions:
         return self._all
 
 
+class NoPredictions:
+    """Keeps nothing: callbacks see each output in ``on_predict_step_end``."""
+
+    def take(self, output: Any, size: int) -> None:
+        """Drop it."""
+
+    def close(self) -> list[Any]:
+        """An empty list."""
+        return []
+
+
 class PredictionWriter:
     """Writes each batch's output as it comes: memory holds 64 MiB of them, whatever the data's size.
 

@@ -79,7 +79,7 @@ def log_evaluation_output(output: Any, store: MetricStore) -> None:
 def _bad_loss(loss: Any, where: str) -> PacelineError:
     if not isinstance(loss, Tensor):
         return PacelineError(
-            "training_step returned a loss that is not a tensor",
+            "the loss that training_step returned must be a tensor",
             where=where,
             got=f"{loss!r} ({type(loss).__name__})"[:120],
             allowed=_RETURN,
@@ -87,7 +87,7 @@ def _bad_loss(loss: Any, where: str) -> PacelineError:
         )
     if loss.numel() != 1:
         return PacelineError(
-            "training_step returned a loss that is not a scalar",
+            "the loss that training_step returned must be a scalar",
             where=where,
             got=describe(loss),
             allowed="a tensor of one element",

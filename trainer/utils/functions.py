@@ -13,6 +13,13 @@ def source_of(function: Callable[..., Any]) -> str:
     return f", {code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
+def required_arguments(function: Callable[..., Any]) -> list[str]:
+    """The names of the positional arguments that a bound step cannot do without."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+
+
 def positional_arguments(function: Callable[..., Any]) -> int:
     """How many positional arguments a bound step takes."""
     kinds = [p.kind for p in inspect.signature(function).parameters.values()]
