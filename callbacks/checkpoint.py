@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..argument_checks import (
+    COUNT,
     COUNT_OR_NONE,
     DURATION,
     NAME_OR_NONE,
@@ -25,10 +26,10 @@ from .monitor import MODE, Monitor, refuse_unknown
 if TYPE_CHECKING:
     from .trainer_view import CheckpointWriter, Save, TrainerView
 
-_ALLOWED = "every, monitor, mode, keep, weights_only, background, on_save_error, name"
+_ALLOWED = "every, monitor, mode, keep, keep_best, weights_only, background, on_save_error, name"
 
 _PEERS = {
-    "save_top_k": "keep",
+    "save_top_k": "keep_best",
     "save_total_limit": "keep",
     "every_n_epochs": "every",
     "every_n_train_steps": "every",
@@ -51,6 +52,7 @@ class Checkpoint(Callback):
         monitor: A value to keep the best checkpoint of.
         mode: ``"min"`` or ``"max"``; None takes it from the name.
         keep: The newest so many are kept, beside the best; None keeps all.
+        keep_best: So many of the best are kept, where a value is monitored.
         weights_only: Write the weights alone, a third of the size under Adam. A run cannot resume from
             them.
         background: Write in a thread while training continues, from a copy of the tensors in the host's
@@ -80,6 +82,7 @@ class Checkpoint(Callback):
         mode: str | None = None,
         keep: int | None = 3,
         *,
+        keep_best: int = 1,
         weights_only: bool = False,
         background: bool = True,
         on_save_error: Literal["raise", "warn"] = "raise",
@@ -93,18 +96,19 @@ class Checkpoint(Callback):
             monitor=(monitor, TEXT_OR_NONE),
             mode=(mode, MODE),
             keep=(keep, COUNT_OR_NONE),
+            keep_best=(keep_best, COUNT),
             weights_only=(weights_only, SWITCH),
             background=(background, SWITCH),
             on_save_error=(on_save_error, one_of("raise", "warn")),
             name=(name, NAME_OR_NONE),
         )
-        if mode is not None and monitor is None:
-            raise PacelineError(
-                "Checkpoint: mode is given without monitor", fix='Checkpoint(monitor="val/loss")'
-            )
+        for option, is_given in (("mode", mode is not None), ("keep_best", keep_best != 1)):
+            if is_given and monitor is None:
+                fix = 'Checkpoint(monitor="val/loss")'
+                raise PacelineError(f"Checkpoint: {option} is given without monitor", fix=fix)
         self.every = Duration.parse(every)
         self._monitor = Monitor(monitor, mode, "Checkpoint") if monitor is not None else None
-        self.keep = keep
+        self.keep, self.keep_best = keep, keep_best
         self.weights_only, self.background, self.on_save_error = weights_only, background, on_save_error
         self.name = name
         self._kept = self._committed = KeptCheckpoints()
@@ -178,9 +182,10 @@ class Checkpoint(Callback):
         assert self._monitor is not None
         self._settle(trainer)  # a best that could not be written is none
         value = trainer.require_metric(self._monitor.name, "Checkpoint")
-        if self._monitor.better(value, self.best_score):
-            self._kept = replace(self._kept, best=self._name_at(trainer), best_score=value)
-            self._improved = True
+        better = self._monitor.better
+        ranked = self._kept.ranking(self._name_at(trainer), value, self.keep_best, better)
+        self._improved = self._improved or ranked is not self._kept
+        self._kept = ranked
 
     def _name_at(self, trainer: TrainerView) -> str:
         return f"{'weights' if self.weights_only else 'step'}-{trainer.global_step:08d}"
@@ -224,7 +229,7 @@ class Checkpoint(Callback):
         save.wait()
         if save.error is None:
             self._committed = self._kept
-        elif self._kept.best == save.target.name:
+        elif self._kept.is_ranked(save.target.name):
             self._kept = self._committed
         else:
             self._kept = replace(self._kept, saved=self._committed.saved)
@@ -261,13 +266,14 @@ class Checkpoint(Callback):
             name
             for callback in trainer.callbacks
             if isinstance(callback, Checkpoint) and callback is not self
-            for name in (*callback._kept.saved, callback._kept.best)
+            for name in (*callback._kept.saved, *(one for one, _ in callback._kept.ranked))
         }
 
     def state_dict(self) -> dict[str, Any]:
         watched = [self._monitor.name, self._monitor.mode] if self._monitor else None
         best = {"best_score": self._kept.best_score, "best": self._kept.best}
-        return best | {"saved": list(self._kept.saved), "watched": watched}
+        ranked = [list(one) for one in self._kept.ranked]
+        return best | {"saved": list(self._kept.saved), "ranked": ranked, "watched": watched}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved, best, score = tuple(state["saved"]), state["best"], state["best_score"]
@@ -275,4 +281,6 @@ class Checkpoint(Callback):
             raise TypeError("saved and best are names of checkpoints")
         self._kept = replace(self._kept, saved=saved)
         if state["watched"] == self.state_dict()["watched"]:  # a best of another value is none
-            self._kept = replace(self._kept, best=best, best_score=None if score is None else float(score))
+            first = [] if best is None else [(best, score)]  # as earlier versions had it
+            ranked = tuple((str(name), float(value)) for name, value in state.get("ranked", first))
+            self._kept = replace(self._kept, ranked=ranked[: self.keep_best])

@@ -380,3 +380,55 @@ def test_a_second_fit_of_one_trainer_has_checkpoints_of_its_own(fit):
     assert steps(first) == steps(second) == [3, 6]
     assert (first.best.name, second.best.name) == ("step-00000003", "step-00000006")
     assert best.best_score == 2.0
+
+
+# -- several best ones -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keep", "keep_best", "expected"),
+    [
+        (1, 1, [6, 15]),
+        (1, 2, [6, 12, 15]),
+        (1, 3, [3, 6, 12, 15]),
+        (2, 2, [6, 12, 15]),
+        (1, 9, [3, 6, 9, 12, 15]),
+        (None, 2, [3, 6, 9, 12, 15]),
+    ],
+)
+def test_so_many_of_the_best_are_kept_beside_the_newest(fit, keep, keep_best, expected):
+    values = [3.0, 1.0, 5.0, 2.0, 4.0]  # after steps 3, 6, 9, 12 and 15
+    kept = Checkpoint(monitor="val/score", mode="min", keep=keep, keep_best=keep_best)
+    _, run = fit(kept, values=values, max_epochs=5)
+    assert steps(run) == expected
+    assert run.best.name == "step-00000006"
+    assert kept.best_score == 1.0
+
+
+def test_the_best_ones_are_the_same_over_a_resume(fit):
+    values = [3.0, 1.0, 5.0, 2.0, 4.0]
+
+    def checkpoint():
+        return Checkpoint(monitor="val/score", mode="min", keep=1, keep_best=2)
+
+    fit(checkpoint(), values=values, max_epochs=3)
+    _, run = fit(checkpoint(), values=values, max_epochs=5, resume="latest")
+    assert steps(run) == [6, 12, 15]
+
+
+def test_a_value_that_is_no_number_is_never_among_the_best(fit):
+    kept = Checkpoint(monitor="val/score", mode="min", keep=1, keep_best=2)
+    _, run = fit(kept, values=[float("nan"), 2.0, 1.0], max_epochs=3)
+    assert steps(run) == [6, 9]
+
+
+def test_the_state_of_an_earlier_version_is_read():
+    saved = {"best_score": 0.5, "best": "step-00000003", "saved": ["step-00000003"]}
+    kept = Checkpoint(monitor="val/loss", keep_best=2)
+    kept.load_state_dict(saved | {"watched": ["val/loss", "min"]})
+    assert kept.best_score == 0.5
+
+
+def test_keep_best_without_a_monitor_is_refused():
+    with pytest.raises(PacelineError, match="keep_best is given without monitor"):
+        Checkpoint(keep_best=2)
