@@ -25,8 +25,12 @@ CASES = {
 }
 
 
+USUAL = ["with an error", "launcher terminated", "launcher killed"]
+ALL = [name if name in USUAL else pytest.param(name, marks=pytest.mark.soak) for name in CASES]
+
+
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
+def jobs(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("leftovers")
 
     def run(place, options):
@@ -34,11 +38,12 @@ def jobs(tmp_path_factory):
         temporary.mkdir(parents=True)
         return processes.run(JOB, place, options, TMPDIR=str(temporary))
 
-    work = {name: partial(run, options=options) for name, options in CASES.items()}
+    names = CASES if request.config.getoption("--soak") else USUAL
+    work = {name: partial(run, options=CASES[name]) for name in names}
     return processes.side_by_side(folder, work, at_once=3)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ALL)
 def test_no_process_and_no_shared_memory_is_left(jobs, case):
     job = jobs[case]
     assert job.left == [], job.printed()
@@ -54,7 +59,7 @@ def left_in(job):
     return [name for name in names if not name.startswith("torchinductor_")]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ALL)
 def test_the_folder_for_temporary_files_is_empty(jobs, case):
     job = jobs[case]
     left = left_in(job)

@@ -72,7 +72,7 @@ def holds_secret(name: str, value: Any) -> bool:
     return is_secret(name, value) or (isinstance(value, str) and bool(_IN_URL.search(value)))
 
 
-def masked_command(arguments: Sequence[str]) -> list[str]:
+def masked_command(arguments: Sequence[Any]) -> list[str]:
     """A command's words, with the values of ``--token=x``, ``--token x`` and ``token=x`` masked.
 
     Example:
@@ -81,7 +81,7 @@ def masked_command(arguments: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     name = ""
-    for word in arguments:
+    for word in map(str, arguments):
         option = _OPTION.fullmatch(word)
         if option:
             found.append(f"{option[1]}={masked(option[3], option[2])}")

@@ -155,6 +155,10 @@ def test_an_option_without_a_value_masks_no_other_option():
     assert masked_command(["--token", "--lr", "0.1"])[2] == "0.1"
 
 
+def test_a_command_that_a_script_has_changed_is_taken_too():
+    assert masked_command(["train.py", {"lr": 0.1}, 3]) == ["train.py", "{'lr': 0.1}", "3"]
+
+
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
 def test_files_have_the_umask_of_the_user(mask, tmp_path):
     """safetensors by itself writes files that nobody else may read."""
