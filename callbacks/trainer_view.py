@@ -85,6 +85,10 @@ class TrainerView(Protocol):
         """Samples of the current epoch that finished steps have used; 0 at its end."""
 
     @property
+    def sample_indices(self) -> list[Any]:
+        """The dataset indices of this rank's batch in a validation, test or prediction; empty elsewhere."""
+
+    @property
     def steps_per_epoch(self) -> int | None:
         """Optimizer steps in an epoch; None where the data has no length."""
 

@@ -12,6 +12,7 @@ from .debug import invariance, replay
 from .debug.invariance import Invariance
 from .debug.replay import Replay, ReplayRequest
 from .module import TrainModule
+from .utils.paths import as_path
 from .view import RunView
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Diagnosis(RunView):
         folder = self.folder if run is None else run
         if folder is None:
             raise PacelineError("replay: there is no run yet", fix="run='runs/<name>/<n>'")
-        request = ReplayRequest(str(folder), step, accelerator=accelerator, debug=debug)
+        request = ReplayRequest(str(as_path(folder, "replay")), step, accelerator=accelerator, debug=debug)
         data = (train_dataloader, val_dataloader, datamodule)
         return replay.replay(type(self), self.settings, module, data, request)
 

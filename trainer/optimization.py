@@ -33,7 +33,7 @@ class Schedule:
             validation, whatever the interval is.
         frequency: It steps every so many epochs, optimizer steps or validations.
         monitor: The value it is stepped with; None: without one.
-        strict: That the value is missing is an error; else the step is left out.
+        strict: That the value is missing is an error; else the scheduler does not step.
         name: What its learning rates are logged as, after ``lr/``; None: the optimizer's class.
     """
 

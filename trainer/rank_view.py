@@ -1,4 +1,4 @@
-"""What a Trainer says of its ranks, and what it does on all of them."""
+"""The ranks of a run as a Trainer shows them, and its calls on all of them."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -72,6 +73,17 @@ class TrainState:
         for field in fields(self):
             if field.name in state:
                 setattr(self, field.name, state[field.name])
+
+
+@dataclass(slots=True)
+class Reading:
+    """The batch that an evaluation is at.
+
+    Attributes:
+        indices: Gives the dataset indices of its samples; empty where they are not known.
+    """
+
+    indices: Callable[[], list[Any]] = list
 
 
 class Clock:

@@ -78,6 +78,23 @@ class RunView(RankView):
         return self._run.state.position
 
     @property
+    def sample_indices(self) -> list[Any]:
+        """The dataset indices of this rank's batch in a validation, test or prediction; empty elsewhere.
+
+        Example:
+            >>> class Printed(Callback):
+            ...     def on_predict_step_end(self, trainer, output, batch, batch_idx):
+            ...         print(batch_idx, trainer.sample_indices)
+            >>> predicts = Trainer(callbacks=Printed(), progress=False, run_dir=None)
+            >>> outputs = predicts.predict(Net(), val_loader)
+            0 [0, 1, 2, 3]
+            1 [4, 5, 6, 7]
+            2 [8, 9, 10, 11]
+            3 [12, 13, 14, 15]
+        """
+        return list(self._run.reading.indices())
+
+    @property
     def steps_per_epoch(self) -> int | None:
         """Optimizer steps in an epoch; None where the data has no length."""
         return self._run.limits.steps_per_epoch

@@ -106,7 +106,7 @@ def launch(arguments: list[str]) -> int:
 
 
 def remove_left_folders() -> None:
-    """Remove the folders of launchers that were killed: nobody else could."""
+    """Remove the folders that killed launchers could not remove."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_JOB_FOLDER}*-*"):
         process = folder.name.removeprefix(_JOB_FOLDER).partition("-")[0]
         with suppress(OSError):

@@ -225,7 +225,7 @@ def fit(folder, steps, **options):
 
 
 def reseal(folder):
-    """Write the manifest anew, so that all checksums match."""
+    """Write the manifest again, so that all checksums match."""
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["checksum"]
     manifest["files"] = {name: files.entry_of(folder / name) for name in manifest["files"]}

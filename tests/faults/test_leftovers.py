@@ -63,7 +63,7 @@ def left_in(job):
 def test_the_folder_for_temporary_files_is_empty(jobs, case):
     job = jobs[case]
     left = left_in(job)
-    if case == "launcher killed":  # nobody is left who could: the next launch removes it
+    if case == "launcher killed":  # no process is left to do it: the next launch does
         assert len(left) == 1
         assert left[0].startswith("paceline-")
         again = processes.run(JOB, job.folder, {}, TMPDIR=str(job.folder / "temporary"))

@@ -65,7 +65,7 @@ def put(kind, checkpoint):
         outside = checkpoint.parent.parent / "outside.safetensors"
         other_tensors(checkpoint, outside)
         path.symlink_to(outside)
-    elif kind == "pipe":  # whoever opens it waits for ever
+    elif kind == "pipe":  # opening it would wait for ever
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()

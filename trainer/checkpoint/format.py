@@ -152,7 +152,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str] | None = None) -> None:
-    """Write a safetensors file, with the mode of its folder: safetensors lets nobody else read it.
+    """Write a safetensors file, with the permissions of its folder: by itself, only its owner can read it.
 
     Args:
         tensors: By name, on the CPU and contiguous.

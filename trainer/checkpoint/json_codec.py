@@ -105,7 +105,7 @@ class _Decoder:
         """A value at a key path, so many levels deep.
 
         Raises:
-            CheckpointError: as ``decode`` says.
+            CheckpointError: as ``decode`` describes.
         """
         if not isinstance(value, (list, dict)):
             return value

@@ -21,7 +21,7 @@ def write_pointer(path: Path, name: str) -> None:
 
 
 def read_pointer(path: Path) -> Path | None:
-    """The checkpoint a pointer names, if it is there."""
+    """The checkpoint that a pointer names; None where it does not exist."""
     try:
         target = path.parent / Path(retried(path.read_text).strip()).name
     except (OSError, UnicodeDecodeError):

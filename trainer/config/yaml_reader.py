@@ -124,7 +124,7 @@ class _Check:
         """The values in a node, aliases expanded.
 
         Raises:
-            PacelineError: as ``read_yaml`` says.
+            PacelineError: as ``read_yaml`` describes.
         """
         if node is None or isinstance(node, yaml.ScalarNode):
             return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -111,6 +112,7 @@ class EvaluationLoop:
         context, step_end = self.context, self.context.hooks[f"{self.hook}_step_end"]
         trainer, stop = context.trainer, context.stop
         batch_idx = -1
+        context.reading.indices = partial(feed.samples_of, 0)
         for batch_idx, step in enumerate(context.signals.interruptible(feed.steps(0))):
             faultpoint(f"{self.stage}.batch")
             context.watchdog.beat()
@@ -130,6 +132,7 @@ class EvaluationLoop:
             keep(output, size)
             for hook in step_end:
                 hook(trainer, output, batch, batch_idx)
+        context.reading.indices = list
         if batch_idx < 0 and not stop.interrupted:
             raise PacelineError(
                 f"the data to {self.stage} with has no batch",

@@ -191,7 +191,7 @@ class Predictions:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._at = as_path(folder, "Predictions")  # wherever the process goes before it reads on
+        self._at = as_path(folder, "Predictions")  # the process may change its folder
         if not (self._at / files.MANIFEST).is_file():
             raise PacelineError("there are no predictions in this folder", where=str(folder))
         self._manifest = files.read_manifest(self._at)

@@ -16,7 +16,7 @@ SECONDS = 10.0
 
 
 class NoLogging(MetricStore):
-    """A store that takes no values, where nobody would publish them.
+    """A store that refuses values, where they would not be published.
 
     Args:
         place: The hook or stage, for the error.
@@ -106,7 +106,7 @@ class MetricLogger:
 
     @contextmanager
     def refusing(self, place: str) -> Iterator[None]:
-        """Logging is an error inside: nobody would publish the value.
+        """Logging is an error inside: the value would not be published.
 
         Args:
             place: The hook or stage, for the error.

@@ -10,7 +10,7 @@ from ...errors import PacelineError
 
 
 def as_path(given: Any, what: str) -> Path:
-    """An absolute path, ``~`` expanded: the same one wherever the process goes later.
+    """An absolute path, ``~`` expanded: the same one after ``os.chdir``.
 
     Args:
         given: A string or path-like object.

@@ -217,3 +217,52 @@ def test_a_toggled_optimizer_is_the_only_one_that_gets_gradients():
     assert first == [True, True, False, False, False, False]
     assert second == [False, False, True, True, False, False]
     assert after == [True, True, True, True, False, False]
+
+
+# -- sample indices --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_hooks_of_an_evaluation_know_the_samples_of_a_batch(workers):
+    class Compares(Callback):
+        def __init__(self):
+            self.seen, self.outside = [], []
+
+        def on_predict_step_end(self, trainer, output, batch, batch_idx):
+            expected = torch.stack([DATA[index][0] for index in trainer.sample_indices])
+            assert torch.equal(batch[0], expected)
+            self.seen += trainer.sample_indices
+
+        on_validation_step_end = on_predict_step_end
+
+        def on_step_end(self, trainer, outputs):
+            self.outside += trainer.sample_indices
+
+        def on_predict_end(self, trainer):
+            self.outside += trainer.sample_indices
+
+    compares = Compares()
+    trainer = Trainer(
+        accelerator="cpu", progress=False, loggers=False, run_dir=None, callbacks=compares, max_epochs=1
+    )
+    shuffled = DataLoader(DATA, 5, shuffle=True, num_workers=workers)
+    trainer.predict(Net(), shuffled)
+    assert sorted(compares.seen) == list(range(12))
+    assert compares.seen != list(range(12))
+    compares.seen.clear()
+    trainer.fit(Net(), loader(), shuffled)
+    assert sorted(compares.seen[-12:]) == list(range(12))
+    assert compares.outside == []
+
+
+def test_data_without_indices_has_none():
+    class Notes(Callback):
+        seen = ()
+
+        def on_predict_step_end(self, trainer, output, batch, batch_idx):
+            self.seen = (*self.seen, trainer.sample_indices)
+
+    notes = Notes()
+    trainer = Trainer(accelerator="cpu", progress=False, run_dir=None, callbacks=notes)
+    trainer.predict(Net(), [(torch.zeros(2, 1),)] * 2)
+    assert notes.seen == ([], [])

@@ -655,10 +655,10 @@ def test_a_returned_mapping_and_log_are_the_same():
     ("returned", "printed"),
     [
         (None, "returned no loss"),
-        (1.0, "not a tensor"),
+        (1.0, "must be a tensor"),
         ({"los": 1.0}, "without 'loss'"),
-        ({"loss": 1.0}, "not a tensor"),
-        (torch.ones(2, requires_grad=True), "not a scalar"),
+        ({"loss": 1.0}, "must be a tensor"),
+        (torch.ones(2, requires_grad=True), "must be a scalar"),
         (torch.ones(()), "without a gradient"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_run_that_began_from_a_path_can_be_continued_itself(tmp_path):
 
 @pytest.mark.fault(36)
 def test_a_source_that_another_process_has_open_can_be_read(tmp_path):
-    """Nothing is written there, so nobody has to wait."""
+    """Nothing is written there, so the lock does not matter."""
     from paceline.trainer.run.lock import FolderLock
 
     source = fit(tmp_path)

@@ -161,7 +161,7 @@ def test_a_command_that_a_script_has_changed_is_taken_too():
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
 def test_files_have_the_umask_of_the_user(mask, tmp_path):
-    """safetensors by itself writes files that nobody else may read."""
+    """safetensors by itself writes files that only their owner can read."""
     usual = os.umask(mask)
     try:
         trainer, run = fit(tmp_path / "runs", Net())
