@@ -27,7 +27,7 @@ from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.commands import list_checkpoints, show_checkpoint, verify_checkpoints
 from paceline.trainer.config.recipe_config import load_config
 
-USUAL = {"arguments": 2000, "configs": 2000, "checkpoints": 250}
+USUAL = {"arguments": 1000, "configs": 1000, "checkpoints": 100}
 LONGEST = 3000  # characters of a message
 
 

@@ -25,7 +25,7 @@ CASES = {
 }
 
 
-USUAL = ["with an error", "launcher terminated", "launcher killed"]
+USUAL = ["with an error", "launcher killed"]
 ALL = [name if name in USUAL else pytest.param(name, marks=pytest.mark.soak) for name in CASES]
 
 

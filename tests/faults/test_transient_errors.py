@@ -86,6 +86,12 @@ class Disk:
         return call
 
 
+def every_third(request, journal):
+    """Numbers of operations: each of them under ``--soak``."""
+    every = 1 if request.config.getoption("--soak") else 3
+    return range(1, len(journal) + 1, every)
+
+
 def once(number):
     return lambda kind, found, path: found == number
 
@@ -100,7 +106,7 @@ def damaged(folder):
 
 
 @pytest.mark.fault(35)
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("background", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_save_survives_one_error_at_any_operation(background, tmp_path, monkeypatch):
     with Disk().mounted(monkeypatch) as disk:
         run = fit(tmp_path / "whole", background=background)
@@ -118,14 +124,14 @@ def test_a_save_survives_one_error_at_any_operation(background, tmp_path, monkey
 
 
 @pytest.mark.fault(35)
-def test_a_resume_survives_one_error_at_any_operation(made, tmp_path, monkeypatch):
+def test_a_resume_survives_one_error_at_any_operation(made, tmp_path, monkeypatch, request):
     for name in ("first", "whole"):  # the first one imports more
         shutil.copytree(made, tmp_path / name / "n/1")
         with Disk().mounted(monkeypatch) as disk:
             run = fit(tmp_path / name, 2, resume="auto")
     whole = stored_tensors(run.latest)
     assert {"stat", "open", "listdir", "safe_open"} <= {line.split()[0] for line in disk.journal}
-    for number in range(1, len(disk.journal) + 1):
+    for number in every_third(request, disk.journal):
         shutil.copytree(made, tmp_path / f"{number}/n/1")
         error = (errno.EIO, errno.ESTALE)[number % 2]
         with Disk(once(number), error).mounted(monkeypatch) as failing:

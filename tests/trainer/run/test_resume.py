@@ -60,15 +60,15 @@ def resumes_of(run):
 
 
 @pytest.mark.fault(36)
-@pytest.mark.parametrize("kind", ["path", "string", "run", "best"])
-@pytest.mark.parametrize("name", ["n", "other"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("path", "n"), ("path", "other"), ("string", "n"), ("run", "n"), ("best", "n")]
+)
 def test_a_path_and_best_begin_a_new_run_and_leave_the_source_as_it_is(kind, name, tmp_path):
     whole = fit(tmp_path / "whole", 4)
     source = fit(tmp_path / "runs")
     before, latest = content(source.folder), source.latest
     if kind == "best":
         assert source.best == source.latest
-        name = "n"
     run = fit(tmp_path / "runs", 4, name=name, resume=resumes_of(source)[kind])
     assert content(source.folder) == before
     assert latest.is_dir()
