@@ -17,11 +17,10 @@ from .tensorboard import TensorBoard
 
 def with_defaults(
     given: Sequence[Callback],
-    *,
     progress: bool,
     loggers: bool | Sequence[Logger],
     checkpoint: bool,
-    fast_dev_run: int = 0,
+    fast_dev_run: int,
 ) -> list[Callback]:
     """The user's callbacks, then the defaults; checkpoints last, when all others have changed their state.
 
@@ -30,18 +29,17 @@ def with_defaults(
         progress: Add the progress bar and the model summary.
         loggers: True adds metrics.jsonl, TensorBoard and the curves; else the loggers to add.
         checkpoint: Add a checkpoint at the end of each epoch.
-        fast_dev_run: The steps after which the epoch ends; 0: none.
+        fast_dev_run: The steps after which the epoch ends, without loggers and checkpoints; 0: a usual run.
     """
     defaults: list[Callback] = []
     if progress:
         defaults += [Progress(), ModelSummary()]
-    if loggers is True:
-        defaults += [JSONLogger(), TensorBoard(), Curves()]
-    elif loggers:
-        defaults += loggers
-    if checkpoint:
-        defaults.append(Checkpoint())
     if fast_dev_run:
         defaults.append(FastDevRun(fast_dev_run))
+    else:
+        if loggers:
+            defaults += [JSONLogger(), TensorBoard(), Curves()] if loggers is True else loggers
+        if checkpoint:
+            defaults.append(Checkpoint())
     kept = [default for default in defaults if not any(isinstance(one, type(default)) for one in given)]
     return sorted([*given, *kept], key=lambda callback: isinstance(callback, Checkpoint))

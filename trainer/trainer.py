@@ -151,21 +151,16 @@ class Trainer(Diagnosis):
         given = {k: v for k, v in locals().items() if k not in ("self", "unknown", "__class__")} | unknown
         from .config.validation import validate_arguments
 
-        settings = validate_arguments(given)
+        args = validate_arguments(given)
         environment = find_environment(
-            settings.accelerator, settings.devices, settings.num_nodes, settings.max_restarts > 0
+            args.accelerator, args.devices, args.num_nodes, args.max_restarts > 0
         )
-        strategy = make_strategy(settings.strategy, environment.world_size)
-        attach(strategy, settings, environment, make_precision(settings.precision))
-        writes = not settings.fast_dev_run
+        strategy = make_strategy(args.strategy, environment.world_size)
+        attach(strategy, args, environment, make_precision(args.precision))
         callbacks = with_defaults(
-            settings.callbacks,
-            progress=settings.progress,
-            loggers=writes and settings.loggers,
-            checkpoint=writes and settings.checkpoint,
-            fast_dev_run=int(settings.fast_dev_run),
+            args.callbacks, args.progress, args.loggers, args.checkpoint, int(args.fast_dev_run)
         )
-        super().__init__(RunContext.begin(settings, strategy, callbacks))
+        super().__init__(RunContext.begin(args, strategy, callbacks))
 
     @uncaught_errors_shortened()
     def fit(

@@ -275,7 +275,7 @@ class Cut(Callback):
 
 
 class Bench:
-    """Runs of one setting, each in processes of its own.
+    """Runs of one setting, each in separate processes.
 
     Args:
         again: The runs are resumed inside a validation, and save its step again; so many are kept.

@@ -147,7 +147,7 @@ _ROWS = [
     ),
     (
         "SIGKILL at any file operation while a step is saved again, after its validation was cut short",
-        "The old or the new checkpoint is there, whole, and the resumed run ends bit-identical.",
+        "The old or the new checkpoint is whole, and the resumed run ends bit-identical.",
     ),
     (
         "EIO or ESTALE at any file operation of a save or a resume",

@@ -15,26 +15,13 @@ import safetensors
 import safetensors.torch
 import torch
 from helpers.checkpoints import stored_tensors
-from torch import nn
+from helpers.small_net import Net
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, TrainModule, retries
+from paceline import PacelineError, Trainer, retries
 from paceline.callbacks import Checkpoint
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
-
-
-class Net(TrainModule):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Linear(3, 1)
-
-    def training_step(self, batch):
-        return self.net(batch[0]).square().mean()
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
 def fit(folder, max_epochs=1, background=False, **options):

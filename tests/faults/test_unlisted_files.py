@@ -12,34 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.environment import clean_environment
+from helpers.small_net import Net, data
 from safetensors.torch import load_file, save_file
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, Trainer
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.commands import verify_checkpoints
 from paceline.trainer.checkpoint.export import consolidate, export_checkpoint
-
-
-class Net(TrainModule):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Linear(3, 1)
-
-    def training_step(self, batch):
-        return self.net(batch[0]).square().mean()
-
-    def validation_step(self, batch):
-        return self.net(batch[0]).square().mean()
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.01)
-
-
-def data():
-    return DataLoader(TensorDataset(torch.arange(36.0).reshape(12, 3)), 4)
 
 
 def fit(folder, max_epochs=1, **options):

@@ -14,6 +14,7 @@ from . import format as files
 from .integrity import verify
 from .locate import find_checkpoint
 from .pointers import read_pointer
+from .reading import hparams_of, read_manifest
 
 
 def list_checkpoints(path: Path) -> Iterator[str]:
@@ -22,8 +23,6 @@ def list_checkpoints(path: Path) -> Iterator[str]:
     Raises:
         PacelineError: where there is none.
     """
-    from .reading import read_manifest
-
     rows = [("checkpoint", "step", "epoch", "size", "written by", "at", "")]
     for folder in _checkpoints(path):
         try:
@@ -67,7 +66,6 @@ def show_checkpoint(path: Path) -> Iterator[str]:
     Raises:
         CheckpointError: when its manifest is damaged.
     """
-    from .reading import hparams_of, read_manifest
     from .weights import stored_shapes
 
     found = _checkpoints(path)

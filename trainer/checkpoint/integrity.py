@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from ...retries import retried
 from ...strategies import Strategy
 from ...strategies.collectives import run_on_all
+from . import reading
 from .format import CheckpointError, UnreadableError, crc_of, read_manifest, unreadable
 
 T = TypeVar("T")
@@ -143,11 +144,8 @@ def begin(folder: Path, strategy: Strategy) -> Verification:
     """A verification that all ranks share: all call this, and ``finish_on_all``."""
     rank, world_size = strategy.environment.rank, strategy.environment.world_size
 
-    from .schema import check_manifest  # imports pydantic
-
     def opened() -> Verification:
-        check_manifest(folder, read_manifest(folder))
-        return Verification(folder, rank, world_size)
+        return Verification(folder, rank, world_size, manifest=reading.read_manifest(folder))
 
     return _on_all(strategy, opened)
 

@@ -66,9 +66,8 @@ class ScheduleStates:
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Restore what ``state_dict`` returned."""
         for schedule, saved in zip(self.optimization.schedules, state, strict=True):
-            if type(schedule.scheduler).__module__.startswith(
-                "torch."
-            ):  # a user's own may change its kinds
+            # a user's own scheduler may change the kinds of its values
+            if type(schedule.scheduler).__module__.startswith("torch."):
                 own = schedule.scheduler.state_dict()
                 for key, value in saved["state"].items():
                     check_kind(key, value, own.get(key), lengths=False)

@@ -52,7 +52,6 @@ TRAINER_NEEDS_NONE = {
     "replace_sampler_ddp": "the samples of any sampler are divided among the ranks, each counted once",
     "reload_dataloaders_every_n_epochs": "set_epoch(epoch) of a dataset or sampler is called before each "
     "epoch, for data that changes",
-    "auto_lr_find": "there is no search for a learning rate",
 }
 _FIT_PEERS = {
     "ckpt_path": "resume",

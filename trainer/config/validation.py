@@ -38,7 +38,7 @@ def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[
         problems += [(name, _violation(name, given[name])) for name in wrong]
     problems += _precision_problems(given)
     if not {"accelerator", "devices", "num_nodes"} & {name for name, _ in problems}:
-        problems += _device_problems(given)
+        problems += _device_problems(given, arguments)
     if arguments is not None:
         problems += _together(arguments)
     return arguments, problems
@@ -90,10 +90,10 @@ def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
     return [("precision", line)] if line else []
 
 
-def _device_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
+def _device_problems(given: dict[str, Any], arguments: TrainerArguments | None) -> list[tuple[str, str]]:
     try:
         fields = ("accelerator", "devices", "num_nodes")
-        read = TrainerArguments(**{name: given[name] for name in fields if name in given})
+        read = arguments or TrainerArguments(**{name: given[name] for name in fields if name in given})
         find_environment(read.accelerator, read.devices, read.num_nodes)
     except PacelineError as error:
         name = "accelerator" if "accelerator=" in str(error) else "devices"

@@ -7,31 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from helpers.small_net import Net, data
 
-from paceline import Trainer, TrainModule
+from paceline import Trainer
 from paceline.callbacks import Checkpoint
-
-
-class Net(TrainModule):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Linear(3, 1)
-
-    def training_step(self, batch):
-        return self.net(batch[0]).square().mean()
-
-    def validation_step(self, batch):
-        return self.net(batch[0]).square().mean()
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.01)
-
-
-def data():
-    return DataLoader(TensorDataset(torch.arange(36.0).reshape(12, 3)), 4)
 
 
 def fit(folder, max_epochs=2, name="n", keep=1, **options):
