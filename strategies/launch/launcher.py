@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import glob
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import uuid
@@ -89,7 +91,7 @@ def launch(arguments: list[str]) -> int:
     if count.isdigit() and "OMP_NUM_THREADS" not in os.environ:
         os.environ["OMP_NUM_THREADS"] = str(max(1, _processors() // max(int(count), 1)))
     remove_left_folders()
-    with tempfile.TemporaryDirectory(prefix=f"{_JOB_FOLDER}{os.getpid()}-") as job:
+    with tempfile.TemporaryDirectory(prefix=f"{_job_prefix()}{os.getpid()}-") as job:
         is_ours = not (parsed.log_dir or parsed.redirects != "0" or parsed.tee != "0")
         if is_ours:
             parsed.log_dir = job  # torch would make an empty folder for each launch, and leave it
@@ -106,12 +108,17 @@ def launch(arguments: list[str]) -> int:
 
 
 def remove_left_folders() -> None:
-    """Remove the folders that killed launchers could not remove."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_JOB_FOLDER}*-*"):
-        process = folder.name.removeprefix(_JOB_FOLDER).partition("-")[0]
+    """Remove the folders that killed launchers of this host could not remove."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{glob.escape(_job_prefix())}*-*"):
+        process = folder.name.removeprefix(_job_prefix()).partition("-")[0]
         with suppress(OSError):
             if process.isdigit() and not _is_alive(int(process)):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _job_prefix() -> str:
+    # the folder for temporary files may be shared: a process id says nothing about another host
+    return f"{_JOB_FOLDER}{socket.gethostname()}-"
 
 
 def _is_alive(process: int) -> bool:

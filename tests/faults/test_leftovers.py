@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from functools import partial
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def test_a_folder_of_a_launcher_that_is_alive_is_left_alone(tmp_path, monkeypatc
     from paceline.strategies.launch.launcher import remove_left_folders
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    names = [f"paceline-{os.getpid()}-a", "paceline-999999999-b", "paceline-x-c", "other"]
+    ours, other_host = f"paceline-{socket.gethostname()}", "paceline-else-999999999-d"
+    names = [f"{ours}-{os.getpid()}-a", f"{ours}-999999999-b", f"{ours}-x-c", other_host, "other"]
     for name in names:
         (tmp_path / name).mkdir()
     remove_left_folders()
