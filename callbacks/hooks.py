@@ -98,6 +98,8 @@ class Hooks:
 
 
 HOOKS = tuple(name for name in vars(Hooks) if name.startswith("on_"))
+# Modules alone have these, and DataModules: what they return is the batch.
+OF_MODULES = ("on_before_batch_transfer", "on_after_batch_transfer")
 
 # Callbacks before the module when something opens, after it when something closes: nested like `with`.
 _OPENING = ("on_setup", "on_before_optimizer_step", "on_load_checkpoint")
@@ -129,13 +131,15 @@ class HookTable:
     def __init__(self, module: Any, callbacks: Iterable[Any]) -> None:
         self._table: dict[str, tuple[Callable[..., None], ...]] = {}
         watchers = list(callbacks)
-        for owner in (module, *watchers):
-            _refuse_unknown_hooks(owner)
+        _refuse_unknown_hooks(module, also=OF_MODULES)
+        for watcher in watchers:
+            _refuse_unknown_hooks(watcher)
         for name in HOOKS:
+            arity = len(inspect.signature(getattr(Hooks, name)).parameters) - 1
             opening = name.endswith("_start") or name in _OPENING
             owners = [*watchers, module] if opening else [module, *watchers]
             self._table[name] = tuple(
-                _with_arity(getattr(owner, name), name) for owner in owners if _overrides(owner, name)
+                with_arity(getattr(owner, name), arity) for owner in owners if _overrides(owner, name)
             )
 
     def __getitem__(self, name: str) -> tuple[Callable[..., None], ...]:
@@ -152,21 +156,21 @@ def _overrides(owner: Any, name: str) -> bool:
     return found is not None and getattr(found, "__func__", found) is not getattr(Hooks, name)
 
 
-def _with_arity(hook: Callable[..., None], name: str) -> Callable[..., None]:
-    """Let a hook leave out trailing arguments."""
-    expected = len(inspect.signature(getattr(Hooks, name)).parameters) - 1
+def with_arity(hook: Callable[..., Any], given: int) -> Callable[..., Any]:
+    """Let a hook that is called with ``given`` arguments leave out trailing ones."""
     kinds = [p.kind for p in inspect.signature(hook).parameters.values()]
     taken = sum(
         k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds
     )
-    if taken >= expected or inspect.Parameter.VAR_POSITIONAL in kinds:
+    if taken >= given or inspect.Parameter.VAR_POSITIONAL in kinds:
         return hook
     return lambda *args: hook(*args[:taken])
 
 
-def _refuse_unknown_hooks(owner: Any) -> None:
+def _refuse_unknown_hooks(owner: Any, also: tuple[str, ...] = ()) -> None:
     for name in dir(type(owner)):
-        if not name.startswith("on_") or name in HOOKS or not callable(getattr(type(owner), name)):
+        known = name in HOOKS or name in also
+        if not name.startswith("on_") or known or not callable(getattr(type(owner), name)):
             continue
         raise PacelineError(
             f"{type(owner).__name__}.{name} is no hook of a run, so it would never be called",

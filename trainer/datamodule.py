@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from .batch_hooks import BatchHooks
 
-class DataModule:
+
+class DataModule(BatchHooks):
     """Dataloaders and how to prepare them. Every method is optional.
 
-    The same methods on the module serve too; dataloaders given to ``fit`` come first.
+    The same methods on the module serve too; dataloaders given to ``fit`` come first. A batch passes
+    ``on_before_batch_transfer``, ``transfer_batch_to_device`` and ``on_after_batch_transfer``.
 
     Example:
         >>> class Numbers(DataModule):

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from ..callbacks.hooks import Hooks
 from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError, nearest
+from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
 from .metrics.logger import MetricLogger
+from .user_methods import UserMethods
 
 T = TypeVar("T", bound="TrainModule")
 
@@ -27,7 +29,7 @@ _LOG_PEERS = {
 }
 
 
-class TrainModule(Hooks, nn.Module):
+class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks):
     """Subclass it, write ``training_step`` and ``configure_optimizers``, and give it to ``Trainer.fit``.
 
     Attributes:
@@ -59,95 +61,6 @@ class TrainModule(Hooks, nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: not the trainer, even while a run is under way."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_trainer", "_logger")}
-
-    # -- what you write ------------------------------------------------------------------------
-
-    # Typed so that an override with fewer arguments, or others' names, is no error to a type checker.
-
-    def configure_model(self) -> None:
-        """Build what is too large to be built in ``__init__`` on one device; called once, before a run.
-
-        It runs under ``torch.device("meta")``: nothing is allocated. Each part then gets its values from
-        its own ``reset_parameters()``, sharded as it is made where the strategy shards.
-
-        Example:
-            >>> class Large(Net):
-            ...     def configure_model(self):
-            ...         self.layer = nn.Linear(2, 1)
-            >>> run = trainer.fit(Large(), train_loader)
-        """
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """``(self, batch, batch_idx)``: the loss of one micro-batch.
-
-        A Tensor, or a mapping with ``loss`` and values to log.
-        With ``"weight"`` in the mapping (tokens, say; the loss is a mean over it), the step's gradient is
-        the weighted mean over all its micro-batches. ``batch_idx`` is optional.
-
-        Example:
-            >>> class Weighted(Net):
-            ...     def training_step(self, batch, batch_idx):
-            ...         weight = batch[1].abs()
-            ...         loss = ((self.layer(batch[0]) - batch[1]) ** 2 * weight).sum() / weight.sum()
-            ...         return {"loss": loss, "weight": weight.sum()}
-            >>> run = trainer.fit(Weighted(), train_loader)
-        """
-        raise NotImplementedError
-
-    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """``(self, batch, batch_idx)``: log values, or return them.
-
-        A Tensor is the ``loss``, a mapping holds values by name.
-
-        Example:
-            >>> class Checked(Net):
-            ...     def validation_step(self, batch):
-            ...         return {"error": (self.layer(batch[0]) - batch[1]).abs().mean()}
-            >>> sorted(trainer.validate(Checked(), val_loader))
-            ['val/error']
-        """
-        raise NotImplementedError
-
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        """As ``validation_step``, for ``Trainer.test``.
-
-        Example:
-            >>> class Tested(Net):
-            ...     def test_step(self, batch):
-            ...         self.log("error", (self.layer(batch[0]) - batch[1]).abs().mean())
-            >>> sorted(trainer.test(Tested(), val_loader))
-            ['test/error']
-        """
-        raise NotImplementedError
-
-    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """``(self, batch, batch_idx)``: what ``Trainer.predict`` is to give for this batch.
-
-        Example:
-            >>> class Signs(Net):
-            ...     def predict_step(self, batch):
-            ...         return self.layer(batch[0]).sign()
-            >>> trainer.predict(Signs(), val_loader)[0].shape
-            torch.Size([4, 1])
-        """
-        raise NotImplementedError
-
-    def configure_optimizers(self) -> Any:
-        """An optimizer, or optimizers and schedulers in one of the documented shapes.
-
-        ``self.trainer.total_steps`` is known here.
-
-        Example:
-            >>> class Annealed(Net):
-            ...     def configure_optimizers(self):
-            ...         adam = torch.optim.AdamW(self.parameters(), lr=0.01)
-            ...         rate = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.trainer.total_steps)
-            ...         return {"optimizer": adam, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
-            >>> run = trainer.fit(Annealed(), train_loader)
-        """
-        raise NotImplementedError
-
-    # -- what you call -------------------------------------------------------------------------
 
     @property
     def trainer(self) -> TrainerView:

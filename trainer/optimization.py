@@ -35,6 +35,7 @@ class Schedule:
         monitor: The value it is stepped with; None: without one.
         strict: That the value is missing is an error; else the scheduler does not step.
         name: What its learning rates are logged as, after ``lr/``; None: the optimizer's class.
+        apply: The module's ``lr_scheduler_step``, called with the scheduler and the value or None.
     """
 
     scheduler: Any
@@ -43,6 +44,7 @@ class Schedule:
     monitor: str | None = None
     strict: bool = True
     name: str | None = None
+    apply: Callable[[Any, float | None], None] = field(kw_only=True)
     validations: int = field(default=0, init=False)
 
     @property
@@ -60,7 +62,7 @@ class Schedule:
         if count % self.frequency:
             return
         if self.monitor is None:
-            self.scheduler.step()
+            self.apply(self.scheduler, None)
             return
         try:
             value = require(self.monitor, "the learning rate schedule")
@@ -68,7 +70,7 @@ class Schedule:
             if self.strict:
                 raise
             return
-        self.scheduler.step(value)
+        self.apply(self.scheduler, value)
 
 
 @dataclass
@@ -110,7 +112,7 @@ class Optimization:
         return rates
 
 
-def read_configuration(module: nn.Module, configured: Any, automatic: bool) -> Optimization:
+def read_configuration(module: Any, configured: Any, automatic: bool) -> Optimization:
     """Check and sort what ``configure_optimizers`` returned.
 
     Raises:
@@ -124,7 +126,8 @@ def read_configuration(module: nn.Module, configured: Any, automatic: bool) -> O
     _check_coverage(module, optimizers)
     if automatic:
         _check_automatic(optimizers)
-    return Optimization(optimizers, [_read_schedule(s, optimizers) for s in schedules])
+    read = [_read_schedule(s, optimizers, module.lr_scheduler_step) for s in schedules]
+    return Optimization(optimizers, read)
 
 
 def _wrong(what: str, configured: Any) -> PacelineError:
@@ -166,7 +169,9 @@ def _sorted_out(configured: Any) -> tuple[list[Any], list[Any]]:
     return list(configured), []
 
 
-def _read_schedule(given: Any, optimizers: list[Optimizer]) -> Schedule:
+def _read_schedule(
+    given: Any, optimizers: list[Optimizer], apply: Callable[[Any, float | None], None]
+) -> Schedule:
     if not isinstance(given, Mapping):
         given = {"scheduler": given}
     unknown = [key for key in given if key not in _SCHEDULER_KEYS]
@@ -178,7 +183,7 @@ def _read_schedule(given: Any, optimizers: list[Optimizer]) -> Schedule:
         )
     if "scheduler" not in given:
         raise _wrong("lr_scheduler has no 'scheduler'", given)
-    schedule = Schedule(**given)
+    schedule = Schedule(**given, apply=apply)
     if not (hasattr(schedule.scheduler, "step") and hasattr(schedule.scheduler, "state_dict")):
         raise _wrong(f"{type(schedule.scheduler).__name__} is no scheduler", given)
     if schedule.interval not in ("epoch", "step"):

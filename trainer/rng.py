@@ -150,6 +150,16 @@ def untouched(device: torch.device) -> Iterator[None]:
         set_full_state(state, device)
 
 
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Draws inside depend on ``seed`` alone, and leave no trace."""
+    with untouched(device):
+        seed_for_sample(seed)
+        if device.type != "cpu":
+            torch.get_device_module(device).manual_seed(seed)
+        yield
+
+
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 

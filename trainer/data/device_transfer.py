@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...callbacks.hooks import with_arity
 from ...strategies.devices import copies_aside
+from ..batch_hooks import BATCH_HOOKS, BatchHooks
+from ..rng import seeded
 from ..utils.nested import map_tensors
 
 
@@ -70,3 +74,53 @@ class TransferAside(Transfer):
             moved: Tensor = super().move(copied)  # to its dtype on the device: the host would wait for it
         self._moved += [copied, moved]
         return moved
+
+
+@dataclass(frozen=True)
+class HookedTransfer:
+    """The way of a batch to the device as batch hooks have it.
+
+    Args:
+        hooks: ``BatchHooks`` that somebody overrides, by name.
+        usual: What brings a batch to the device where no hook does; None where it is there already.
+        dtype: What floats become where a hook brings it; None leaves them.
+    """
+
+    hooks: dict[str, Callable[..., Any]]
+    usual: Callable[[Any], Any] | None
+    device: torch.device
+    dtype: torch.dtype | None
+
+    def __call__(self, batch: Any, dataloader_idx: int, seed: int) -> Any:
+        """The batch on the device.
+
+        Args:
+            batch: As it was read.
+            dataloader_idx: The number of its loader, from 0.
+            seed: What the hooks draw under.
+        """
+        before, transfer, after = (self.hooks.get(name) for name in BATCH_HOOKS)
+        with seeded(seed, self.device):
+            if before is not None:
+                batch = before(batch, dataloader_idx)
+            if transfer is not None:
+                batch = transfer(batch, self.device, dataloader_idx)
+                if self.dtype is not None:
+                    batch = map_tensors(batch, self._cast)
+            elif self.usual is not None:
+                batch = self.usual(batch)
+            return batch if after is None else after(batch, dataloader_idx)
+
+    def _cast(self, value: Any) -> Any:
+        return value.to(self.dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def batch_hooks_of(*owners: Any) -> dict[str, Callable[..., Any]]:
+    """The batch hooks that the first of ``owners`` overrides, by name; each takes all its arguments."""
+    found: dict[str, Callable[..., Any]] = {}
+    for name in BATCH_HOOKS:
+        for owner in owners:
+            hook = getattr(owner, name, None)
+            if callable(hook) and getattr(hook, "__func__", hook) is not getattr(BatchHooks, name):
+                found.setdefault(name, with_arity(hook, 3 if name.startswith("transfer") else 2))
+    return found

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..faults.signals import Signals
-from ..rng import cpu_state, set_cpu_state
+from ..rng import cpu_state, derive, set_cpu_state
 
 
 class StepBatches(NamedTuple):
@@ -42,6 +42,8 @@ class FeedSettings:
         fixed_order: Every epoch in the first one's order (``overfit_batches``).
         on_error: What happens to what cannot be read; as ``Trainer(on_data_error=...)``.
         transfer: Brings a batch to the device; None where it is there already.
+        hooked_transfer: In its place where there are batch hooks; takes the batch, loader number, a seed.
+        dataloader_idx: The number of this loader, from 0.
         signals: Ends a read of data that is waited for.
         log_line: Takes lines for the log.
         all_gather: One value of every rank, on each; called by all alike.
@@ -59,6 +61,8 @@ class FeedSettings:
     fixed_order: bool = False
     on_error: str = "raise"
     transfer: Callable[[Any], Any] | None = None
+    hooked_transfer: Callable[[Any, int, int], Any] | None = None
+    dataloader_idx: int = 0
     signals: Signals = field(default_factory=Signals)
     log_line: Callable[[str], None] = print
     all_gather: Callable[[Any], list[Any]] = lambda value: [value]
@@ -107,10 +111,19 @@ class Feed(ABC):
     def close(self) -> None:
         """Stop worker processes that outlive an epoch."""
 
-    def _moved(self, batch: Any) -> Any:
-        """A batch, on the device."""
-        transfer = self.settings.transfer
-        return batch if transfer is None else transfer(batch)
+    def _moved(self, batch: Any, epoch: int, place: int) -> Any:
+        """A batch, on the device.
+
+        Args:
+            batch: As it was read.
+            epoch: The epoch that it is of, from 0.
+            place: Its place in that epoch's data, as a number that no other batch has.
+        """
+        settings = self.settings
+        if settings.hooked_transfer is not None:
+            seed = derive(settings.seed, epoch, place, settings.dataloader_idx)
+            return settings.hooked_transfer(batch, settings.dataloader_idx, seed)
+        return batch if settings.transfer is None else settings.transfer(batch)
 
 
 def read_isolated(batches: Iterator[Any], isolate: Callable[[], None] | None) -> Any:

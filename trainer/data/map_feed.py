@@ -173,7 +173,10 @@ class MapFeed(Feed):
             (advance, pieces), upcoming = upcoming, next(plan, None)
             self.ended, self._pieces = upcoming is None, pieces
             read = [reader.read(piece, number, first) for number, piece in enumerate(pieces)]
-            batches = [self._moved(batch) for batch, _ in read]
+            batches = [
+                self._moved(batch, order.epoch, piece.start if piece.size else first)
+                for piece, (batch, _) in zip(pieces, read, strict=True)
+            ]
             moved = advance if sizes is None else sum(sizes[first : first + advance])
             first += advance
             if sizes is None and not self._errors.skips:

@@ -79,4 +79,7 @@ def evaluation_feeds(data: Any, settings: FeedSettings) -> dict[str, Feed]:
     if not is_several(data):
         return {"": make_feed(data, settings)}
     named = data if isinstance(data, Mapping) else {str(i): one for i, one in enumerate(data)}
-    return {str(name): make_feed(one, settings) for name, one in named.items()}
+    return {
+        str(name): make_feed(one, replace(settings, dataloader_idx=number))
+        for number, (name, one) in enumerate(named.items())
+    }

@@ -39,6 +39,7 @@ class StreamFeed(Feed):
         super().__init__(settings)
         self.data = self._source = source
         self._ready = isinstance(source, (list, tuple))
+        self._on_device = settings.transfer is None and settings.hooked_transfer is None
         self._loader = isinstance(source, DataLoader)
         self._drop_last = bool(getattr(source, "drop_last", False))
         self.micro_batches = settings.accumulate * settings.simulated_ranks
@@ -121,7 +122,7 @@ class StreamFeed(Feed):
                 set_epoch(epoch)
         self.ended = False
         alone = self._in_step == self.settings.world_size == 1
-        if self._ready and alone and self.settings.transfer is None:
+        if self._ready and alone and self._on_device:
             return self._ready_steps(position)
         return self._read_steps(epoch, position)
 
@@ -139,7 +140,7 @@ class StreamFeed(Feed):
             self._rewind()
         with contextlib.closing(self._begin(epoch, samples)) as batches:
             cursor = Cursor(batches, self._batches, self._isolation(epoch), handed_out, samples)
-            steps = self._steps_over(cursor)
+            steps = self._steps_over(cursor, epoch)
             if spent and restored is not None:
                 steps.finish()
                 self._keeper().load_state_dict(restored["source"])  # where the next epoch begins
@@ -200,13 +201,17 @@ class StreamFeed(Feed):
         finally:
             reader.close(for_good=False)
 
-    def _steps_over(self, cursor: Cursor) -> StreamSteps:
+    def _steps_over(self, cursor: Cursor, epoch: int) -> StreamSteps:
         """See whether all ranks read the same, or each its part.
 
         Raises:
             PacelineError: when there is no part for a rank, or parts cannot make up the global batch.
         """
-        shared = SharedSteps(cursor, self.settings, self._moved, self._in_step)
+
+        def moved(batch: Any, number: int) -> Any:
+            return self._moved(batch, epoch, number)
+
+        shared = SharedSteps(cursor, self.settings, moved, self._in_step)
         if self.settings.world_size == 1:
             return shared
         first = cursor.peek()
@@ -232,7 +237,7 @@ class StreamFeed(Feed):
             "each rank reads its own part of the data: the first batches differ (if they should not, seed "
             "the random draws of the data)"
         )
-        return OwnSteps(cursor, self.settings, self._moved, self.micro_batches)
+        return OwnSteps(cursor, self.settings, moved, self.micro_batches)
 
     def _say_once(self, line: str) -> None:
         if line not in self._said:

@@ -62,7 +62,7 @@ class StreamSteps(ABC):
     """Makes the steps of a pass.
 
     Args:
-        moved: Brings a batch to the device.
+        moved: Brings a batch to the device; called with it and its number in the pass.
         full: The batches of a full step: over all ranks, or of this one where it reads its part.
 
     Attributes:
@@ -74,7 +74,7 @@ class StreamSteps(ABC):
     short = False
 
     def __init__(
-        self, cursor: Cursor, settings: FeedSettings, moved: Callable[[Any], Any], full: int
+        self, cursor: Cursor, settings: FeedSettings, moved: Callable[[Any, int], Any], full: int
     ) -> None:
         self._cursor, self._settings, self._moved, self._full = cursor, settings, moved, full
 
@@ -104,19 +104,19 @@ class SharedSteps(StreamSteps):
         batches: list[Any] = []
         sizes: list[int] = []
         total = count = 0
-        first = None
+        start, first = self._cursor.handed_out, None
         while count < self._full and (found := self._cursor.take()):
             batch, size = found
             first = batch if not count else first
             if count % world_size == rank:
-                batches.append(self._moved(batch))
+                batches.append(self._moved(batch, start + count))
                 sizes.append(size)
             total, count = total + size, count + 1
         if world_size > 1:
             self._check_alike(count, total)
         self.short = count < self._full
         if len(batches) < -(-count // world_size):  # a rank left without one computes with the first
-            batches.append(self._moved(first))
+            batches.append(self._moved(first, start))
             sizes.append(0)
         return StepBatches(batches, sizes, total, total)
 
@@ -157,14 +157,14 @@ class OwnSteps(StreamSteps):
         """Its first batch only serves to compute with."""
         found = self._cursor.peek()
         assert found is not None
-        self._last = self._moved(found[0])
+        self._last = self._moved(found[0], 0)
         self._cursor.finish()
 
     def gather(self) -> StepBatches:
         batches: list[Any] = []
         sizes: list[int] = []
         while len(batches) < self._full and (found := self._cursor.take()):
-            batches.append(self._moved(found[0]))
+            batches.append(self._moved(found[0], self._cursor.handed_out - 1))
             sizes.append(found[1])
         self._last = batches[-1] if batches else self._last
         everyone = self._settings.all_gather((len(sizes), sum(sizes)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..data.device_transfer import make_transfer
+from ..data.device_transfer import HookedTransfer, batch_hooks_of, make_transfer
 from ..data.feed import FeedSettings
 from ..phases import PHASES
 from .context import StageContext
@@ -18,12 +18,15 @@ class FeedRequest:
         environment = strategy.environment
         self._arguments, self._stage = arguments, context.name
         self._simulated_ranks = strategy.simulated_ranks
+        device, dtype = environment.device, strategy.precision.input_dtype
+        transfer, hooks = make_transfer(device, dtype), batch_hooks_of(context.datamodule, context.module)
         self._common = FeedSettings(
             seed=arguments.seed,
             rank=environment.rank,
             world_size=environment.world_size,
             on_error=arguments.on_data_error,
-            transfer=make_transfer(environment.device, strategy.precision.input_dtype),
+            transfer=transfer,
+            hooked_transfer=HookedTransfer(hooks, transfer, device, dtype) if hooks else None,
             signals=context.signals,
             log_line=context.directory.log_line,
             all_gather=strategy.all_gather,

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 def source_of(function: Callable[..., Any]) -> str:
     """``, file:line`` of a function, where Python knows it."""
@@ -15,9 +17,8 @@ def source_of(function: Callable[..., Any]) -> str:
 
 def required_arguments(function: Callable[..., Any]) -> list[str]:
     """The names of the positional arguments that a bound step cannot do without."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+    return [p.name for p in parameters if p.kind in _POSITIONAL and p.default is inspect.Parameter.empty]
 
 
 def positional_arguments(function: Callable[..., Any]) -> int:
@@ -25,6 +26,4 @@ def positional_arguments(function: Callable[..., Any]) -> int:
     kinds = [p.kind for p in inspect.signature(function).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return 3
-    return sum(
-        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds
-    )
+    return sum(k in _POSITIONAL for k in kinds)

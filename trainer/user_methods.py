@@ -1,0 +1,119 @@
+"""The methods of a ``TrainModule`` that its author writes: its steps, its optimizers, its schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class UserMethods:
+    """What a subclass of ``TrainModule`` overrides, besides hooks.
+
+    Typed so that an override with fewer arguments, or others' names, is no error to a type checker.
+    """
+
+    def configure_model(self) -> None:
+        """Build what is too large to be built in ``__init__`` on one device; called once, before a run.
+
+        It runs under ``torch.device("meta")``: nothing is allocated. Each part then gets its values from
+        its own ``reset_parameters()``, sharded as it is made where the strategy shards.
+
+        Example:
+            >>> class Large(Net):
+            ...     def configure_model(self):
+            ...         self.layer = nn.Linear(2, 1)
+            >>> run = trainer.fit(Large(), train_loader)
+        """
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx)``: the loss of one micro-batch.
+
+        A Tensor, or a mapping with ``loss`` and values to log.
+        With ``"weight"`` in the mapping (tokens, say; the loss is a mean over it), the step's gradient is
+        the weighted mean over all its micro-batches. ``batch_idx`` is optional.
+
+        Example:
+            >>> class Weighted(Net):
+            ...     def training_step(self, batch, batch_idx):
+            ...         weight = batch[1].abs()
+            ...         loss = ((self.layer(batch[0]) - batch[1]) ** 2 * weight).sum() / weight.sum()
+            ...         return {"loss": loss, "weight": weight.sum()}
+            >>> run = trainer.fit(Weighted(), train_loader)
+        """
+        raise NotImplementedError
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx)``: log values, or return them.
+
+        A Tensor is the ``loss``, a mapping holds values by name.
+
+        Example:
+            >>> class Checked(Net):
+            ...     def validation_step(self, batch):
+            ...         return {"error": (self.layer(batch[0]) - batch[1]).abs().mean()}
+            >>> sorted(trainer.validate(Checked(), val_loader))
+            ['val/error']
+        """
+        raise NotImplementedError
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``validation_step``, for ``Trainer.test``.
+
+        Example:
+            >>> class Tested(Net):
+            ...     def test_step(self, batch):
+            ...         self.log("error", (self.layer(batch[0]) - batch[1]).abs().mean())
+            >>> sorted(trainer.test(Tested(), val_loader))
+            ['test/error']
+        """
+        raise NotImplementedError
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx)``: what ``Trainer.predict`` is to give for this batch.
+
+        Example:
+            >>> class Signs(Net):
+            ...     def predict_step(self, batch):
+            ...         return self.layer(batch[0]).sign()
+            >>> trainer.predict(Signs(), val_loader)[0].shape
+            torch.Size([4, 1])
+        """
+        raise NotImplementedError
+
+    def configure_optimizers(self) -> Any:
+        """An optimizer, or optimizers and schedulers in one of the documented shapes.
+
+        ``self.trainer.total_steps`` is known here.
+
+        Example:
+            >>> class Annealed(Net):
+            ...     def configure_optimizers(self):
+            ...         adam = torch.optim.AdamW(self.parameters(), lr=0.01)
+            ...         rate = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.trainer.total_steps)
+            ...         return {"optimizer": adam, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+            >>> run = trainer.fit(Annealed(), train_loader)
+        """
+        raise NotImplementedError
+
+    def lr_scheduler_step(self, scheduler: Any, value: float | None) -> None:
+        """Step a scheduler of ``configure_optimizers``; called whenever it is one of its turns.
+
+        Override it for a scheduler whose ``step`` takes other arguments.
+
+        Args:
+            scheduler: The scheduler.
+            value: The latest value that it monitors; None where it monitors none.
+
+        Example:
+            >>> class ByEpoch(Net):
+            ...     def configure_optimizers(self):
+            ...         sgd = torch.optim.SGD(self.parameters(), lr=0.1)
+            ...         return sgd, torch.optim.lr_scheduler.StepLR(sgd, step_size=1)
+            ...     def lr_scheduler_step(self, scheduler, value):
+            ...         if self.epoch >= 2:  # the first two epochs keep their rate
+            ...             super().lr_scheduler_step(scheduler, value)
+            >>> run = trainer.fit(ByEpoch(), train_loader)
+        """
+        if value is None:
+            scheduler.step()
+        else:
+            scheduler.step(value)
