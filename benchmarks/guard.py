@@ -23,7 +23,7 @@ from tiny import Plain, make_batches
 from paceline import Trainer
 from paceline.callbacks import Callback
 from paceline.trainer.faults.signals import SignalStop
-from paceline.trainer.loops.training_loop import TrainLoop
+from paceline.trainer.loops.optimizer_step import OptimizerStep
 
 BLOCK, BLOCKS = 20, 1000
 
@@ -31,8 +31,8 @@ BLOCK, BLOCKS = 20, 1000
 class Switch(Callback):
     """Every other block of steps runs without the guard."""
 
-    def __init__(self, loops: list[TrainLoop]) -> None:
-        self.loops, self.guard, self.steps = loops, None, 0
+    def __init__(self, steps: list[OptimizerStep]) -> None:
+        self.looked_up, self.guard, self.steps = steps, None, 0
         self.begun = 0.0
         self.seconds: dict[bool, list[float]] = {True: [], False: []}
 
@@ -40,24 +40,24 @@ class Switch(Callback):
         self.steps += 1
         if self.steps % BLOCK:
             return
-        (loop,) = self.loops
-        self.seconds[loop.guard is not None].append(time.perf_counter() - self.begun)
-        loop.guard = None if loop.guard is not None else loop.context.guard
+        (step,) = self.looked_up
+        self.seconds[step.guard is not None].append(time.perf_counter() - self.begun)
+        step.guard = None if step.guard is not None else step.context.guard
         self.begun = time.perf_counter()
 
 
 def one_run(batches: list, folder: str) -> float:
     """Microseconds a step that the guard costs."""
-    loops: list[TrainLoop] = []
-    begin = TrainLoop.__init__
+    steps: list[OptimizerStep] = []
+    begin = OptimizerStep.__init__
 
-    def kept(loop: TrainLoop, *arguments) -> None:
-        loops.append(loop)
-        begin(loop, *arguments)
+    def kept(step: OptimizerStep, *arguments) -> None:
+        steps.append(step)
+        begin(step, *arguments)
 
-    switch = Switch(loops)
+    switch = Switch(steps)
     quiet = {"accelerator": "cpu", "progress": False, "checkpoint": False, "loggers": False}
-    with mock.patch.object(TrainLoop, "__init__", kept), contextlib.redirect_stdout(io.StringIO()):
+    with mock.patch.object(OptimizerStep, "__init__", kept), contextlib.redirect_stdout(io.StringIO()):
         Trainer(**quiet, callbacks=[switch], max_steps=BLOCK * BLOCKS, run_dir=folder).fit(Plain(), batches)
     on, off = (statistics.median(switch.seconds[guarded][1:]) for guarded in (True, False))
     return (on - off) / BLOCK * 1e6

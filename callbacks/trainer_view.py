@@ -78,7 +78,7 @@ class TrainerView(Protocol):
 
     @property
     def skipped_steps(self) -> int:
-        """Optimizer steps skipped because a loss or gradient was not finite."""
+        """Steps without an update: a loss or gradient was not finite, or there was no loss (None)."""
 
     @property
     def samples_in_epoch(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -145,6 +146,13 @@ class Strategy(ABC):
     @abstractmethod
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradients of ``loss``; over ranks they are averaged."""
+
+    def stand_in_loss(self, module: nn.Module) -> Tensor | None:
+        """A loss that gives every trained parameter a gradient of NaN, for a rank that has no other.
+
+        None where ranks that compute a step together would wait for each other all the same.
+        """
+        return None
 
     @abstractmethod
     def unscale(self, optimizer: Optimizer) -> None:
@@ -291,6 +299,12 @@ class Strategy(ABC):
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     """All parameters an optimizer holds."""
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def nan_loss(module: nn.Module) -> Tensor:
+    """A scalar whose gradient is NaN for every trained parameter of ``module``."""
+    parts = [(p * math.nan).sum() for p in module.parameters() if p.requires_grad]
+    return torch.stack([part.float() for part in parts]).sum()
 
 
 def refuse_sharded(module: nn.Module) -> None:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ..argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE, check_arguments
 from ..errors import PacelineError
-from .base import parameters_of
+from .base import nan_loss, parameters_of
 from .distributed import Distributed
 from .step_wrapper import Dispatch
 from .torch_internals import expect_every_gradient, rebuild_buckets
@@ -150,6 +150,10 @@ class DDP(Distributed):
         used = self.average_gradients(list(trained.values()), _CHUNK)
         if self._first:
             self._look([name for name, found in zip(trained, used, strict=True) if not found], came)
+
+    def stand_in_loss(self, module: nn.Module) -> Tensor | None:
+        searched = self._options["find_unused_parameters"] or self._options["static_graph"]
+        return None if searched else nan_loss(module)
 
     def _look(self, unused: list[str], came: list[str]) -> None:
         """Step 1 has shown which parameters are used, all ranks see the same; and when gradients came."""

@@ -69,8 +69,8 @@ class RunView(RankView):
 
     @property
     def skipped_steps(self) -> int:
-        """Optimizer steps skipped because a loss or gradient was not finite."""
-        return self._run.state.skipped_steps
+        """Steps without an update: a loss or gradient was not finite, or there was no loss (None)."""
+        return self._run.state.skipped_steps + self._run.state.declined_steps
 
     @property
     def samples_in_epoch(self) -> int:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from ...argument_checks import SWITCH, check_arguments
 from ...errors import PacelineError
 from .. import tensor_state as state
-from ..base import refuse_scalars, refuse_sharded
+from ..base import nan_loss, refuse_scalars, refuse_sharded
 from ..distributed import Distributed
 from ..launch.environment import Environment
 from ..materialise import is_on_meta, materialise
@@ -155,6 +155,9 @@ class DeepSpeed(Distributed):
         if self.stage:
             internals.allow_backward(self._engine)
         self._engine.backward(loss, scale_wrt_gas=False)
+
+    def stand_in_loss(self, module: nn.Module) -> Tensor | None:
+        return nan_loss(module) if self.stage < 3 else None
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled by the engine's own step."""

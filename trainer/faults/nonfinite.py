@@ -87,6 +87,7 @@ class Guard:
         self.reads_losses = policy.most_skipped > 0
         self._seen: dict[int, float] = {}
         self._unread: list[Tensor] = []
+        self._declined = False
         self._automatic = automatic
         on_cpu = strategy.device.type == "cpu"
         self.late = not on_cpu and not self.reads_losses and automatic and is_fused(optimizers[0])
@@ -110,6 +111,10 @@ class Guard:
         self._unread.append(loss.detach())
         poisoned: Tensor = loss * (1 + 0 * loss.detach())
         return poisoned
+
+    def declines(self) -> None:
+        """The NaN that this rank's gradients are about to show is no fault: it declines the step."""
+        self._declined = True
 
     def watched(self, loss: Tensor) -> Tensor:
         """A loss under manual optimization."""
@@ -187,7 +192,7 @@ class Guard:
         optimizer: Optimizer,
         micro_batches: int = 1,
         find_origin: Callable[[list[list[Any]]], Origin] | None = None,
-    ) -> None:
+    ) -> bool:
         """Skip the update, where that is allowed. To be called on all ranks.
 
         Args:
@@ -195,12 +200,17 @@ class Guard:
             micro_batches: Micro-batches of this rank in the step.
             find_origin: Given the samples of each micro-batch, finds where it came from.
 
+        Returns:
+            Whether a rank declined the step; nothing is wrong then.
+
         Raises:
             PacelineError: naming the rank and the samples it came from.
         """
         mine = self._mine(micro_batches)
         optimizer.zero_grad(set_to_none=True)
         everyone = self.strategy.all_gather(mine)
+        if any(one["declined"] for one in everyone):
+            return True
         most = self._policy.most_skipped
         if self.state.skipped_steps < most:
             self.state.skipped_steps += 1
@@ -209,7 +219,7 @@ class Guard:
                 f"{self.state.step_label}: {what}; the update is skipped "
                 f"({self.state.skipped_steps} of at most {most}){where}"
             )
-            return
+            return False
         samples = self._samples(micro_batches)
         raise self._error(find_origin(samples) if find_origin and not most else None, everyone)
 
@@ -222,8 +232,10 @@ class Guard:
 
     def _mine(self, micro_batches: int) -> dict[str, Any]:
         seen, self._seen = self._seen, {}
+        declined, self._declined = self._declined, False
         samples = self._samples(max(micro_batches, *(index + 1 for index in seen), 1))
         return {
+            "declined": declined,
             "rank": self.strategy.rank_of(min(seen, default=0)),
             "losses": [seen[index] for index in sorted(seen)],
             "samples": [sample for index in sorted(seen) for sample in samples[index]],

@@ -342,7 +342,7 @@ def _doing(frame: FrameType | None, doing: str) -> tuple[int, str, bool]:
         ours = module.startswith("paceline.") and not is_users_frame(one.f_code.co_filename)
         if name in ("training_step", "validation_step", "test_step", "predict_step") and not ours:
             order, doing = _PARTS.get(name, (1, f"in {name}"))
-        elif ours and name in _PARTS and not module.endswith(".training_loop"):
+        elif ours and name in _PARTS:
             order, doing = _PARTS[name]
     users = [f for f in frames if is_users_frame(f.f_code.co_filename)]
     if users:

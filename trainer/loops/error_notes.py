@@ -25,7 +25,7 @@ from ..utils.nested import describe, tensors_of
 from ..utils.paths import shown_path
 from .context import StageContext
 from .evaluation_loop import EvaluationLoop
-from .training_loop import TrainLoop
+from .optimizer_step import OptimizerStep
 
 _MISREAD = (ValueError, TypeError, AttributeError)
 _AS_TUPLE = r"to unpack|must be Tensor, not (str|dict)|got \((str|dict)|'(str|dict)' object|unhashable"
@@ -40,7 +40,7 @@ def explain(error: BaseException, context: StageContext) -> None:
     if not isinstance(error, Exception):
         return
     frames = _frames_by_code(error)
-    step = frames.get(TrainLoop.step.__code__) or frames.get(TrainLoop.manual_step.__code__)
+    step = frames.get(OptimizerStep.automatic.__code__) or frames.get(OptimizerStep.manual.__code__)
     evaluation = frames.get(EvaluationLoop._read.__code__)
     if isinstance(error, PacelineError):
         pass  # it is complete
@@ -158,7 +158,7 @@ def _missed_key(error: Exception, batch: Mapping[Any, Any]) -> Any:
     return next(iter(batch), None) if isinstance(wrong, int) else nearest(str(wrong), map(str, batch))
 
 
-def _saved_where(loop: TrainLoop, batch: Any) -> str | None:
+def _saved_where(loop: OptimizerStep, batch: Any) -> str | None:
     """Run the failed step's forward and backward once more under anomaly detection: it knows the line."""
     if loop.world_size > 1:  # the other ranks do not run it again
         return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,26 @@ def required_arguments(function: Callable[..., Any]) -> list[str]:
     """The names of the positional arguments that a bound step cannot do without."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.kind in _POSITIONAL and p.default is inspect.Parameter.empty]
+
+
+def returns_value(function: Callable[..., Any]) -> bool:
+    """Whether a function has a ``return`` of anything but None; True where its source is not known."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, TypeError, SyntaxError):
+        return True
+    if not tree.body or not isinstance(tree.body[0], ast.FunctionDef):
+        return True
+    nothing = ast.Constant(None)
+    rest: list[ast.AST] = list(tree.body[0].body)
+    while rest:
+        node = rest.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.Return) and ast.dump(node.value or nothing) != ast.dump(nothing):
+            return True
+        rest += ast.iter_child_nodes(node)
+    return False
 
 
 def positional_arguments(function: Callable[..., Any]) -> int:

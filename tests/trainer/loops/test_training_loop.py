@@ -654,7 +654,6 @@ def test_a_returned_mapping_and_log_are_the_same():
 @pytest.mark.parametrize(
     ("returned", "printed"),
     [
-        (None, "returned no loss"),
         (1.0, "must be a tensor"),
         ({"los": 1.0}, "without 'loss'"),
         ({"loss": 1.0}, "must be a tensor"),

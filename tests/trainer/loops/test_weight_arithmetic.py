@@ -27,7 +27,7 @@ from paceline.trainer.data.feed import FeedSettings
 from paceline.trainer.loops.context import RunContext, parts_of
 from paceline.trainer.loops.fit_context import FitContext
 from paceline.trainer.loops.manual_optimizer import ManualOptimization, ManualOptimizer
-from paceline.trainer.loops.training_loop import TrainLoop
+from paceline.trainer.loops.optimizer_step import OptimizerStep
 from paceline.trainer.optimization import Optimization
 
 thorough = settings(max_examples=120, deadline=None, database=None)
@@ -144,9 +144,9 @@ class World:
         )
         trainer._run = trainer._fit = context
         vars(module).update(_trainer=trainer, _logger=context.logger)
-        loop = TrainLoop(context)
-        loop.world_size = layout["world_size"]
-        step = loop.step if loop.manual is None else loop.manual_step
+        steps = OptimizerStep(context)
+        steps.world_size = layout["world_size"]
+        step = steps.automatic if module.automatic_optimization else steps.manual
         store = context.logger.train
         found = []
         for batches, sizes, total, _ in feed.steps(0):

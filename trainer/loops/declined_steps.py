@@ -1,0 +1,98 @@
+"""Steps that update nothing because ``training_step`` returned None: the same ones on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ...errors import PacelineError
+from ...strategies import Strategy
+from ..faults.nonfinite import Guard
+from ..state import TrainState
+from ..utils.functions import returns_value
+
+
+class DeclinedSteps:
+    """Counts them, and makes all ranks decline a step that one of them declines.
+
+    A rank that declines must take part in the reduction of gradients. It goes backward from a loss whose
+    gradients are NaN, and the guard finds those on every rank: no step costs more for it.
+
+    Args:
+        training_step: The module's own.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        strategy: Strategy,
+        guard: Guard | None,
+        state: TrainState,
+        log_line: Callable[[str], None],
+    ) -> None:
+        self._module, self._strategy, self._guard, self._state = module, strategy, guard, state
+        self._log_line, self._reported = log_line, False
+        self.here = False
+
+    @cached_property
+    def possible(self) -> bool:
+        """False where ``training_step`` never returns a value: its author forgot to."""
+        return returns_value(self._module.training_step)
+
+    def stand_in(self) -> Tensor | None:
+        """Decline the step under way. What to go backward from; None where nobody waits for this rank.
+
+        Raises:
+            PacelineError: where the other ranks would not notice.
+        """
+        self.here = True
+        strategy, guard = self._strategy, self._guard
+        if strategy.environment.world_size == 1:
+            return None
+        loss = strategy.stand_in_loss(self._module)
+        if loss is None or guard is None or guard.late or strategy.precision.scales:
+            raise self._refusal(loss)
+        if self._state.global_step == self._state.declined_steps:
+            raise self._refusal(loss)  # whether losses have weights, the first one shows
+        guard.declines()
+        return loss
+
+    def _refusal(self, loss: Tensor | None) -> PacelineError:
+        strategy, guard = self._strategy, self._guard
+        if loss is None:
+            place = f"with strategy={strategy.name!r}"
+        elif guard is None:
+            place = "with nonfinite='ignore'"
+        elif strategy.precision.scales:
+            place = f"with precision={strategy.precision.name!r}"
+        elif guard.late:
+            place = "with a fused optimizer and nonfinite='raise'"
+        else:
+            place = "in the first step of a run"
+        return PacelineError(
+            f"training_step returned None, and on several ranks {place} the others cannot skip the step",
+            where=f"{self._state.step_label}, rank {strategy.environment.rank}",
+            fix='run the model on the batch and return loss * float("nan") in its place, with '
+            'Trainer(nonfinite="skip:100")',
+        )
+
+    def end_step(self, optimizer: Optimizer) -> None:
+        """The step has ended without an update. To be called on all ranks."""
+        self.here = False
+        optimizer.zero_grad()
+        self._state.declined_steps += 1
+        if not self._reported:
+            self._reported = True
+            self._log_line(
+                f"training_step returned None at {self._state.step_label}: such steps update nothing, and "
+                "trainer.skipped_steps counts them"
+            )
+
+    def report_end(self) -> None:
+        """The run is over."""
+        if 0 < self._state.global_step == self._state.declined_steps:
+            self._log_line("no weight was updated: training_step returned None in every step")

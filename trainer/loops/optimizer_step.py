@@ -1,0 +1,240 @@
+"""One optimizer step: its micro-batches, what their losses weigh, then one update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...faultpoints import faultpoint
+from ..faults.nan_trace import FailedStep, Origin, find_origin
+from ..faults.nonfinite import Guard
+from ..runtime.compilation import uncompiled
+from ..runtime.discard_effects import nothing_kept
+from ..utils.functions import positional_arguments, source_of
+from .declined_steps import DeclinedSteps
+from .fit_context import FitContext
+from .step_output import log_evaluation_output, read_training_output, some_weights
+
+
+class OptimizerStep:
+    """Everything a step needs is looked up here, once."""
+
+    def __init__(self, context: FitContext) -> None:
+        module, settings, optimization = context.module, context.settings, context.optimization
+        automatic = module.automatic_optimization
+        self.context, self.trainer, self.settings = context, context.trainer, settings
+        self.state, self.strategy = context.state, context.strategy
+        self.logger, self.store = context.logger, context.logger.train
+        self.training_step = self.strategy.step_function(module, "training_step")
+        self.source = source_of(module.training_step)
+        self.takes_index = positional_arguments(module.training_step) > 1
+        self.loss_value = self.store.value("loss")
+        self.world_size = context.ranks.world_size
+        self.optimizer = optimization.optimizers[0]
+        self.guard = context.guard
+        self.reads_losses = self.guard is not None and self.guard.reads_losses
+        self.declined = DeclinedSteps(
+            module, self.strategy, self.guard, self.state, context.directory.log_line
+        )
+        self.schedules = optimization.of_interval("step") if automatic else []
+        self.on_step_start = context.hooks["on_step_start"]
+        self.on_before_optimizer_step = context.hooks["on_before_optimizer_step"]
+        self.touches_gradients = bool(
+            settings.clip_grad_norm is not None
+            or settings.clip_grad_value is not None
+            or self.on_before_optimizer_step
+        )
+
+    def automatic(self, batches: list[Any], sizes: list[int], total: int | None) -> list[Any]:
+        """One optimizer step: its micro-batches, then one update. What ``training_step`` returned.
+
+        Args:
+            batches: This rank's micro-batches, on the device.
+            sizes: The samples in each of this rank's micro-batches.
+            total: The samples of all ranks; None where they are known to nobody yet.
+        """
+        trainer, state, store, strategy = self.trainer, self.state, self.store, self.strategy
+        guard = self.guard
+        for hook in self.on_step_start:
+            hook(trainer, batches)
+        outputs: list[Any] = []
+        weights: list[Any] = []
+        sum_of_weights: Callable[[], Tensor] | None = None
+        many = len(batches) > 1
+        for index, batch in enumerate(batches):
+            store.weight = size = sizes[index]
+            if many:
+                strategy.synchronise_gradients(index == len(batches) - 1)
+            faultpoint("step.forward")
+            if not size:
+                output = self.padding_step(batch)
+            elif self.takes_index:
+                output = self.training_step(batch, state.batch_idx)
+            else:
+                output = self.training_step(batch)
+            if size:
+                outputs.append(output)
+            state.batch_idx += 1
+            loss, weight = self.read_loss(output, None if total else size, size, index)
+            if loss is None:
+                continue
+            if many or self.world_size > 1:
+                loss = self.weigh(loss, weight, weights, index, size * self.world_size / (total or 1))
+            if weights and index == len(batches) - 1:  # on its way while backward runs
+                sum_of_weights = strategy.all_reduce_async(self.as_word(sum(weights)))
+            faultpoint("step.backward")
+            strategy.backward(loss)
+        if self.declined.here and self.world_size == 1:
+            self.declined.end_step(self.optimizer)
+            return outputs
+        if self.touches_gradients or weights:
+            self.finish_gradients(sum_of_weights)
+        if guard is not None and guard.finds(self.optimizer):
+            self.hold_back(guard, batches, sizes)
+            return outputs
+        if self.touches_gradients:
+            self.show_and_clip()
+        faultpoint("step.update")
+        if strategy.step(self.optimizer):
+            for schedule in self.schedules:
+                schedule.step(state.global_step + 1, self.logger.require)
+        elif guard is not None and guard.skipped_by_strategy():
+            self.hold_back(guard, batches, sizes)
+        return outputs
+
+    def read_loss(self, output: Any, weight: Any, size: int, index: int) -> tuple[Tensor | None, Any]:
+        """The loss to go backward from, logged, and its weight; without a loss the step is declined."""
+        if type(output) is Tensor and output.requires_grad and output.numel() == 1:
+            return self.record_loss(output, weight, size, index), weight
+        if output is None and self.declined.possible:
+            return self.declined.stand_in(), weight if self.state.weight_reference is None else 0.0
+        place = f"{self.state.step_label}{self.source}"
+        loss, weight = read_training_output(output, weight, self.store, place)
+        return self.record_loss(loss, weight, size, index), weight
+
+    def record_loss(self, loss: Tensor, weight: Any, size: int, index: int) -> Tensor:
+        """Log a micro-batch's loss; what is not finite makes all gradients so, for the guard to find."""
+        guard = self.guard
+        if not (loss.is_cpu or self.reads_losses):
+            self.store.log("loss", loss, weight=weight)
+            return loss if guard is None else guard.poison_unread(loss)
+        value = loss.item()
+        if guard is not None and size and not math.isfinite(value):
+            return guard.poison(loss, index, value)
+        self.loss_value.add(value, size if weight is None else float(weight))
+        return loss
+
+    def finish(self) -> None:
+        """The run is over: what is pending is looked at."""
+        if self.guard is not None:
+            self.guard.finish()
+        self.declined.report_end()
+
+    def hold_back(self, guard: Guard, batches: list[Any], sizes: list[int]) -> None:
+        """A loss or gradient is not finite: an error, or a step without an update."""
+
+        def forward(index: int) -> Any:
+            return self.training_step(*self.arguments(batches[index], index - len(batches)))
+
+        def find(samples: list[list[Any]]) -> Origin:
+            return find_origin(
+                FailedStep(
+                    module=self.context.module,
+                    strategy=self.strategy,
+                    batches=batches,
+                    sizes=sizes,
+                    samples=samples,
+                    forward=forward,
+                    nothing_kept=self.nothing_kept,
+                    uncompiled=partial(uncompiled, self.context.compilation),
+                )
+            )
+
+        if guard.hold_back(self.optimizer, len(batches), find):
+            self.declined.end_step(self.optimizer)
+
+    def padding_step(self, batch: Any) -> Any:
+        """A rank without a sample runs the step's first one with weight 0; nothing of it is kept."""
+        with self.nothing_kept():
+            output = self.training_step(*self.arguments(batch))
+            if output is None or not self.context.module.automatic_optimization:
+                return output
+            store = self.logger.current
+            loss, weight = read_training_output(output, None, store, self.state.step_label)
+        return loss if weight is None else {"loss": loss, "weight": 0.0}
+
+    def nothing_kept(self) -> AbstractContextManager[None]:
+        """Inside, nothing that a step logs or counts is kept."""
+        return nothing_kept(self.context.module, self.logger, self.store)
+
+    def arguments(self, batch: Any, after: int = 0) -> tuple[Any, ...]:
+        """What training_step takes for a micro-batch, so many after the next one."""
+        return (batch, self.state.batch_idx + after)[: 2 if self.takes_index else 1]
+
+    def manual(self, batches: list[Any], sizes: list[int], total: int | None) -> list[Any]:
+        """A step whose backward and updates are the user's own."""
+        trainer, state = self.trainer, self.state
+        for hook in self.on_step_start:
+            hook(trainer, batches)
+        self.store.weight = sizes[0]
+        # Ranks average their gradients; a batch counts by its samples.
+        self.context.manual.begin_step(1.0 if total is None else sizes[0] * self.world_size / total)
+        if not sizes[0]:
+            output = self.padding_step(batches[0])
+        elif self.takes_index:
+            output = self.training_step(batches[0], state.batch_idx)
+        else:
+            output = self.training_step(batches[0])
+        state.batch_idx += 1
+        if sizes[0]:
+            log_evaluation_output(output, self.store)
+        self.strategy.precision.update()
+        return [output] if sizes[0] else []
+
+    def weigh(self, loss: Tensor, weight: Any, weights: list[Any], index: int, factor: float) -> Tensor:
+        """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight) over all ranks.
+
+        A weight known only now is kept in ``weights``; the sum is divided out when all are known.
+        ``factor`` is the part by samples, times the ranks: gradients are averaged over them.
+        """
+        if len(weights) != (0 if weight is None else index):
+            raise some_weights(self.state.step_label)
+        if weight is None:
+            return loss if factor == 1.0 else loss * factor
+        if self.state.weight_reference is None:
+            # A power of two near the weights: scaled losses keep the range of the loss, exactly.
+            near = 2.0 ** round(math.log2(float(weight))) if weight > 0 else 1.0
+            self.state.weight_reference = self.strategy.broadcast(near)
+        weights.append(weight)
+        weighed: Tensor = loss * (weight / self.state.weight_reference)
+        return weighed
+
+    def finish_gradients(self, sum_of_weights: Callable[[], Tensor] | None) -> None:
+        """Leave the step's true gradients: unscaled, the sum of weights divided out."""
+        optimizer, strategy = self.optimizer, self.strategy
+        strategy.unscale(optimizer)
+        if sum_of_weights is not None:
+            # A step without any weight has no gradient, not a NaN.
+            total = sum_of_weights().clamp(min=1e-30).squeeze(0)
+            strategy.multiply_gradients(
+                optimizer, (self.state.weight_reference or 1.0) * self.world_size / total
+            )
+
+    def show_and_clip(self) -> None:
+        """Show the gradients to hooks, then clip them."""
+        optimizer, settings = self.optimizer, self.settings
+        for hook in self.on_before_optimizer_step:
+            hook(self.trainer, optimizer)
+        if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
+            self.strategy.clip(optimizer, settings.clip_grad_norm, settings.clip_grad_value)
+
+    def as_word(self, value: Any) -> Tensor:
+        """One number as a tensor on the device."""
+        wide = torch.float32 if self.strategy.device.type == "mps" else torch.float64
+        return torch.as_tensor(value, dtype=wide, device=self.strategy.device).reshape(1)
