@@ -26,7 +26,10 @@ from .monitor import MODE, Monitor, refuse_unknown
 if TYPE_CHECKING:
     from .trainer_view import CheckpointWriter, Save, TrainerView
 
-_ALLOWED = "every, monitor, mode, keep, keep_best, weights_only, background, on_save_error, name"
+_ALLOWED = (
+    "every, monitor, mode, keep, keep_best, weights_only, background, on_save_error, save_on_exception, "
+    "name"
+)
 
 _PEERS = {
     "save_top_k": "keep_best",
@@ -59,6 +62,9 @@ class Checkpoint(Callback):
             memory; False: training waits for the disk, and no copy is held.
         on_save_error: ``"raise"`` ends the run when one cannot be written, ``"warn"`` reports it and
             continues.
+        save_on_exception: On one device, save the last step when an error ends the run between two steps or
+            in a validation: the data cannot be read, or a hook raises. An error inside a step leaves a
+            state that no run can resume from exactly, and nothing is saved.
         name: The key of its state, where there are two of this class. The first one that monitors writes
             the pointer ``best``, another one ``best-<name>``.
 
@@ -86,6 +92,7 @@ class Checkpoint(Callback):
         weights_only: bool = False,
         background: bool = True,
         on_save_error: Literal["raise", "warn"] = "raise",
+        save_on_exception: bool = True,
         name: str | None = None,
         **unknown: Any,
     ) -> None:
@@ -100,6 +107,7 @@ class Checkpoint(Callback):
             weights_only=(weights_only, SWITCH),
             background=(background, SWITCH),
             on_save_error=(on_save_error, one_of("raise", "warn")),
+            save_on_exception=(save_on_exception, SWITCH),
             name=(name, NAME_OR_NONE),
         )
         for option, is_given in (("mode", mode is not None), ("keep_best", keep_best != 1)):
@@ -110,6 +118,7 @@ class Checkpoint(Callback):
         self._monitor = Monitor(monitor, mode, "Checkpoint") if monitor is not None else None
         self.keep, self.keep_best = keep, keep_best
         self.weights_only, self.background, self.on_save_error = weights_only, background, on_save_error
+        self.save_on_exception = save_on_exception and not weights_only
         self.name = name
         self._kept = self._committed = KeptCheckpoints()
         self._cadence: Cadence | None = None
@@ -177,6 +186,22 @@ class Checkpoint(Callback):
             if error is not None:
                 self._report(trainer, error)
 
+    def on_exception(self, trainer: TrainerView, error: BaseException) -> None:
+        if not self.save_on_exception or not isinstance(error, Exception) or error is self._reported:
+            return
+        if trainer.stage != "fit" or trainer.folder is None or trainer.world_size > 1:
+            return  # other ranks are elsewhere
+        if not trainer.is_between_steps or self._name_at(trainer) in self._kept.saved:
+            return
+        self._outcome()
+        self._save(trainer)
+        failed = self._outcome()
+        if failed is not None:
+            raise failed
+        trainer.log_line(
+            f"saved {self._name_at(trainer)}, the step before the error; resume='latest' continues there"
+        )
+
     def _judge(self, trainer: TrainerView) -> None:
         """Before anything is saved, so that every checkpoint knows of every verdict."""
         assert self._monitor is not None
@@ -241,11 +266,11 @@ class Checkpoint(Callback):
             self._report(trainer, failed)
 
     def _report(self, trainer: TrainerView, error: Exception) -> None:
+        before, self._reported = self._reported, error
         if self.on_save_error == "raise":
             raise error
-        if self._reported is not error:
+        if before is not error:
             trainer.log_line(f"warning: {' '.join(str(error).split())}")
-        self._reported = error
 
     def _report_early(self, trainer: TrainerView) -> None:
         """A save failed in the background: ranks may see it at different steps, so they agree to stop."""

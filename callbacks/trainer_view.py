@@ -89,6 +89,10 @@ class TrainerView(Protocol):
         """The dataset indices of this rank's batch in a validation, test or prediction; empty elsewhere."""
 
     @property
+    def is_between_steps(self) -> bool:
+        """Whether the state is a finished step's, which a run can resume from; for ``on_exception``."""
+
+    @property
     def steps_per_epoch(self) -> int | None:
         """Optimizer steps in an epoch; None where the data has no length."""
 

@@ -78,14 +78,17 @@ class TrainState:
 
 
 @dataclass(slots=True)
-class Reading:
-    """The batch that an evaluation is at.
+class Place:
+    """Where the loops are at this moment; nothing of it is saved.
 
     Attributes:
-        indices: Gives the dataset indices of its samples; empty where they are not known.
+        indices: Gives the dataset indices of the batch that an evaluation is at; empty where unknown.
+        between_steps: Whether the state of the run is that of a finished step; also in a validation, which
+            a resumed run repeats.
     """
 
     indices: Callable[[], list[Any]] = list
+    between_steps: bool = False
 
 
 class Clock:

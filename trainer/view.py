@@ -92,7 +92,12 @@ class RunView(RankView):
             2 [8, 9, 10, 11]
             3 [12, 13, 14, 15]
         """
-        return list(self._run.reading.indices())
+        return list(self._run.place.indices())
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether the state is a finished step's, which a run can resume from; for ``on_exception``."""
+        return self._stage == "fit" and self._run.place.between_steps
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -20,7 +20,7 @@ from ..metrics.row_writer import RowWriter
 from ..module import TrainModule
 from ..run.directory import RunDirectory
 from ..runtime.compilation import Compilation
-from ..state import Clock, Limits, Reading, TrainState
+from ..state import Clock, Limits, Place, TrainState
 
 if TYPE_CHECKING:
     from ..config.arguments import TrainerArguments
@@ -44,7 +44,7 @@ class RunContext:
     quiet: bool
     state: TrainState
     clock: Clock
-    reading: Reading
+    place: Place
     limits: Limits
     stop: StopController
     directory: RunDirectory
@@ -76,7 +76,7 @@ class RunContext:
             quiet=quiet,
             state=state,
             clock=clock,
-            reading=Reading(),
+            place=Place(),
             limits=limits,
             stop=StopController(strategy, state, limits, clock),
             directory=directory,

@@ -54,7 +54,11 @@ class EvaluationLoop:
         with self._trace_free():
             objects = metric_parts(self.context.module).values()
             counts = [(part, update_count(part)) for part in objects]
-            self._read_all(self._log, limit)
+            try:
+                self._read_all(self._log, limit)
+            except Exception:
+                self.store.discard(part for part, n in counts if update_count(part) != n)
+                raise
             faultpoint(f"{self.stage}.end")
             if self.context.stop.interrupted:
                 self.store.discard(part for part, n in counts if update_count(part) != n)
@@ -112,7 +116,7 @@ class EvaluationLoop:
         context, step_end = self.context, self.context.hooks[f"{self.hook}_step_end"]
         trainer, stop = context.trainer, context.stop
         batch_idx = -1
-        context.reading.indices = partial(feed.samples_of, 0)
+        context.place.indices = partial(feed.samples_of, 0)
         for batch_idx, step in enumerate(context.signals.interruptible(feed.steps(0))):
             faultpoint(f"{self.stage}.batch")
             context.watchdog.beat()
@@ -132,7 +136,7 @@ class EvaluationLoop:
             keep(output, size)
             for hook in step_end:
                 hook(trainer, output, batch, batch_idx)
-        context.reading.indices = list
+        context.place.indices = list
         if batch_idx < 0 and not stop.interrupted:
             raise PacelineError(
                 f"the data to {self.stage} with has no batch",

@@ -21,7 +21,7 @@ class TrainLoop:
     def __init__(self, context: FitContext) -> None:
         module, settings = context.module, context.settings
         self.context, self.trainer = context, context.trainer
-        self.state, self.stop = context.state, context.stop
+        self.state, self.stop, self.place = context.state, context.stop, context.place
         self.feed, self.optimization = context.feed, context.optimization
         self.manual = None if module.automatic_optimization else context.manual
         self.logger, self.store = context.logger, context.logger.train
@@ -66,7 +66,7 @@ class TrainLoop:
 
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
-        trainer, state, feed, stop = self.trainer, self.state, self.feed, self.stop
+        trainer, state, feed, stop, place = self.trainer, self.state, self.feed, self.stop, self.place
         stop.epoch_over = False
         step = self.optimizer_step
         run_step = step.automatic if self.manual is None else step.manual
@@ -78,6 +78,7 @@ class TrainLoop:
                 return
         steps = feed.steps(state.epoch, state.position)
         for batches, sizes, total, advance in self.context.signals.interruptible(steps):
+            place.between_steps = False
             outputs = run_step(batches, sizes, total)
             faultpoint("step.end")
             state.global_step += 1
@@ -91,6 +92,7 @@ class TrainLoop:
                 self.events(ended)
                 if state.validating:
                     return
+            place.between_steps = True
             if self.agrees:
                 stop.at_boundary()
             for hook in self.on_step_boundary:
@@ -101,9 +103,11 @@ class TrainLoop:
             return
         if state.position == 0:
             raise _no_batch(feed, state.epoch)
+        place.between_steps = False
         self.events(epoch_ended=True)
         if state.validating:
             return
+        place.between_steps = True
         for hook in self.on_step_boundary:
             hook(trainer)
 
@@ -133,17 +137,24 @@ class TrainLoop:
         state, validation = self.state, self.context.validation
         assert validation is not None
         state.validating = "epoch" if epoch_ended else "step"
-        whole = validation.run(self.logger.publish)
+        self.place.between_steps = True
+        whole = validation.run(self.publish_validation)
         self.context.report_compilation()
         if whole:
             state.validating = ""
             state.validated_step = state.global_step
         return whole
 
+    def publish_validation(self, values: dict[str, float]) -> None:
+        """Hand the values of a validation to the loggers; hooks that judge by them come next."""
+        self.place.between_steps = False
+        self.logger.publish(values)
+
     def finish_validation(self) -> None:
         """Repeat the validation that a signal cut short before this run was resumed, and what follows."""
         self.events(epoch_ended=self.state.validating == "epoch")
         if not self.state.validating:
+            self.place.between_steps = True
             self.context.checkpoints.allow_again(self.state.global_step)
             for hook in self.on_step_boundary:
                 hook(self.trainer)
