@@ -70,12 +70,14 @@ class StepPosition:
         epoch: The epoch (from 0) this step belongs to.
         step_in_epoch: Steps done in that epoch.
         epoch_ended: Whether this step was the epoch's last.
+        steps_in_epoch: The steps of that epoch, where they are known and epochs may differ.
     """
 
     global_step: int
     epoch: int
     step_in_epoch: int
     epoch_ended: bool = False
+    steps_in_epoch: int | None = None
 
 
 class Cadence:
@@ -138,7 +140,7 @@ class Cadence:
 
     def _fraction_due(self, at: StepPosition) -> bool:
         # An epoch may turn out longer or shorter than forecast; only its real end is a whole one.
-        length = self.steps_per_epoch or 1
+        length = at.steps_in_epoch or self.steps_per_epoch or 1
         in_epoch = length if at.epoch_ended else min(at.step_in_epoch, length - 1)
         now = (at.epoch + Fraction(in_epoch, length)) / self.every.amount
         before = (at.epoch + Fraction(min(at.step_in_epoch - 1, length - 1), length)) / self.every.amount

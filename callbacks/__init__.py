@@ -6,6 +6,7 @@ from .base import Callback
 from .checkpoint import Checkpoint
 from .curves import Curves
 from .early_stopping import EarlyStopping
+from .gradient_accumulation import GradientAccumulationScheduler
 from .hooks import Hooks
 from .jsonl import JSONLogger
 from .logger import Logger
@@ -21,6 +22,7 @@ __all__ = [
     "Checkpoint",
     "Curves",
     "EarlyStopping",
+    "GradientAccumulationScheduler",
     "Hooks",
     "JSONLogger",
     "Logger",

@@ -94,7 +94,7 @@ class TrainerView(Protocol):
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Optimizer steps in an epoch; None where the data has no length."""
+        """Optimizer steps in the current epoch; None where the data has no length."""
 
     @property
     def total_steps(self) -> int | None:

@@ -715,7 +715,6 @@ def test_arguments_that_no_step_gets_are_named_before_training(module, expected)
     [
         ("inference_mode", "none is needed: evaluations run without gradients"),
         ("use_distributed_sampler", "none is needed: the samples of any sampler are divided"),
-        ("reload_dataloaders_every_n_epochs", "none is needed: set_epoch(epoch) of a dataset"),
         ("barebones", "use progress=False, loggers=False, checkpoint=False"),
         ("profiler", "use torch.profiler in a callback"),
     ],

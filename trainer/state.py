@@ -55,16 +55,18 @@ class TrainState:
         self.epoch_start = self.global_step
         self.position = self.batch_idx = 0
 
-    def after_step(self, epoch_ended: bool) -> StepPosition:
+    def after_step(self, epoch_ended: bool, limits: Limits) -> StepPosition:
         """The position after the step that was just counted."""
         step_in_epoch = self.global_step - self.epoch_start
-        return StepPosition(self.global_step, self.epoch, step_in_epoch, epoch_ended)
+        length = limits.steps_in(self.epoch)
+        return StepPosition(self.global_step, self.epoch, step_in_epoch, epoch_ended, length)
 
-    def at_boundary(self, steps_per_epoch: int | None) -> StepPosition:
+    def at_boundary(self, limits: Limits) -> StepPosition:
         """The position at a step boundary, where an epoch that has ended is counted already."""
         if self.position == 0:
-            return StepPosition(self.global_step, self.epoch - 1, steps_per_epoch or 1, True)
-        return self.after_step(epoch_ended=False)
+            length = limits.steps_in(self.epoch - 1)
+            return StepPosition(self.global_step, self.epoch - 1, length or 1, True, length)
+        return self.after_step(False, limits)
 
     def state_dict(self) -> dict[str, Any]:
         """All counters, as plain data."""
@@ -129,7 +131,6 @@ class Limits:
         min_epochs: Epochs that it waits for.
 
     Attributes:
-        steps_per_epoch: Optimizer steps in an epoch; None where the data has no length, or none yet.
         unlimited: Whether no limit was given.
     """
 
@@ -147,18 +148,26 @@ class Limits:
         self.max_steps = max_steps
         self.max_epochs = 1 if self.unlimited else max_epochs
         self._max_time, self.max_seconds = max_time, max_seconds
-        self.steps_per_epoch: int | None = None
+        self._lengths: dict[int, int | None] = {0: None}
 
-    def set_epoch_length(self, steps: int | None) -> None:
-        """The data is known: so many optimizer steps are an epoch."""
-        self.steps_per_epoch = steps
+    def set_epoch_length(self, steps: int | None, epoch: int = 0) -> None:
+        """The data is known: so many optimizer steps are an epoch, from this one on."""
+        self._lengths = {n: length for n, length in self._lengths.items() if n < epoch} | {epoch: steps}
+
+    def steps_in(self, epoch: int) -> int | None:
+        """The optimizer steps in an epoch; None where the data has no length, or none yet."""
+        return next(length for first, length in reversed(self._lengths.items()) if first <= max(epoch, 0))
 
     @property
     def total_steps(self) -> int | None:
         """Optimizer steps until the limits on epochs and steps; None where that is unknown."""
         limits = [] if self.max_steps is None else [self.max_steps]
-        if self.max_epochs is not None and self.steps_per_epoch is not None:
-            limits.append(self.max_epochs * self.steps_per_epoch)
+        if self.max_epochs is not None:
+            ends = [*list(self._lengths)[1:], self.max_epochs]
+            parts = zip(self._lengths.items(), ends, strict=True)
+            epochs = [(max(0, min(end, self.max_epochs) - first), steps) for (first, steps), end in parts]
+            if all(steps is not None for count, steps in epochs if count):
+                limits.append(sum(count * (steps or 0) for count, steps in epochs))
         return min(limits, default=None)
 
     def below_minimum(self, state: TrainState) -> bool:

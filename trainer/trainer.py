@@ -21,6 +21,7 @@ from .diagnosis import Diagnosis
 from .loops import evaluation_setup, fit_setup
 from .loops.context import RunContext, StageContext
 from .loops.evaluation_loop import EvaluationLoop
+from .loops.fit_data import FitData
 from .loops.lifecycle import attach, check_stage, stage, start_or_join_ranks
 from .loops.predictions import Predictions
 from .loops.training_loop import TrainLoop
@@ -58,6 +59,8 @@ class Trainer(Diagnosis):
         validate_every: A duration; None never validates.
         log_every: A duration between two log points, 50 steps unless given; step 1 is logged too.
         sanity_val_batches: Validation batches read before training, -1 for all; nothing of them is logged.
+        reload_dataloaders_every_n_epochs: Call ``train_dataloader()`` and ``val_dataloader()`` of the
+            DataModule or the module again before every so many epochs; 0 calls them once.
         limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: A count (int) or
             a part (float) of the loader's batches, over all ranks; in training without
             ``global_batch_size`` each rank has so many.
@@ -124,6 +127,7 @@ class Trainer(Diagnosis):
         validate_every: int | str | timedelta | None = "1ep",
         log_every: int | str | timedelta | None = None,
         sanity_val_batches: int = 2,
+        reload_dataloaders_every_n_epochs: int = 0,
         limit_train_batches: int | float | None = None,
         limit_val_batches: int | float | None = None,
         limit_test_batches: int | float | None = None,
@@ -194,7 +198,7 @@ class Trainer(Diagnosis):
             self.settings, self.strategy, self.callbacks, fit_number, self._run.quiet
         )
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
-        data = fit_setup.FitData(train_dataloader, val_dataloader, datamodule)
+        data = FitData(train_dataloader, val_dataloader, datamodule)
         with deterministic(self.settings.deterministic), self._begin("fit", module, datamodule) as begun:
             fit_setup.check_module(begun.module)
             self.strategy.precision.attach(self.strategy.device)

@@ -101,8 +101,8 @@ class RunView(RankView):
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Optimizer steps in an epoch; None where the data has no length."""
-        return self._run.limits.steps_per_epoch
+        """Optimizer steps in the current epoch; None where the data has no length."""
+        return self._run.limits.steps_in(self.epoch)
 
     @property
     def total_steps(self) -> int | None:
@@ -136,7 +136,7 @@ class RunView(RankView):
             >>> trainer.global_step, trainer.is_due(Cadence(Duration.parse("2st"), None))
             (4, True)
         """
-        return cadence.due(self._run.state.at_boundary(self.steps_per_epoch), self.seconds)
+        return cadence.due(self._run.state.at_boundary(self._run.limits), self.seconds)
 
     # -- what is trained -----------------------------------------------------------------------
 

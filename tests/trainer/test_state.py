@@ -16,13 +16,14 @@ def test_a_state_restores_what_it_saved_and_keeps_defaults_for_what_an_older_one
 
 
 def test_the_position_after_a_step_and_at_the_boundary_after_an_epoch():
-    state = TrainState(global_step=10, epoch=2, epoch_start=8, position=32)
-    assert state.after_step(epoch_ended=False) == StepPosition(10, 2, 2, False)
-    assert state.at_boundary(steps_per_epoch=4) == StepPosition(10, 2, 2, False)
+    state, limits = TrainState(global_step=10, epoch=2, epoch_start=8, position=32), Limits()
+    limits.set_epoch_length(4)
+    assert state.after_step(False, limits) == StepPosition(10, 2, 2, False, 4)
+    assert state.at_boundary(limits) == StepPosition(10, 2, 2, False, 4)
     state.epoch += 1
     state.begin_epoch()  # the epoch is counted already, and the boundary still belongs to it
-    assert state.at_boundary(steps_per_epoch=4) == StepPosition(10, 2, 4, True)
-    assert Cadence(Duration.parse("1ep"), 4).due(state.at_boundary(4), time.perf_counter)
+    assert state.at_boundary(limits) == StepPosition(10, 2, 4, True, 4)
+    assert Cadence(Duration.parse("1ep"), 4).due(state.at_boundary(limits), time.perf_counter)
 
 
 def test_the_clock_counts_between_start_and_stop_and_adds_earlier_sessions():
@@ -47,6 +48,17 @@ def test_without_any_limit_it_is_one_epoch():
     assert limits.total_steps == 5
     assert limits.reached(TrainState(epoch=0), Clock(TrainState())) is None
     assert limits.reached(TrainState(epoch=1), Clock(TrainState())) == "max_epochs=1 reached"
+
+
+def test_epochs_of_different_lengths_are_added_up():
+    limits = Limits(max_epochs=6)
+    limits.set_epoch_length(10)
+    limits.set_epoch_length(5, epoch=2)
+    limits.set_epoch_length(3, epoch=9)
+    assert [limits.steps_in(epoch) for epoch in (0, 1, 2, 8, 9)] == [10, 10, 5, 5, 3]
+    assert limits.total_steps == 2 * 10 + 4 * 5
+    limits.set_epoch_length(None, epoch=4)
+    assert limits.total_steps is None
 
 
 def test_the_first_limit_reached_is_named():

@@ -187,6 +187,7 @@ class RunState:
         strategy = self.strategy
         with begin(folder, strategy) as check:
             manifest = check.manifest
+            self.feed.prepare(epoch_of_data(manifest["counters"]))
             state = read_state(folder, manifest)
             shapes = stored_shapes(folder, manifest)
             mine = refuse_differences(self, folder, manifest, state, shapes, allow)
@@ -287,6 +288,11 @@ class RunState:
         elif same_data:
             self.feed.load_state_dict(ranks[0]["data"])
         return [inexact]
+
+
+def epoch_of_data(counters: dict[str, Any]) -> int:
+    """The epoch that the data of a checkpoint is of: at an epoch's end, of that one."""
+    return max(0, int(counters["epoch"]) - (counters["position"] == 0))
 
 
 def _world(strategy: Strategy) -> dict[str, Any]:

@@ -196,6 +196,12 @@ class TrainerArguments(BaseModel):
         "an integer of at least 0, or -1 for all",
         ge=-1,
     )
+    reload_dataloaders_every_n_epochs: _CountOrZero = _argument(
+        0,
+        "Call ``train_dataloader()`` and ``val_dataloader()`` of the DataModule or the module again before "
+        "every so many epochs; 0 calls them once.",
+        "an integer of at least 0",
+    )
     limit_train_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
     limit_val_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")
     limit_test_batches: _Limit = _argument(None, _LIMITED, _A_LIMIT + "None")

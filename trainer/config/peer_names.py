@@ -50,8 +50,6 @@ TRAINER_NEEDS_NONE = {
     "inference_mode": "evaluations run without gradients, under torch.no_grad()",
     "use_distributed_sampler": "the samples of any sampler are divided among the ranks, each counted once",
     "replace_sampler_ddp": "the samples of any sampler are divided among the ranks, each counted once",
-    "reload_dataloaders_every_n_epochs": "set_epoch(epoch) of a dataset or sampler is called before each "
-    "epoch, for data that changes",
 }
 _FIT_PEERS = {
     "ckpt_path": "resume",

@@ -89,6 +89,9 @@ class Feed(ABC):
     def __init__(self, settings: FeedSettings) -> None:
         self.settings = settings
 
+    def prepare(self, epoch: int) -> None:
+        """Be the data of this epoch, where epochs differ: before it is read or compared with other data."""
+
     @abstractmethod
     def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
         """The steps of an epoch from ``position`` on."""

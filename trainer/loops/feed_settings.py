@@ -33,12 +33,16 @@ class FeedRequest:
             highest=lambda numbers: strategy.all_reduce_async(numbers, "max")(),
         )
 
-    def for_training(self) -> FeedSettings:
-        """For ``fit``."""
+    def for_training(self, accumulate: int) -> FeedSettings:
+        """For ``fit``.
+
+        Args:
+            accumulate: Micro-batches of a rank in a step.
+        """
         arguments = self._arguments
         return replace(
             self._common,
-            accumulate=arguments.accumulate,
+            accumulate=accumulate,
             simulated_ranks=self._simulated_ranks,
             global_batch=arguments.global_batch_size,
             limit=arguments.overfit_batches or arguments.limit_train_batches,

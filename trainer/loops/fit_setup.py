@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ from ...strategies.launch.job_notes import note_run, restarts
 from ..checkpoint import format as files
 from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.reading import MalformedStateError, read_manifest
-from ..checkpoint.run_state import RunState
-from ..data.feed import Feed, NoFeed
-from ..data.sources import evaluation_feeds, find_data, training_feed
+from ..checkpoint.run_state import RunState, epoch_of_data
+from ..data.feed import Feed
 from ..faults.nonfinite import Guard, NonfinitePolicy
 from ..module import is_overridden
 from ..optimization import Optimization, Schedule, read_configuration
@@ -33,20 +31,11 @@ from ..run.resume import ResumeSearch
 from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
-from .feed_settings import FeedRequest
 from .fit_context import FitContext
+from .fit_data import FitData, FitFeeds, accumulation_schedule
 from .manual_optimizer import ManualOptimization, ManualOptimizer
 from .startup_report import first_lines
 from .step_arguments import check_arguments_of_step
-
-
-@dataclass(frozen=True)
-class FitData:
-    """What ``fit`` was given to read."""
-
-    train: Any
-    val: Any
-    datamodule: Any
 
 
 def check_module(module: Any) -> None:
@@ -82,7 +71,7 @@ def prepare(
     if restarts():
         context.directory.log_line(f"restart {restarts()} of at most {settings.max_restarts} times")
     source = _Source(context, resume, allow)
-    feed, validation = _open_data(context, data, source.global_batch)
+    feed, validation = FitFeeds(context, data, source.global_batch, source.epoch).open()
     check_ranks(context, feed)
     faultpoint("start.module")
     first_weights = sample_of_weights(module)
@@ -113,7 +102,8 @@ def prepare(
     if context.ranks.is_global_zero and context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
     faultpoint("start.folder")
-    context.state.global_batch = feed.step_size or 0
+    kept = source.global_batch if accumulation_schedule(context) else 0
+    context.state.global_batch = kept or feed.step_size or 0
     for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
         context.directory.log_line(line)
     _report_late_validation(context, monitors)
@@ -208,6 +198,11 @@ class _Source:
         """The samples of a full step that the checkpoint was trained with; 0 where there is none."""
         return int(read_manifest(self.path)["counters"]["global_batch"]) if self.path else 0
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that the checkpoint's data is of, from 0."""
+        return epoch_of_data(read_manifest(self.path)["counters"]) if self.path else 0
+
     def restore(self, run_state: RunState) -> list[str]:
         """Load the checkpoint, or where there is a choice, the newest that is whole. What is not exact."""
         is_choice = self._resume in ("auto", "latest") or restarts()
@@ -220,49 +215,6 @@ class _Source:
                 self._search.pass_over(self.path, damage)
             self.path = self._find()
         return []
-
-
-def _open_data(
-    context: StageContext, data: FitData, saved_global_batch: int
-) -> tuple[Feed, dict[str, Feed]]:
-    """The feed of the training data, and those of validation by name; they close with the stage."""
-    module, request = context.module, FeedRequest(context)
-    train: Any = None
-    feed: Feed = NoFeed(request.for_training())
-    if context.settings.limit_train_batches == 0 and not context.settings.overfit_batches:
-        context.stop.request("limit_train_batches=0")
-    else:
-        train = find_data(data.train, "train", data.datamodule, module)
-        automatic = module.automatic_optimization
-        feed = training_feed(train, request.for_training(), saved_global_batch, automatic)
-    context.closing.callback(feed.close)
-    length, few = feed.steps_per_epoch, context.settings.fast_dev_run
-    context.limits.set_epoch_length(min(length, int(few)) if few and length is not None else length)
-    given = _validation_data(context, data, train)
-    feeds = {} if given is None else evaluation_feeds(given, request.for_evaluation("validate"))
-    for one in feeds.values():
-        context.closing.callback(one.close)
-    return feed, feeds
-
-
-def _validation_data(context: StageContext, data: FitData, train: Any) -> Any:
-    """The validation data; None where the run does not validate, which is logged if it is half prepared."""
-    module, name = context.module, type(context.module).__name__
-    written = is_overridden(module, "validation_step")
-    if context.settings.limit_val_batches == 0:
-        if written:
-            context.directory.log_line("limit_val_batches=0: no validation")
-        return None
-    if written:
-        check_arguments_of_step(module, "validation_step", ("batch", "batch_idx", "dataloader_idx"))
-    found = find_data(data.val, "val", data.datamodule, module)
-    if written and found is not None and context.settings.overfit_batches:
-        found = train
-    if written and found is None:
-        context.directory.log_line(f"{name} has a validation_step, but there is no validation data")
-    elif found is not None and not written:
-        context.directory.log_line(f"there is validation data, but {name} has no validation_step")
-    return found if written else None
 
 
 def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
@@ -351,7 +303,7 @@ def _report_late_validation(context: StageContext, monitors: list[tuple[str, str
     if not waiting or settings.validate_every is None or settings.fast_dev_run:
         return
     every = Duration.parse(settings.validate_every, where="validate_every")
-    total, an_epoch, length = limits.total_steps, limits.steps_per_epoch, ""
+    total, an_epoch, length = limits.total_steps, limits.steps_in(context.state.epoch), ""
     if every.unit == "s":
         if limits.max_seconds is not None and every.amount > limits.max_seconds:
             length = f"max_time={settings.max_time}"

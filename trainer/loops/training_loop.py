@@ -31,7 +31,7 @@ class TrainLoop:
         self.hooks = hooks = context.hooks
         self.on_step_end = hooks["on_step_end"]
         self.on_step_boundary = hooks["on_step_boundary"]
-        length = context.limits.steps_per_epoch
+        length = context.limits.steps_in(context.state.epoch)
         log_every = Duration.parse(settings.log_every or _LOG_EVERY, where="log_every")
         self.log_cadence = Cadence(log_every, length)
         self.validate_cadence = None
@@ -113,7 +113,7 @@ class TrainLoop:
 
     def events(self, epoch_ended: bool) -> None:
         """What does not happen in every step: a log point, a validation, the end of the epoch."""
-        state, at = self.state, self.state.after_step(epoch_ended)
+        state, at = self.state, self.state.after_step(epoch_ended, self.context.limits)
         if self.logged_step != state.global_step and (
             state.global_step == 1 or self.log_cadence.due(at, self.seconds)
         ):

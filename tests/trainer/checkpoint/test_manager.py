@@ -45,6 +45,9 @@ class NoData:
     def fingerprint(self):
         return {"dataset": "none"}
 
+    def prepare(self, epoch):
+        pass
+
     def state_dict(self):
         return {}
 

@@ -43,6 +43,7 @@ REFUSED = [
     ("clip_grad_value", _NOT_POSITIVE, "a number above 0"),
     ("validate_every", _NOT_DURATION, '"0.25ep"'),
     ("log_every", _NOT_DURATION, '"30s"'),
+    ("reload_dataloaders_every_n_epochs", [-1, 1.5, "two", True, None], "an integer of at least 0"),
     ("sanity_val_batches", [-2, 1.5, "two", True, None], "an integer of at least 0, or -1"),
     ("limit_train_batches", _NOT_LIMIT, "a count (int), a part (float"),
     ("limit_val_batches", _NOT_LIMIT, "a count (int), a part (float"),

@@ -1,0 +1,180 @@
+"""``reload_dataloaders_every_n_epochs``: loaders that are made again, in whole runs and in resumed ones."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import DataModule, PacelineError, Trainer, TrainModule
+from paceline.callbacks import Callback, Checkpoint
+
+
+class Net(TrainModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.seen, self.validated = nn.Linear(1, 1), [], []
+
+    def training_step(self, batch):
+        self.seen.append((self.epoch, batch[0].flatten().tolist()))
+        return (self.net(batch[0] / 100) - 1).square().mean()
+
+    def validation_step(self, batch):
+        self.validated.append((self.global_step, batch[0][0].item()))
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.1)
+
+
+class Growing(DataModule):
+    """In each epoch that it is asked in another data set: ``4 * (epoch + 1)`` samples."""
+
+    def __init__(self, workers=0):
+        self.workers, self.asked = workers, []
+
+    def setup(self, stage):
+        self.trainer = None
+
+    def _data(self, epoch):
+        return TensorDataset(100.0 * epoch + torch.arange(4.0 * (epoch + 1)).reshape(-1, 1))
+
+    def train_dataloader(self):
+        epoch = Growing.epoch()
+        self.asked.append(("train", epoch))
+        options = {"num_workers": self.workers, "persistent_workers": self.workers > 0}
+        return DataLoader(self._data(epoch), 4, shuffle=True, **options)
+
+    def val_dataloader(self):
+        epoch = Growing.epoch()
+        self.asked.append(("val", epoch))
+        return DataLoader(self._data(epoch), 4)
+
+
+def fit(module, *callbacks, data=None, loaders=(None, None), resume=None, **settings):
+    usual = {
+        "accelerator": "cpu",
+        "progress": False,
+        "loggers": False,
+        "run_dir": None,
+        "max_epochs": 5,
+        "reload_dataloaders_every_n_epochs": 2,
+        "sanity_val_batches": 0,
+    }
+    data = Growing() if data is None else data
+    trainer = Trainer(callbacks=callbacks, **(usual | settings))
+    Growing.epoch = lambda: trainer.epoch
+    trainer.fit(module, *loaders, datamodule=None if loaders[0] else data, resume=resume)
+    return trainer, data
+
+
+STEPS = [1, 1, 3, 3, 5]  # by epoch: the loaders of the epochs 0, 2 and 4
+
+
+def test_they_are_made_again_every_so_many_epochs(capsys):
+    module = Net()
+    trainer, data = fit(module)
+    assert data.asked == [(kind, epoch) for epoch in (0, 2, 4) for kind in ("train", "val")]
+    assert [sum(e == epoch for e, _ in module.seen) for epoch in range(5)] == STEPS
+    assert trainer.global_step == trainer.total_steps == sum(STEPS)
+    assert [int(x // 100) for _, x in module.validated] == [0] * 2 + [2] * 6 + [4] * 5
+    seen = {epoch: sorted(x for e, xs in module.seen for x in xs if e == epoch) for epoch in range(5)}
+    assert seen[3] == seen[2] == [200.0 + i for i in range(12)]
+    assert "epoch 3: the dataloaders are made again" in capsys.readouterr().out
+
+
+def test_every_epoch_too_and_never_by_default():
+    assert [e for kind, e in fit(Net(), reload_dataloaders_every_n_epochs=1)[1].asked if kind == "val"] == [
+        *range(5)
+    ]
+    assert fit(Net(), reload_dataloaders_every_n_epochs=0)[1].asked == [("train", 0), ("val", 0)]
+
+
+def test_the_weights_are_those_of_a_plain_loop():
+    module, expected = Net(), Net()
+    fit(module)
+    optimizer = expected.configure_optimizers()
+    for _, samples in module.seen:
+        (expected.net(torch.tensor(samples).reshape(-1, 1) / 100) - 1).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert torch.equal(module.net.weight, expected.net.weight)
+
+
+def test_parts_of_an_epoch_are_of_its_own_length():
+    module = Net()
+    fit(module, validate_every="0.5ep")
+    assert sorted({step for step, _ in module.validated}) == [1, 2, 4, 5, 7, 8, 11, 13]
+
+
+class Stops(Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, trainer, outputs):
+        if trainer.global_step == self.step:
+            trainer.stop("enough")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("stop", "asked"), [(2, [0, 2, 4]), (4, [2, 4]), (6, [2, 4]), (8, [2, 4]), (10, [4])]
+)
+def test_a_resumed_run_asks_for_the_loaders_of_its_epoch(tmp_path, stop, asked, workers):
+    whole, first, second = Net(), Net(), Net()
+    fit(whole, data=Growing(workers))
+    kept = {"run_dir": tmp_path, "name": "n"}
+    fit(first, Stops(stop), Checkpoint(), data=Growing(workers), **kept)
+    _, data = fit(second, Checkpoint(), data=Growing(workers), resume="latest", **kept)
+    assert [epoch for kind, epoch in data.asked if kind == "train"] == asked
+    assert first.seen + second.seen == whole.seen
+    assert first.validated + second.validated == whole.validated
+    assert torch.equal(second.net.weight, whole.net.weight)
+
+
+def test_a_damaged_checkpoint_of_a_later_epoch_does_not_decide(tmp_path):
+    whole, second = Net(), Net()
+    fit(whole)
+    kept = {"run_dir": tmp_path, "name": "n"}
+    fit(Net(), Stops(9), Checkpoint("1ep", keep=None), **kept)
+    newest = tmp_path / "n" / "1" / "checkpoints" / "step-00000009"
+    (newest / "state.json").write_text("{}")
+    trainer, _ = fit(second, Checkpoint(), resume="latest", **kept)
+    assert trainer.global_step == 13
+    assert torch.equal(second.net.weight, whole.net.weight)
+    assert second.validated == [one for one in whole.validated if one[0] > 8]
+
+
+def test_workers_of_the_loaders_before_are_ended():
+    class Counts(Callback):
+        def __init__(self):
+            self.most = 0
+
+        def on_step_end(self, trainer, outputs):
+            self.most = max(self.most, len(psutil.Process().children()))
+
+    counts, before = Counts(), len(psutil.Process().children())
+    fit(Net(), counts, data=Growing(workers=2))
+    assert counts.most - before <= 4  # two, and for a moment the two of before
+    assert len(psutil.Process().children()) == before
+
+
+def test_methods_of_the_module_serve():
+    class Own(Net):
+        asked = ()
+
+        def train_dataloader(self):
+            self.asked = (*self.asked, self.trainer.epoch)
+            return DataLoader(TensorDataset(torch.ones(4, 1)), 4)
+
+    module = Own()
+    fit(module, data=object())
+    assert module.asked == (0, 2, 4)
+
+
+def test_loaders_that_were_given_cannot_be_made_again():
+    given = DataLoader(TensorDataset(torch.ones(4, 1)), 4)
+    with pytest.raises(PacelineError, match="fit was given the loaders themselves"):
+        fit(Net(), loaders=(given, given))

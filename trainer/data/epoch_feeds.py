@@ -1,0 +1,58 @@
+"""Training data that is not the same in every epoch: other loaders, or another number of micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .feed import Feed, StepBatches
+
+
+class EpochFeeds(Feed):
+    """Has the feed of an epoch made again where that differs from the epoch before.
+
+    Args:
+        make: Makes the feed of an epoch.
+        kind_of: For an epoch, a value that differs where its feed does.
+        epoch: The epoch to begin with.
+    """
+
+    def __init__(self, make: Callable[[int], Feed], kind_of: Callable[[int], Any], epoch: int = 0) -> None:
+        self._make, self._kind_of = make, kind_of
+        self._take(make(epoch), epoch)
+
+    def _take(self, feed: Feed, epoch: int) -> None:
+        self._feed, self._kind = feed, self._kind_of(epoch)
+        super().__init__(feed.settings)
+        self.data, self.steps_per_epoch = feed.data, feed.steps_per_epoch
+        self.step_size, self.micro_batches = feed.step_size, feed.micro_batches
+
+    def prepare(self, epoch: int) -> None:
+        if self._kind_of(epoch) != self._kind:
+            self._feed.close()
+            self._take(self._make(epoch), epoch)
+
+    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+        self.prepare(epoch)
+        return self._steps(self._feed.steps(epoch, position))
+
+    def _steps(self, steps: Iterator[StepBatches]) -> Iterator[StepBatches]:
+        self.ended = False
+        for step in steps:
+            self.ended = self._feed.ended
+            yield step
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self._feed.fingerprint()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._feed.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._feed.load_state_dict(state)
+
+    def samples_of(self, micro_batch: int) -> list[Any]:
+        return self._feed.samples_of(micro_batch)
+
+    def close(self) -> None:
+        self._feed.close()

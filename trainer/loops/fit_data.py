@@ -1,0 +1,168 @@
+"""The data of a fit: what is trained on in each epoch, and what is validated with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...callbacks import GradientAccumulationScheduler
+from ...errors import PacelineError
+from ..data.epoch_feeds import EpochFeeds
+from ..data.feed import Feed, NoFeed
+from ..data.sources import evaluation_feeds, find_data, training_feed
+from ..module import is_overridden
+from .context import StageContext
+from .feed_settings import FeedRequest
+from .step_arguments import check_arguments_of_step
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What ``fit`` was given to read."""
+
+    train: Any
+    val: Any
+    datamodule: Any
+
+
+def accumulation_schedule(context: StageContext) -> GradientAccumulationScheduler | None:
+    """The callback that says how many micro-batches a step of an epoch has; None without one."""
+    found = (c for c in context.callbacks if isinstance(c, GradientAccumulationScheduler))
+    return next(found, None)
+
+
+class FitFeeds:
+    """Makes the feeds of a fit, and makes them again where an epoch's data or steps are others.
+
+    Args:
+        saved_global_batch: A resumed run's samples in a full step, in its first epoch; 0 for a new run.
+        epoch: The epoch to begin with.
+    """
+
+    def __init__(self, context: StageContext, data: FitData, saved_global_batch: int, epoch: int) -> None:
+        self._context, self._data = context, data
+        self._saved_global_batch, self._epoch = saved_global_batch, epoch
+        self._request = FeedRequest(context)
+        self._schedule = accumulation_schedule(context)
+        self._every = context.settings.reload_dataloaders_every_n_epochs
+        self._train: Any = None
+        self._validation: dict[str, Feed] = {}
+        self._loaded: int | None = None
+
+    def open(self) -> tuple[Feed, dict[str, Feed]]:
+        """The feed of the training data, and those of validation by name; they close with the stage.
+
+        Raises:
+            PacelineError: without data, and for what cannot be made again.
+        """
+        context, epoch = self._context, self._epoch
+        if self._every and None not in (self._data.train, self._data.val):
+            raise PacelineError(
+                "reload_dataloaders_every_n_epochs calls train_dataloader() and val_dataloader() of a "
+                "DataModule or the module again, and fit was given the loaders themselves",
+                fix="fit(module, datamodule=...), or write the two methods on the module",
+            )
+        if context.settings.limit_train_batches == 0 and not context.settings.overfit_batches:
+            context.stop.request("limit_train_batches=0")
+            self._load(epoch, train=False)
+            feed: Feed = NoFeed(self._request.for_training(1))
+            context.limits.set_epoch_length(0)
+        elif self._every or self._schedule:
+            feed = EpochFeeds(self._make, self._kind_of, epoch)
+        else:
+            feed = self._make(epoch)
+        context.closing.callback(feed.close)
+        context.closing.callback(self._close_validation)
+        return feed, self._validation
+
+    def _kind_of(self, epoch: int) -> tuple[int, int]:
+        """What an epoch's feed differs by: when its loaders were made, and its micro-batches in a step."""
+        made = epoch - epoch % self._every if self._every else 0
+        return made, self._accumulate(epoch)
+
+    def _accumulate(self, epoch: int) -> int:
+        return self._schedule.at(epoch) if self._schedule else self._context.settings.accumulate
+
+    def _make(self, epoch: int) -> Feed:
+        context = self._context
+        made, accumulate = self._kind_of(epoch)
+        again = self._loaded is not None
+        if made != self._loaded:
+            self._load(made)
+            if again:
+                context.directory.log_line(f"epoch {epoch + 1}: the dataloaders are made again")
+        feed = self._feed(epoch)
+        self._set_lengths(feed, epoch, made if again else 0)
+        if again and self._schedule:
+            several = "es" if accumulate > 1 else ""
+            context.directory.log_line(f"epoch {epoch + 1}: {accumulate} micro-batch{several} in a step")
+        return feed
+
+    def _feed(self, epoch: int, quiet: bool = False) -> Feed:
+        settings = self._request.for_training(self._accumulate(epoch))
+        if quiet:
+            settings = replace(settings, log_line=lambda text: None)
+        saved = self._saved_global_batch
+        if self._schedule:
+            saved = saved * self._schedule.at(epoch) // self._schedule.at(0)
+        return training_feed(self._train, settings, saved, self._context.module.automatic_optimization)
+
+    def _set_lengths(self, feed: Feed, epoch: int, begin: int) -> None:
+        """The steps of all epochs from ``begin`` on, as far as ``feed``, of ``epoch``, shows them."""
+        few = self._context.settings.fast_dev_run
+        later = [epoch for epoch in self._schedule.scheduling if epoch > begin] if self._schedule else []
+        for first in (begin, *later):
+            alike = self._accumulate(first) == self._accumulate(epoch)
+            length = (feed if alike else self._feed(first, quiet=True)).steps_per_epoch
+            length = min(length, int(few)) if few and length is not None else length
+            self._context.limits.set_epoch_length(length, first)
+
+    # -- loaders -------------------------------------------------------------------------------
+
+    def _load(self, epoch: int, train: bool = True) -> None:
+        """Take the loaders that were given, or have them made: ``trainer.epoch`` is that epoch then."""
+        module, data = self._context.module, self._data
+        self._loaded = epoch
+        with self._at(epoch):
+            if train:
+                self._train = find_data(data.train, "train", data.datamodule, module)
+            given = self._validation_data()
+            request = self._request.for_evaluation("validate")
+            self._close_validation()
+            self._validation.clear()  # the loop over it has this dictionary
+            self._validation |= {} if given is None else evaluation_feeds(given, request)
+
+    @contextmanager
+    def _at(self, epoch: int) -> Iterator[None]:
+        state = self._context.state
+        now, state.epoch = state.epoch, epoch
+        try:
+            yield
+        finally:
+            state.epoch = now
+
+    def _close_validation(self) -> None:
+        for feed in self._validation.values():
+            feed.close()
+
+    def _validation_data(self) -> Any:
+        """The validation data; None where the run does not validate: logged, if it is half prepared."""
+        context, data = self._context, self._data
+        module, name = context.module, type(context.module).__name__
+        written = is_overridden(module, "validation_step")
+        if context.settings.limit_val_batches == 0:
+            if written:
+                context.directory.log_line("limit_val_batches=0: no validation")
+            return None
+        if written:
+            check_arguments_of_step(module, "validation_step", ("batch", "batch_idx", "dataloader_idx"))
+        found = find_data(data.val, "val", data.datamodule, module)
+        if written and found is not None and context.settings.overfit_batches:
+            found = self._train
+        if written and found is None:
+            context.directory.log_line(f"{name} has a validation_step, but there is no validation data")
+        elif found is not None and not written:
+            context.directory.log_line(f"there is validation data, but {name} has no validation_step")
+        return found if written else None
