@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 __all__ = [
+    "CombinedLoader",
     "DataModule",
     "PacelineError",
     "Predictions",
@@ -25,6 +26,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .errors import PacelineError
+    from .trainer.data.combined_loader import CombinedLoader
     from .trainer.datamodule import DataModule
     from .trainer.loops.predictions import Predictions
     from .trainer.module import TrainModule
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from .trainer.trainer import Trainer
 
 _HOMES = {
+    "CombinedLoader": ".trainer.data.combined_loader",
     "DataModule": ".trainer.datamodule",
     "PacelineError": ".errors",
     "Predictions": ".trainer.loops.predictions",

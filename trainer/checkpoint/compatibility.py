@@ -93,6 +93,12 @@ def refuse_differences(
 def data_differences(feed: Any, manifest: dict[str, Any]) -> list[str]:
     """How the training data differs from the checkpoint's."""
     then, now = manifest["data"], feed.fingerprint()
+    if ("loaders" in then) != ("loaders" in now):
+        several = "several loaders in the checkpoint, one now"
+        return [
+            "training data: "
+            + (several if "loaders" in then else "one loader in the checkpoint, several now")
+        ]
     return [
         f"training data: {key} {then[key]} in the checkpoint, {now[key]} now"
         for key in then

@@ -292,7 +292,8 @@ class RunState:
 
 def epoch_of_data(counters: dict[str, Any]) -> int:
     """The epoch that the data of a checkpoint is of: at an epoch's end, of that one."""
-    return max(0, int(counters["epoch"]) - (counters["position"] == 0))
+    epoch: int = counters["epoch"]
+    return max(0, epoch - 1) if counters["position"] == 0 else epoch
 
 
 def _world(strategy: Strategy) -> dict[str, Any]:

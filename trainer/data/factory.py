@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ...errors import PacelineError
+from .combined_feed import CombinedFeed
+from .combined_loader import CombinedLoader
 from .feed import Feed, FeedSettings
 from .map_feed import MapFeed
 from .stream_feed import StreamFeed
@@ -20,6 +22,8 @@ def make_feed(data: Any, settings: FeedSettings) -> Feed:
     Raises:
         PacelineError: for what cannot be iterated, and for a Dataset: its items are samples.
     """
+    if isinstance(data, CombinedLoader):
+        return CombinedFeed(data, settings, make_feed)
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
         return MapFeed(data, settings)
     if hasattr(data, "__iter__") and not isinstance(data, (Dataset, str, bytes)):

@@ -77,6 +77,7 @@ class Feed(ABC):
         steps_per_epoch: Steps in a whole epoch; None where the data has no length.
         step_size: Samples in a full step; None where batches decide.
         micro_batches: Micro-batches in a full step.
+        even: Whether each step is cut into micro-batches of one size; None where only reading shows it.
         ended: True from the moment the epoch's last step is returned, where that can be known.
     """
 
@@ -84,6 +85,7 @@ class Feed(ABC):
     steps_per_epoch: int | None = None
     step_size: int | None = None
     micro_batches: int = 1
+    even: bool | None = None
     ended: bool = False
 
     def __init__(self, settings: FeedSettings) -> None:

@@ -71,6 +71,9 @@ class MapFeed(Feed):
         self.steps_per_epoch = None if total is None else self._layout.steps(self._cut(total))
         self.step_size = None if self._units else self._layout.step_size
         self.micro_batches = self._layout.micro_batches(self._layout.step_size)
+        if total is not None and self.step_size is not None:
+            rest = 0 if self._layout.drop_last else self._cut(total) % self.step_size
+            self.even = not rest and self.step_size % (self.micro_batches * settings.world_size) == 0
         if isinstance(self._sampler, DistributedSampler):
             settings.log_line("DistributedSampler: its order over all ranks is used, each sample once")
 

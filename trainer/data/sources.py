@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import PacelineError
 from ..datamodule import DataModule
+from .combined_loader import CombinedLoader
 from .factory import is_several, make_feed
 from .feed import Feed, FeedSettings
 
@@ -33,14 +34,14 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
     """The feed over the training data.
 
     Args:
-        data: A DataLoader, or any iterable of batches.
+        data: A DataLoader, or any iterable of batches; several are combined.
         settings: What every feed needs to know.
         saved_global_batch: A resumed run's global batch in samples, kept unless ``settings`` gives
             another; 0 for a new run.
         automatic: False under manual optimization, where a step is one batch.
 
     Raises:
-        PacelineError: without data, and for several dataloaders.
+        PacelineError: without data, and for what cannot be trained on.
     """
     if data is None:
         raise PacelineError(
@@ -48,12 +49,7 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
             allowed="fit(module, dataloader), a DataModule, or train_dataloader on the module",
         )
     if is_several(data):
-        raise PacelineError(
-            "training takes one dataloader",
-            got=f"a {type(data).__name__} of {len(data)}",
-            fix="join the datasets: ConcatDataset for one after the other, or a Dataset that returns "
-            "a sample of each",
-        )
+        data = CombinedLoader(data)
     if settings.accumulate > 1 and not automatic:
         raise PacelineError(
             "accumulate is not possible with manual optimization: the module steps the optimizer",
@@ -76,6 +72,11 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
 
 def evaluation_feeds(data: Any, settings: FeedSettings) -> dict[str, Feed]:
     """The feeds over validation, test or prediction data, by name; one unnamed one is ``""``."""
+    if isinstance(data, CombinedLoader):
+        raise PacelineError(
+            "an evaluation reads its loaders one after another, and takes no CombinedLoader",
+            fix="give it the dict or list of them",
+        )
     if not is_several(data):
         return {"": make_feed(data, settings)}
     named = data if isinstance(data, Mapping) else {str(i): one for i, one in enumerate(data)}

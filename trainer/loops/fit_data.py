@@ -9,6 +9,7 @@ from typing import Any
 
 from ...callbacks import GradientAccumulationScheduler
 from ...errors import PacelineError
+from ..data.combined_loader import CombinedLoader
 from ..data.epoch_feeds import EpochFeeds
 from ..data.feed import Feed, NoFeed
 from ..data.sources import evaluation_feeds, find_data, training_feed
@@ -160,7 +161,7 @@ class FitFeeds:
             check_arguments_of_step(module, "validation_step", ("batch", "batch_idx", "dataloader_idx"))
         found = find_data(data.val, "val", data.datamodule, module)
         if written and found is not None and context.settings.overfit_batches:
-            found = self._train
+            found = self._train.loaders if isinstance(self._train, CombinedLoader) else self._train
         if written and found is None:
             context.directory.log_line(f"{name} has a validation_step, but there is no validation data")
         elif found is not None and not written:
