@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..callbacks.trainer_view import TrainerView
+from ..errors import PacelineError
 from .batch_hooks import BatchHooks
 
 
@@ -21,6 +23,22 @@ class DataModule(BatchHooks):
         ...         return self.data
         >>> run = trainer.fit(Net(), datamodule=Numbers())
     """
+
+    _trainer: TrainerView | None = None
+
+    @property
+    def trainer(self) -> TrainerView:
+        """The trainer of the current run: ``self.trainer.epoch`` in ``train_dataloader``, say.
+
+        Raises:
+            PacelineError: outside fit, validate, test and predict.
+        """
+        if self._trainer is None:
+            raise PacelineError(
+                f"{type(self).__name__}.trainer exists only while a Trainer runs with it",
+                fix="use it in setup or later, not in __init__",
+            )
+        return self._trainer
 
     def prepare_data(self) -> None:
         """Download or convert, once per node. Set no attributes here."""

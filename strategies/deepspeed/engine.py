@@ -85,7 +85,8 @@ class DeepSpeed(Distributed):
         self.config = read_config(config)
         stated = self.config.get("zero_optimization", {}).get("stage", 2)
         self.stage: int = stated if stage is None else stage
-        if self.stage not in (0, 1, 2, 3) or (offload and not self.stage):
+        known = type(self.stage) is int and 0 <= self.stage <= 3
+        if not known or (offload and not self.stage):
             raise PacelineError(
                 "DeepSpeed: there is no such stage" + (" to offload" if offload else ""),
                 got=self.stage,

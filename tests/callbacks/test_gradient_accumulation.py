@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.ranks import run_ranks
+from helpers.stops import StopsAt
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -45,15 +46,6 @@ class Stream(IterableDataset):
 
     def __len__(self):
         return 24
-
-
-class Stops(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_end(self, trainer, outputs):
-        if trainer.global_step == self.step:
-            trainer.stop("enough")
 
 
 def loader(kind="map", size=4):
@@ -123,7 +115,7 @@ def test_a_resumed_run_continues_with_the_accumulation_of_its_epoch(tmp_path, ki
     fit(whole, data=loader(kind))
     kept = {"run_dir": tmp_path, "name": "n"}
 
-    fit(first, Stops(stop), Checkpoint(), data=loader(kind), **kept)
+    fit(first, StopsAt(stop), Checkpoint(), data=loader(kind), **kept)
     trainer = fit(second, Checkpoint(), data=loader(kind), resume="latest", **kept)
     assert first.seen + second.seen == whole.seen
     assert torch.equal(second.net.weight, whole.net.weight)

@@ -10,6 +10,7 @@ TRAINER_PEERS = {
     "barebones": "progress=False, loggers=False, checkpoint=False",
     "profiler": "torch.profiler in a callback",
     "accumulate_grad_batches": "accumulate",
+    "multiple_trainloader_mode": "fit(module, CombinedLoader(loaders, mode=...))",
     "gradient_accumulation_steps": "accumulate",
     "gradient_clip_val": "clip_grad_norm",
     "max_grad_norm": "clip_grad_norm",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...callbacks.hooks import with_arity
+from ...errors import PacelineError
 from ...strategies.devices import copies_aside
 from ..batch_hooks import BATCH_HOOKS, BatchHooks
 from ..rng import seeded
@@ -98,18 +99,29 @@ class HookedTransfer:
             batch: As it was read.
             dataloader_idx: The number of its loader, from 0.
             seed: What the hooks draw under.
+
+        Raises:
+            PacelineError: when a hook returns None.
         """
-        before, transfer, after = (self.hooks.get(name) for name in BATCH_HOOKS)
+        before, transfer, after = BATCH_HOOKS
         with seeded(seed, self.device):
-            if before is not None:
-                batch = before(batch, dataloader_idx)
-            if transfer is not None:
-                batch = transfer(batch, self.device, dataloader_idx)
+            batch = self._call(before, batch, dataloader_idx)
+            if transfer in self.hooks:
+                batch = self._call(transfer, batch, self.device, dataloader_idx)
                 if self.dtype is not None:
                     batch = map_tensors(batch, self._cast)
             elif self.usual is not None:
                 batch = self.usual(batch)
-            return batch if after is None else after(batch, dataloader_idx)
+            return self._call(after, batch, dataloader_idx)
+
+    def _call(self, name: str, batch: Any, *more: Any) -> Any:
+        hook = self.hooks.get(name)
+        if hook is None:
+            return batch
+        changed = hook(batch, *more)
+        if changed is None and batch is not None:
+            raise PacelineError(f"{name} returned None in the place of a batch", fix="return batch")
+        return changed
 
     def _cast(self, value: Any) -> Any:
         return value.to(self.dtype) if isinstance(value, Tensor) and value.is_floating_point() else value

@@ -14,6 +14,7 @@ from ...callbacks.trainer_view import TrainerView
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ...strategies import Environment, Precision, Strategy, choose_strategy, start_ranks
+from ..datamodule import DataModule
 from ..faults.signals import SignalStop
 from ..faults.stop import StopController
 from ..faults.watchdog import Watchdog, deadlines
@@ -142,8 +143,10 @@ def _open_stage(
     hooks = HookTable(module, run.callbacks)
     settings, strategy = run.settings, run.strategy
     run.stop.begin_stage()
-    closing.callback(_leave, run, module)
+    closing.callback(_leave, run, module, datamodule)
     vars(module).update(_trainer=trainer, _logger=run.logger)
+    if isinstance(datamodule, DataModule):
+        vars(datamodule).update(_trainer=trainer)
     signals = SignalStop(run.stop.request, give_up_reads=run.ranks.world_size == 1)
     closing.callback(_close_signals, signals, run.stop)
     closing.push(partial(_agree_on_signals, run.stop))
@@ -191,10 +194,12 @@ def _close_signals(signals: SignalStop, stop: StopController) -> None:
         os.kill(os.getpid(), signals.received)
 
 
-def _leave(run: RunContext, module: TrainModule) -> None:
+def _leave(run: RunContext, module: TrainModule, datamodule: Any) -> None:
     run.stop.end_stage()
     for name in ("_trainer", "_logger"):
         vars(module).pop(name, None)
+    if isinstance(datamodule, DataModule):
+        vars(datamodule).pop("_trainer", None)
     run.clock.stop()
 
 

@@ -134,6 +134,15 @@ def test_a_callback_has_no_such_hook():
         fit(Net(), data(), callbacks=Wrong())
 
 
+@pytest.mark.parametrize(
+    "name", ["on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"]
+)
+def test_a_hook_that_forgets_to_return_the_batch_is_named(name):
+    forgets = type("Forgets", (Net,), {name: lambda self, batch, *more: None})
+    with pytest.raises(PacelineError, match=f"{name} returned None in the place of a batch"):
+        fit(forgets(), data())
+
+
 # -- random draws ------------------------------------------------------------------------------------
 
 

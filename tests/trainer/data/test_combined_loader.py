@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from paceline import CombinedLoader, PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint
+from paceline.callbacks import Checkpoint
 
 JOB = Path(__file__).with_name("combined_job.py")
 
@@ -147,15 +147,6 @@ def test_the_first_loader_has_the_order_that_it_has_alone():
     fit(module, two("shuffled"))
     fit(alone, two("shuffled").loaders["long"])
     assert [step[0] for step in module.seen] == [step[0] for step in alone.seen]
-
-
-class Stops(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_end(self, trainer, outputs):
-        if trainer.global_step == self.step:
-            trainer.stop("enough")
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import psutil
 import pytest
 import torch
+from helpers.ranks import run_ranks
+from helpers.stops import StopsAt
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import DataModule, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
+
+JOB = Path(__file__).with_name("reload_job.py")
 
 
 class Net(TrainModule):
@@ -32,23 +39,20 @@ class Net(TrainModule):
 class Growing(DataModule):
     """In each epoch that it is asked in another data set: ``4 * (epoch + 1)`` samples."""
 
-    def __init__(self, workers=0):
-        self.workers, self.asked = workers, []
-
-    def setup(self, stage):
-        self.trainer = None
+    def __init__(self, workers=0, size=4):
+        self.workers, self.size, self.asked = workers, size, []
 
     def _data(self, epoch):
         return TensorDataset(100.0 * epoch + torch.arange(4.0 * (epoch + 1)).reshape(-1, 1))
 
     def train_dataloader(self):
-        epoch = Growing.epoch()
+        epoch = self.trainer.epoch
         self.asked.append(("train", epoch))
         options = {"num_workers": self.workers, "persistent_workers": self.workers > 0}
-        return DataLoader(self._data(epoch), 4, shuffle=True, **options)
+        return DataLoader(self._data(epoch), self.size, shuffle=True, **options)
 
     def val_dataloader(self):
-        epoch = Growing.epoch()
+        epoch = self.trainer.epoch
         self.asked.append(("val", epoch))
         return DataLoader(self._data(epoch), 4)
 
@@ -65,7 +69,6 @@ def fit(module, *callbacks, data=None, loaders=(None, None), resume=None, **sett
     }
     data = Growing() if data is None else data
     trainer = Trainer(callbacks=callbacks, **(usual | settings))
-    Growing.epoch = lambda: trainer.epoch
     trainer.fit(module, *loaders, datamodule=None if loaders[0] else data, resume=resume)
     return trainer, data
 
@@ -109,24 +112,15 @@ def test_parts_of_an_epoch_are_of_its_own_length():
     assert sorted({step for step, _ in module.validated}) == [1, 2, 4, 5, 7, 8, 11, 13]
 
 
-class Stops(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_end(self, trainer, outputs):
-        if trainer.global_step == self.step:
-            trainer.stop("enough")
-
-
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
-    ("stop", "asked"), [(2, [0, 2, 4]), (4, [2, 4]), (6, [2, 4]), (8, [2, 4]), (10, [4])]
+    ("stop", "asked", "workers"),
+    [(2, [0, 2, 4], 0), (4, [2, 4], 0), (6, [2, 4], 1), (8, [2, 4], 0), (10, [4], 0)],
 )
 def test_a_resumed_run_asks_for_the_loaders_of_its_epoch(tmp_path, stop, asked, workers):
     whole, first, second = Net(), Net(), Net()
     fit(whole, data=Growing(workers))
     kept = {"run_dir": tmp_path, "name": "n"}
-    fit(first, Stops(stop), Checkpoint(), data=Growing(workers), **kept)
+    fit(first, StopsAt(stop), Checkpoint(), data=Growing(workers), **kept)
     _, data = fit(second, Checkpoint(), data=Growing(workers), resume="latest", **kept)
     assert [epoch for kind, epoch in data.asked if kind == "train"] == asked
     assert first.seen + second.seen == whole.seen
@@ -138,7 +132,7 @@ def test_a_damaged_checkpoint_of_a_later_epoch_does_not_decide(tmp_path):
     whole, second = Net(), Net()
     fit(whole)
     kept = {"run_dir": tmp_path, "name": "n"}
-    fit(Net(), Stops(9), Checkpoint("1ep", keep=None), **kept)
+    fit(Net(), StopsAt(9), Checkpoint("1ep", keep=None), **kept)
     newest = tmp_path / "n" / "1" / "checkpoints" / "step-00000009"
     (newest / "state.json").write_text("{}")
     trainer, _ = fit(second, Checkpoint(), resume="latest", **kept)
@@ -174,7 +168,25 @@ def test_methods_of_the_module_serve():
     assert module.asked == (0, 2, 4)
 
 
+def test_a_datamodule_has_its_trainer_while_it_runs():
+    _, data = fit(Net(), max_epochs=1)
+    with pytest.raises(PacelineError, match="Growing.trainer exists only while a Trainer runs with it"):
+        data.trainer.epoch
+
+
 def test_loaders_that_were_given_cannot_be_made_again():
     given = DataLoader(TensorDataset(torch.ones(4, 1)), 4)
     with pytest.raises(PacelineError, match="fit was given the loaders themselves"):
         fit(Net(), loaders=(given, given))
+
+
+def test_ranks_make_them_again_alike_and_take_the_steps_of_one(tmp_path):
+    whole = Net()
+    trainer, _ = fit(whole)
+    outcome = run_ranks(JOB, 2, tmp_path, folder=tmp_path)
+    assert outcome.codes == [0, 0], outcome.output
+    for rank in (0, 1):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found["asked"] == [0, 2, 4]
+        assert found["steps"] == trainer.global_step
+        assert found["weight"] == pytest.approx(whole.net.weight.item(), rel=1e-5)
