@@ -46,13 +46,15 @@ NAMES = ["manifest.json", "state.json", "model-00001.safetensors", "optim-00001.
 
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_byte_flipped_is_found_and_named(name, run):
+def test_every_byte_flipped_is_found_and_named(name, run, request):
+    bits = (1, 0x80)
     path = newest(run) / name
     whole = path.read_bytes()
     descriptor = os.open(path, os.O_RDWR)
     try:
         for position in range(len(whole)):
-            for bit in (1, 0x80):
+            soak = request.config.getoption("--soak")
+            for bit in bits if soak else bits[position % 2 :][:1]:
                 os.pwrite(descriptor, bytes([whole[position] ^ bit]), position)
                 with pytest.raises(PacelineError) as caught:
                     verify(path.parent)

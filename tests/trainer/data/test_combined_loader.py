@@ -149,8 +149,7 @@ def test_the_first_loader_has_the_order_that_it_has_alone():
     assert [step[0] for step in module.seen] == [step[0] for step in alone.seen]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("mode", EPOCHS)
+@pytest.mark.parametrize(("mode", "workers"), [("cycle", 0), ("cycle", 1), ("max", 0), ("min", 0)])
 @pytest.mark.parametrize("kind", ["shuffled", "stream"])
 def test_a_run_resumes_from_any_step(tmp_path, kind, mode, workers):
     def data():

@@ -170,8 +170,8 @@ def test_methods_of_the_module_serve():
 
 def test_a_datamodule_has_its_trainer_while_it_runs():
     _, data = fit(Net(), max_epochs=1)
-    with pytest.raises(PacelineError, match="Growing.trainer exists only while a Trainer runs with it"):
-        data.trainer.epoch
+    with pytest.raises(PacelineError, match=r"Growing\.trainer exists only while"):
+        _ = data.trainer
 
 
 def test_loaders_that_were_given_cannot_be_made_again():
