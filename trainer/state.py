@@ -23,7 +23,7 @@ class TrainState:
         samples: Samples trained on over the whole run, all ranks.
         elapsed: Seconds of training, earlier sessions of a resumed run included.
         skipped_steps: Updates skipped because a loss or gradient was not finite.
-        declined_steps: Updates skipped because ``training_step`` returned None.
+        steps_without_loss: Updates skipped because ``training_step`` returned None.
         weight_reference: The power of two that returned weights are divided by; None until needed.
         validated_step: The step of the last validation; -1 before the first.
         validating: What the current validation follows, ``"step"`` or ``"epoch"``; "" outside of one. It
@@ -39,7 +39,7 @@ class TrainState:
     samples: int = 0
     elapsed: float = 0.0
     skipped_steps: int = 0
-    declined_steps: int = 0
+    steps_without_loss: int = 0
     weight_reference: float | None = None
     validated_step: int = -1
     validating: str = ""

@@ -70,7 +70,7 @@ class RunView(RankView):
     @property
     def skipped_steps(self) -> int:
         """Steps without an update: a loss or gradient was not finite, or there was no loss (None)."""
-        return self._run.state.skipped_steps + self._run.state.declined_steps
+        return self._run.state.skipped_steps + self._run.state.steps_without_loss
 
     @property
     def samples_in_epoch(self) -> int:

@@ -45,7 +45,7 @@ class _Counters(_Form):
     validated_step: Annotated[int, Field(ge=-1)]
     global_batch: _Whole
     validating: str = ""
-    declined_steps: _Whole = 0
+    steps_without_loss: _Whole = 0
 
 
 class _Manifest(_Form):

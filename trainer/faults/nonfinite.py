@@ -87,7 +87,7 @@ class Guard:
         self.reads_losses = policy.most_skipped > 0
         self._seen: dict[int, float] = {}
         self._unread: list[Tensor] = []
-        self._declined = False
+        self._no_loss = False
         self._automatic = automatic
         on_cpu = strategy.device.type == "cpu"
         self.late = not on_cpu and not self.reads_losses and automatic and is_fused(optimizers[0])
@@ -112,9 +112,9 @@ class Guard:
         poisoned: Tensor = loss * (1 + 0 * loss.detach())
         return poisoned
 
-    def declines(self) -> None:
-        """The NaN that this rank's gradients are about to show is no fault: it declines the step."""
-        self._declined = True
+    def expect_nan(self) -> None:
+        """The NaN that gradients are about to show is no fault: this rank has no loss for the step."""
+        self._no_loss = True
 
     def watched(self, loss: Tensor) -> Tensor:
         """A loss under manual optimization."""
@@ -201,7 +201,7 @@ class Guard:
             find_origin: Given the samples of each micro-batch, finds where it came from.
 
         Returns:
-            Whether a rank declined the step; nothing is wrong then.
+            Whether a rank has no loss for the step; nothing is wrong then.
 
         Raises:
             PacelineError: naming the rank and the samples it came from.
@@ -209,7 +209,7 @@ class Guard:
         mine = self._mine(micro_batches)
         optimizer.zero_grad(set_to_none=True)
         everyone = self.strategy.all_gather(mine)
-        if any(one["declined"] for one in everyone):
+        if any(one["no loss"] for one in everyone):
             return True
         most = self._policy.most_skipped
         if self.state.skipped_steps < most:
@@ -232,10 +232,10 @@ class Guard:
 
     def _mine(self, micro_batches: int) -> dict[str, Any]:
         seen, self._seen = self._seen, {}
-        declined, self._declined = self._declined, False
+        no_loss, self._no_loss = self._no_loss, False
         samples = self._samples(max(micro_batches, *(index + 1 for index in seen), 1))
         return {
-            "declined": declined,
+            "no loss": no_loss,
             "rank": self.strategy.rank_of(min(seen, default=0)),
             "losses": [seen[index] for index in sorted(seen)],
             "samples": [sample for index in sorted(seen) for sample in samples[index]],

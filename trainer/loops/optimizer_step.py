@@ -17,9 +17,9 @@ from ..faults.nonfinite import Guard
 from ..runtime.compilation import uncompiled
 from ..runtime.discard_effects import nothing_kept
 from ..utils.functions import positional_arguments, source_of
-from .declined_steps import DeclinedSteps
 from .fit_context import FitContext
 from .step_output import log_evaluation_output, read_training_output, some_weights
+from .steps_without_loss import StepsWithoutLoss
 
 
 class OptimizerStep:
@@ -39,7 +39,7 @@ class OptimizerStep:
         self.optimizer = optimization.optimizers[0]
         self.guard = context.guard
         self.reads_losses = self.guard is not None and self.guard.reads_losses
-        self.declined = DeclinedSteps(
+        self.without_loss = StepsWithoutLoss(
             module, self.strategy, self.guard, self.state, context.directory.log_line
         )
         self.schedules = optimization.of_interval("step") if automatic else []
@@ -90,8 +90,8 @@ class OptimizerStep:
                 sum_of_weights = strategy.all_reduce_async(self.as_word(sum(weights)))
             faultpoint("step.backward")
             strategy.backward(loss)
-        if self.declined.here and self.world_size == 1:
-            self.declined.end_step(self.optimizer)
+        if self.without_loss.here and self.world_size == 1:
+            self.without_loss.end_step(self.optimizer)
             return outputs
         if self.touches_gradients or weights:
             self.finish_gradients(sum_of_weights)
@@ -109,11 +109,11 @@ class OptimizerStep:
         return outputs
 
     def read_loss(self, output: Any, weight: Any, size: int, index: int) -> tuple[Tensor | None, Any]:
-        """The loss to go backward from, logged, and its weight; without a loss the step is declined."""
+        """The loss to go backward from, logged, and its weight; None: the step is skipped."""
         if type(output) is Tensor and output.requires_grad and output.numel() == 1:
             return self.record_loss(output, weight, size, index), weight
-        if output is None and self.declined.possible:
-            return self.declined.stand_in(), weight if self.state.weight_reference is None else 0.0
+        if output is None and self.without_loss.possible:
+            return self.without_loss.stand_in(), weight if self.state.weight_reference is None else 0.0
         place = f"{self.state.step_label}{self.source}"
         loss, weight = read_training_output(output, weight, self.store, place)
         return self.record_loss(loss, weight, size, index), weight
@@ -134,7 +134,7 @@ class OptimizerStep:
         """The run is over: what is pending is looked at."""
         if self.guard is not None:
             self.guard.finish()
-        self.declined.report_end()
+        self.without_loss.report_end()
 
     def hold_back(self, guard: Guard, batches: list[Any], sizes: list[int]) -> None:
         """A loss or gradient is not finite: an error, or a step without an update."""
@@ -157,7 +157,7 @@ class OptimizerStep:
             )
 
         if guard.hold_back(self.optimizer, len(batches), find):
-            self.declined.end_step(self.optimizer)
+            self.without_loss.end_step(self.optimizer)
 
     def padding_step(self, batch: Any) -> Any:
         """A rank without a sample runs the step's first one with weight 0; nothing of it is kept."""

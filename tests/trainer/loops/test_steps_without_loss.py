@@ -15,20 +15,20 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 
-JOB = Path(__file__).with_name("declined_job.py")
+JOB = Path(__file__).with_name("steps_without_loss_job.py")
 X = torch.linspace(-1, 1, 24).reshape(24, 1)
 
 
-class Declines(TrainModule):
-    """Returns None for the batches whose first sample is in ``declined``."""
+class SkipsSome(TrainModule):
+    """Returns None for the batches whose first sample is in ``skipped``."""
 
-    def __init__(self, declined=(), rate=0.1):
+    def __init__(self, skipped=(), rate=0.1):
         super().__init__()
         torch.manual_seed(0)
-        self.net, self.declined, self.rate = nn.Linear(1, 1), declined, rate
+        self.net, self.skipped, self.rate = nn.Linear(1, 1), skipped, rate
 
     def training_step(self, batch):
-        if round((batch[0][0].item() + 1) * 11.5) in self.declined:
+        if round((batch[0][0].item() + 1) * 11.5) in self.skipped:
             return None
         return (self.net(batch[0]) - batch[0]).square().mean()
 
@@ -45,16 +45,16 @@ def fit(module, *callbacks, resume=None, **settings):
     return trainer
 
 
-def by_hand(declined, micro_batches=1, epochs=2, size=4):
-    """The same training in a plain loop, which skips the steps with a micro-batch to be declined."""
-    module = Declines()
+def by_hand(skipped, micro_batches=1, epochs=2, size=4):
+    """The same training in a plain loop, which skips the steps with a micro-batch to be skipped."""
+    module = SkipsSome()
     optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
     schedule = StepLR(optimizer, 1, 0.9)
     losses = []
     for _ in range(epochs):
         for start in range(0, 24, size * micro_batches):
             parts = X[start : start + size * micro_batches].split(size)
-            if any(start + size * i in declined for i in range(len(parts))):
+            if any(start + size * i in skipped for i in range(len(parts))):
                 continue
             for part in parts:
                 loss = (module.net(part) - part).square().mean()
@@ -66,23 +66,23 @@ def by_hand(declined, micro_batches=1, epochs=2, size=4):
     return module, schedule, losses
 
 
-@pytest.mark.parametrize("declined", [(0,), (8, 20), ()])
+@pytest.mark.parametrize("skipped", [(0,), (8, 20), ()])
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("nonfinite", ["raise", "ignore"])
-def test_weights_and_schedule_are_those_of_a_loop_that_skips_the_step(declined, micro_batches, nonfinite):
-    module = Declines(declined)
+def test_weights_and_schedule_are_those_of_a_loop_that_skips_the_step(skipped, micro_batches, nonfinite):
+    module = SkipsSome(skipped)
     trainer = fit(module, accumulate=micro_batches, nonfinite=nonfinite)
-    expected, schedule, _ = by_hand(declined, micro_batches)
+    expected, schedule, _ = by_hand(skipped, micro_batches)
     assert torch.equal(module.net.weight, expected.net.weight)
     assert trainer.optimizers[0].param_groups[0]["lr"] == schedule.get_last_lr()[0]
-    assert trainer.skipped_steps == 2 * len(declined)
+    assert trainer.skipped_steps == 2 * len(skipped)
     assert trainer.global_step == 12 // micro_batches  # they count as steps, and their samples as read
     assert trainer.samples == 48
     assert all(p.grad is None for p in module.parameters())
 
 
 def test_the_logged_loss_is_of_the_others():
-    trainer = fit(Declines((8,)), max_epochs=1)
+    trainer = fit(SkipsSome((8,)), max_epochs=1)
     losses = by_hand((8,), epochs=1)[2]
     assert trainer.metrics["train/loss_epoch"] == pytest.approx(sum(losses) / 5)
 
@@ -96,12 +96,12 @@ def test_hooks_see_none_in_its_place():
             self.seen.append([output is None for output in outputs])
 
     notes = Notes()
-    fit(Declines((4,)), notes, max_epochs=1, accumulate=2)
+    fit(SkipsSome((4,)), notes, max_epochs=1, accumulate=2)
     assert notes.seen == [[False, True], [False, False], [False, False]]
 
 
 def test_it_is_reported_once(capsys):
-    fit(Declines((4, 8, 12)))
+    fit(SkipsSome((4, 8, 12)))
     found = [line for line in capsys.readouterr().out.splitlines() if "None" in line]
     assert found == [
         "training_step returned None at step 2, epoch 1: such steps update nothing, and "
@@ -111,23 +111,23 @@ def test_it_is_reported_once(capsys):
 
 def test_a_resumed_run_counts_on(tmp_path):
     kept = {"run_dir": tmp_path, "name": "n"}
-    whole = Declines((4,))
+    whole = SkipsSome((4,))
     fit(whole)
-    fit(Declines((4,)), Checkpoint(), max_steps=3, **kept)
-    module = Declines((4,))
+    fit(SkipsSome((4,)), Checkpoint(), max_steps=3, **kept)
+    module = SkipsSome((4,))
     trainer = fit(module, Checkpoint(), resume="latest", **kept)
     assert trainer.skipped_steps == 2
     assert torch.equal(module.net.weight, whole.net.weight)
 
 
 def test_a_run_without_any_loss_says_so(capsys):
-    trainer = fit(Declines(range(24)), max_epochs=1)
+    trainer = fit(SkipsSome(range(24)), max_epochs=1)
     assert trainer.skipped_steps == 6
     assert "no weight was updated: training_step returned None in every step" in capsys.readouterr().out
 
 
 def test_a_forgotten_return_is_still_an_error_at_step_1():
-    class Forgets(Declines):
+    class Forgets(SkipsSome):
         def training_step(self, batch):
             loss = (self.net(batch[0]) - batch[0]).square().mean()
             self.log("loss", loss)
@@ -153,7 +153,7 @@ def ranks(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["plain", "weighted", "accumulated"])
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_unused", "deepspeed_stage_0", "deepspeed_stage_2"])
-def test_a_rank_that_declines_alone_declines_for_all(ranks, strategy, kind):
+def test_a_rank_without_a_loss_has_all_skip_the_step(ranks, strategy, kind):
     expected, _, _ = by_hand((10,), 4, size=2) if kind == "accumulated" else by_hand((12,), 2)
     for one in ranks(f"{strategy}-{kind}"):
         assert one["skipped"] == 2

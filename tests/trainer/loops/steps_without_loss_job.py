@@ -1,4 +1,4 @@
-"""Steps that one of two ranks declines. python declined_job.py FOLDER"""
+"""Steps for which one of two ranks has no loss. python steps_without_loss_job.py FOLDER"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from test_declined_steps import Declines, X
+from test_steps_without_loss import SkipsSome, X
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer
@@ -16,7 +16,7 @@ from paceline.strategies import DDP
 FOLDER = Path(sys.argv[1])
 
 
-class Weighted(Declines):
+class Weighted(SkipsSome):
     def training_step(self, batch):
         loss = super().training_step(batch)
         return None if loss is None else {"loss": loss, "weight": 3.0}
@@ -35,19 +35,19 @@ def note(name, trainer, module):
     (FOLDER / f"{name}-{trainer.rank}.json").write_text(json.dumps(found))
 
 
-def decline_on_one() -> None:
-    """Rank 1 declines a batch of the second step."""
+def skip_on_one() -> None:
+    """Rank 1 has no loss for a batch of the second step."""
     for name in ("ddp", "ddp_unused", "deepspeed_stage_0", "deepspeed_stage_2"):
         strategy = DDP(find_unused_parameters=False) if name == "ddp_unused" else name
-        for kind, module in (("plain", Declines((12,))), ("weighted", Weighted((12,)))):
+        for kind, module in (("plain", SkipsSome((12,))), ("weighted", Weighted((12,)))):
             note(f"{name}-{kind}", train(module, strategy), module)
-        module = Declines((10,))
+        module = SkipsSome((10,))
         note(f"{name}-accumulated", train(module, strategy, 2, accumulate=2), module)
 
 
-def decline_where_it_cannot_be() -> None:
-    """Both ranks decline, so that none of them waits for the other."""
-    for name, declined, settings in (
+def skip_where_it_cannot_be() -> None:
+    """Both ranks skip, so that none of them waits for the other."""
+    for name, skipped, settings in (
         ("fsdp", (8, 12), {}),
         ("deepspeed_stage_3", (8, 12), {}),
         ("ddp_ignore", (8, 12), {"nonfinite": "ignore"}),
@@ -57,7 +57,7 @@ def decline_where_it_cannot_be() -> None:
         strategy = "ddp" if name.startswith("ddp") else name
         error = ""
         try:
-            train(Declines(declined), strategy, **settings)
+            train(SkipsSome(skipped), strategy, **settings)
         except PacelineError as found:
             error = str(found)
         rank = torch.distributed.get_rank()
@@ -66,5 +66,5 @@ def decline_where_it_cannot_be() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    decline_on_one()
-    decline_where_it_cannot_be()
+    skip_on_one()
+    skip_where_it_cannot_be()

@@ -16,11 +16,11 @@ from ..state import TrainState
 from ..utils.functions import returns_value
 
 
-class DeclinedSteps:
-    """Counts them, and makes all ranks decline a step that one of them declines.
+class StepsWithoutLoss:
+    """Counts them, and has all ranks skip a step for which one of them has no loss.
 
-    A rank that declines must take part in the reduction of gradients. It goes backward from a loss whose
-    gradients are NaN, and the guard finds those on every rank: no step costs more for it.
+    A rank without a loss must take part in the reduction of gradients. It goes backward from one whose
+    gradients are NaN, and the guard finds those on every rank: no other step costs more.
 
     Args:
         training_step: The module's own.
@@ -44,7 +44,7 @@ class DeclinedSteps:
         return returns_value(self._module.training_step)
 
     def stand_in(self) -> Tensor | None:
-        """Decline the step under way. What to go backward from; None where nobody waits for this rank.
+        """Skip the step under way. What to go backward from; None where nobody waits for this rank.
 
         Raises:
             PacelineError: where the other ranks would not notice.
@@ -56,9 +56,9 @@ class DeclinedSteps:
         loss = strategy.stand_in_loss(self._module)
         if loss is None or guard is None or guard.late or strategy.precision.scales:
             raise self._refusal(loss)
-        if self._state.global_step == self._state.declined_steps:
+        if self._state.global_step == self._state.steps_without_loss:
             raise self._refusal(loss)  # whether losses have weights, the first one shows
-        guard.declines()
+        guard.expect_nan()
         return loss
 
     def _refusal(self, loss: Tensor | None) -> PacelineError:
@@ -84,7 +84,7 @@ class DeclinedSteps:
         """The step has ended without an update. To be called on all ranks."""
         self.here = False
         optimizer.zero_grad()
-        self._state.declined_steps += 1
+        self._state.steps_without_loss += 1
         if not self._reported:
             self._reported = True
             self._log_line(
@@ -94,5 +94,5 @@ class DeclinedSteps:
 
     def report_end(self) -> None:
         """The run is over."""
-        if 0 < self._state.global_step == self._state.declined_steps:
+        if 0 < self._state.global_step == self._state.steps_without_loss:
             self._log_line("no weight was updated: training_step returned None in every step")
