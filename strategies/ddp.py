@@ -153,7 +153,7 @@ class DDP(Distributed):
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
         searched = self._options["find_unused_parameters"] or self._options["static_graph"]
-        return None if searched else nan_loss(module)
+        return None if searched or self.sync_batchnorm else nan_loss(module)
 
     def _look(self, unused: list[str], came: list[str]) -> None:
         """Step 1 has shown which parameters are used, all ranks see the same; and when gradients came."""

@@ -10,7 +10,9 @@ from .utils.nested import map_tensors
 
 
 class BatchHooks:
-    """Override what you need; trailing arguments may be omitted. A DataModule's come before a module's.
+    """Override what you need; trailing arguments may be omitted. A DataModule's replaces a module's.
+
+    Of several training loaders each batch passes by itself, with its loader's ``dataloader_idx``.
 
     They are called in ``fit``, ``validate``, ``test`` and ``predict``, on every rank with its own batches.
     What they draw from torch, ``random`` and numpy is seeded by the batch's position in the data: it
@@ -26,7 +28,7 @@ class BatchHooks:
             ...         return batch[0].float(), batch[1]
             >>> run = trainer.fit(Renamed(), train_loader)
         """
-        return args[0]
+        return args[0] if args else kwargs["batch"]
 
     def transfer_batch_to_device(self, *args: Any, **kwargs: Any) -> Any:
         """``(self, batch, device, dataloader_idx)``: the batch on the device.
@@ -41,8 +43,8 @@ class BatchHooks:
             ...         return super().transfer_batch_to_device(batch[0], device), batch[1]
             >>> run = trainer.fit(KeepsTargets(), train_loader)
         """
-        batch, device = args[:2]
-        return map_tensors(batch, lambda one: _moved(one, device))
+        given = dict(zip(("batch", "device"), args, strict=False)) | kwargs
+        return map_tensors(given["batch"], lambda one: _moved(one, given["device"]))
 
     def on_after_batch_transfer(self, *args: Any, **kwargs: Any) -> Any:
         """``(self, batch, dataloader_idx)``: the batch as steps get it, such as augmented on the device.
@@ -53,7 +55,7 @@ class BatchHooks:
             ...         return batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]
             >>> run = trainer.fit(Noisy(), train_loader)
         """
-        return args[0]
+        return args[0] if args else kwargs["batch"]
 
 
 BATCH_HOOKS = tuple(name for name in vars(BatchHooks) if not name.startswith("_"))

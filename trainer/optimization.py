@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ..argument_checks import NAME_OR_NONE, SWITCH, TEXT_OR_NONE, check_arguments
+from ..callbacks.hooks import with_arity
 from ..callbacks.monitor import monitor_name
 from ..errors import PacelineError, nearest
 from ..strategies.base import parameters_of
@@ -126,7 +127,7 @@ def read_configuration(module: Any, configured: Any, automatic: bool) -> Optimiz
     _check_coverage(module, optimizers)
     if automatic:
         _check_automatic(optimizers)
-    read = [_read_schedule(s, optimizers, module.lr_scheduler_step) for s in schedules]
+    read = [_read_schedule(s, optimizers, with_arity(module.lr_scheduler_step, 2)) for s in schedules]
     return Optimization(optimizers, read)
 
 

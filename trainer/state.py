@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ..durations import StepPosition
@@ -29,6 +29,8 @@ class TrainState:
         validating: What the current validation follows, ``"step"`` or ``"epoch"``; "" outside of one. It
             is in a checkpoint where a signal interrupted it: the resumed run repeats it.
         global_batch: Samples in a full step, as the run began; 0 where it is not known.
+        epoch_lengths: Where loaders are made again: from which epoch on an epoch has how many steps, as the
+            run began. A resumed run shows ``configure_optimizers`` the same.
     """
 
     global_step: int = 0
@@ -44,6 +46,7 @@ class TrainState:
     validated_step: int = -1
     validating: str = ""
     global_batch: int = 0
+    epoch_lengths: list[list[int | None]] = field(default_factory=list)
 
     @property
     def step_label(self) -> str:
@@ -74,9 +77,9 @@ class TrainState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned; a counter it lacks keeps its default."""
-        for field in fields(self):
-            if field.name in state:
-                setattr(self, field.name, state[field.name])
+        for one in fields(self):
+            if one.name in state:
+                setattr(self, one.name, state[one.name])
 
 
 @dataclass(slots=True)
@@ -153,6 +156,15 @@ class Limits:
     def set_epoch_length(self, steps: int | None, epoch: int = 0) -> None:
         """The data is known: so many optimizer steps are an epoch, from this one on."""
         self._lengths = {n: length for n, length in self._lengths.items() if n < epoch} | {epoch: steps}
+
+    @property
+    def lengths(self) -> list[list[int | None]]:
+        """From which epoch on an epoch has how many steps: for ``set_lengths``."""
+        return [[epoch, steps] for epoch, steps in self._lengths.items()]
+
+    def set_lengths(self, lengths: list[list[int | None]]) -> None:
+        """Take what ``lengths`` gave."""
+        self._lengths = {epoch or 0: steps for epoch, steps in lengths}
 
     def steps_in(self, epoch: int) -> int | None:
         """The optimizer steps in an epoch; None where the data has no length, or none yet."""

@@ -94,26 +94,22 @@ class UserMethods:
         """
         raise NotImplementedError
 
-    def lr_scheduler_step(self, scheduler: Any, value: float | None) -> None:
-        """Step a scheduler of ``configure_optimizers``; called whenever it is one of its turns.
+    def lr_scheduler_step(self, *args: Any, **kwargs: Any) -> None:
+        """``(self, scheduler, metric)``: step a scheduler of ``configure_optimizers`` when it is its turn.
 
-        Override it for a scheduler whose ``step`` takes other arguments.
-
-        Args:
-            scheduler: The scheduler.
-            value: The latest value that it monitors; None where it monitors none.
+        ``metric`` is the latest value that it monitors; None where it monitors none. Override it for a
+        scheduler whose ``step`` takes other arguments.
 
         Example:
             >>> class ByEpoch(Net):
             ...     def configure_optimizers(self):
             ...         sgd = torch.optim.SGD(self.parameters(), lr=0.1)
             ...         return sgd, torch.optim.lr_scheduler.StepLR(sgd, step_size=1)
-            ...     def lr_scheduler_step(self, scheduler, value):
+            ...     def lr_scheduler_step(self, scheduler, metric):
             ...         if self.epoch >= 2:  # the first two epochs keep their rate
-            ...             super().lr_scheduler_step(scheduler, value)
+            ...             super().lr_scheduler_step(scheduler, metric)
             >>> run = trainer.fit(ByEpoch(), train_loader)
         """
-        if value is None:
-            scheduler.step()
-        else:
-            scheduler.step(value)
+        given = dict(zip(("scheduler", "metric"), args, strict=False)) | kwargs
+        metric = given.get("metric")
+        given["scheduler"].step(*(() if metric is None else (metric,)))

@@ -158,7 +158,7 @@ class DeepSpeed(Distributed):
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
-        return nan_loss(module) if self.stage < 3 else None
+        return None if self.stage == 3 or self.sync_batchnorm else nan_loss(module)
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled by the engine's own step."""

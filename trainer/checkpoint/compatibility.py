@@ -15,6 +15,7 @@ from ..optimization import Optimization
 from .weights import model_shapes, refuse, weight_differences
 
 ALLOWED = ("data",)
+OTHER_DATA = 'fit(..., allow="data") resumes with other data; the current epoch starts again'
 
 
 class Comparable(Protocol):
@@ -83,9 +84,9 @@ def refuse_differences(
     found = weight_differences(mine, model_shapes(shapes))
     found += _optimizers(run, state["optimizers"]) + _schedules(run.optimization, state["schedulers"])
     fix = None
-    if "data" not in allow and (data := data_differences(run.feed, manifest)):
+    if not run.feed.reloads and "data" not in allow and (data := data_differences(run.feed, manifest)):
         found += data
-        fix = 'fit(..., allow="data") resumes with other data; the current epoch starts again'
+        fix = OTHER_DATA
     refuse("cannot resume from this checkpoint", folder, found, fix)
     return mine
 

@@ -23,7 +23,7 @@ from ..optimization import Optimization
 from ..state import Clock, TrainState
 from ..utils.tensor_checksum import checksum_of
 from . import format as files
-from .compatibility import callback_differences, data_differences, refuse_differences
+from .compatibility import OTHER_DATA, callback_differences, data_differences, refuse_differences
 from .integrity import begin, finish_on_all
 from .json_codec import encode
 from .reading import loading, read_state
@@ -36,7 +36,7 @@ from .stateful import (
     ScheduleStates,
     Stateful,
 )
-from .weights import extra_state, recorded_hparams, stored_shapes
+from .weights import extra_state, recorded_hparams, refuse, stored_shapes
 from .writer import Content
 
 
@@ -187,7 +187,7 @@ class RunState:
         strategy = self.strategy
         with begin(folder, strategy) as check:
             manifest = check.manifest
-            self.feed.prepare(epoch_of_data(manifest["counters"]))
+            self.feed.prepare(manifest["counters"]["epoch"])
             state = read_state(folder, manifest)
             shapes = stored_shapes(folder, manifest)
             mine = refuse_differences(self, folder, manifest, state, shapes, allow)
@@ -206,7 +206,10 @@ class RunState:
                 with loading(folder, name):
                     part.load_state_dict(state[name])
         self.hooks.call("on_load_checkpoint", self.trainer, state["hooks"])
-        other_data = data_differences(self.feed, manifest)
+        self.feed.reload(self.counters.epoch)
+        other_data = data_differences(self.feed, manifest) if self.counters.position else []
+        if self.feed.reloads and "data" not in allow:
+            refuse("cannot resume from this checkpoint", folder, other_data, OTHER_DATA)
         if other_data:
             self.counters.begin_epoch()
         with loading(folder, "ranks"):
@@ -288,12 +291,6 @@ class RunState:
         elif same_data:
             self.feed.load_state_dict(ranks[0]["data"])
         return [inexact]
-
-
-def epoch_of_data(counters: dict[str, Any]) -> int:
-    """The epoch that the data of a checkpoint is of: at an epoch's end, of that one."""
-    epoch: int = counters["epoch"]
-    return max(0, epoch - 1) if counters["position"] == 0 else epoch
 
 
 def _world(strategy: Strategy) -> dict[str, Any]:

@@ -101,9 +101,7 @@ class CombinedFeed(Feed):
         self._parts = [_Part(name, feed) for name, feed in zip(data.named, feeds, strict=True)]
         self.micro_batches = max(feed.micro_batches for feed in feeds)
         self._pieces = self.micro_batches * settings.world_size
-        for part in self._parts:
-            if self._pieces > 1 and part.feed.even is False:
-                raise self._uneven(part.name)
+        self._check_parts()
         sizes = [feed.step_size for feed in feeds]
         self.step_size = None if None in sizes else sum(size or 0 for size in sizes)
         lengths = [feed.steps_per_epoch for feed in feeds]
@@ -111,6 +109,34 @@ class CombinedFeed(Feed):
         if len(known) == len(lengths):
             self.steps_per_epoch = min(known) if self._mode == "min" else max(known)
         self._restored: dict[str, Any] | None = None
+        self._state: dict[str, Any] = {}
+        self._taken: list[_Part] = []
+
+    def _check_parts(self) -> None:
+        """See that steps can be cut alike, where they are cut.
+
+        Raises:
+            PacelineError: naming the loader that cannot.
+        """
+        if self._pieces == 1:
+            return
+        if self.settings.on_error.startswith("skip"):
+            raise PacelineError(
+                'on_data_error="skip" with several training loaders takes one device and one micro-batch '
+                "in a step: the samples that are left would not count alike",
+                got=f"{self._pieces} micro-batches in a step",
+                fix='on_data_error="retry"',
+            )
+        for part in self._parts:
+            size = part.feed.step_size
+            if size is not None and size % self._pieces:
+                parts = f"{self._pieces} equal parts"
+                raise PacelineError(
+                    f"{size} samples in a step of {part.name!r} cannot be cut into {parts}",
+                    fix="other batch sizes, or another global_batch_size",
+                )
+            if part.feed.even is False:
+                raise self._uneven(part.name)
 
     def _uneven(self, name: str) -> PacelineError:
         ranks = f"{self.settings.world_size} ranks" if self.settings.world_size > 1 else "one device"
@@ -123,7 +149,7 @@ class CombinedFeed(Feed):
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
         restored, self._restored = self._restored, None
-        self.ended = False
+        self.ended, self._taken = False, []
         for part in self._parts:
             part.done = False
             saved = None if restored is None else restored[part.name]
@@ -138,11 +164,14 @@ class CombinedFeed(Feed):
         while restored is None and passed < position and not self.ended:
             passed += self._take().advance
         while not self.ended:
-            yield self._take()
+            step = self._take()
+            self._state = self._state_now()  # a later step that fails must not count for any loader
+            yield step
 
     def _take(self) -> StepBatches:
         """One step of each loader that has not ended."""
         taken: list[StepBatches | None] = []
+        self._taken = []
         for part in self._parts:
             if part.done and self._mode == "max":
                 taken.append(None)
@@ -150,6 +179,7 @@ class CombinedFeed(Feed):
             if part.at_end:
                 part.begin(part.number + 1)
             taken.append(part.take())
+            self._taken.append(part)
             self._check(part, taken[-1])
         done = [part.done for part in self._parts]
         self.ended = any(done) if self._mode == "min" else all(done)
@@ -160,7 +190,13 @@ class CombinedFeed(Feed):
         if self._pieces == 1 or step is None:
             return
         total = step.total
-        even = total is None or all(size * self._pieces == total for size in step.sizes)
+        if total is None:
+            raise PacelineError(
+                f"the batches of training loader {part.name!r} come ready made, and each rank knows the "
+                "size of its own alone",
+                fix="a DataLoader with a batch_size",
+            )
+        even = all(size * self._pieces == total for size in step.sizes)
         if not even or len(step.sizes) != self.micro_batches:
             raise self._uneven(part.name)
 
@@ -179,7 +215,7 @@ class CombinedFeed(Feed):
         )
 
     def samples_of(self, micro_batch: int) -> list[Any]:
-        return [f"{p.name}: {i}" for p in self._parts for i in p.feed.samples_of(micro_batch)]
+        return [f"{p.name}: {i}" for p in self._taken for i in p.feed.samples_of(micro_batch)]
 
     def fingerprint(self) -> dict[str, Any]:
         found: dict[str, Any] = {"loaders": ", ".join(p.name for p in self._parts), "mode": self._mode}
@@ -188,17 +224,22 @@ class CombinedFeed(Feed):
         return found
 
     def state_dict(self) -> dict[str, Any]:
+        return self._state
+
+    def _state_now(self) -> dict[str, Any]:
         loaders = {part.name: part.state_dict() for part in self._parts}
         own_part = any(one["source"].get("own_part") for one in loaders.values())
         return {"loaders": loaders} | ({"own_part": True} if own_part else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not state:  # of a run that was stopped before its first step
+            return
         loaders = state["loaders"]
         for part in self._parts:
             saved = loaders[part.name]
             if not all(type(saved[key]) is int for key in ("number", "position")):
                 raise TypeError("number and position count")
-        self._restored = loaders
+        self._restored, self._state = loaders, state
 
     def close(self) -> None:
         for part in self._parts:

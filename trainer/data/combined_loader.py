@@ -52,6 +52,13 @@ class CombinedLoader:
                 got=type(loaders).__name__ if loaders else loaders,
                 allowed="a dict or a list of DataLoaders",
             )
+        for name, loader in loaders.items() if isinstance(loaders, Mapping) else enumerate(loaders):
+            if isinstance(loader, (Mapping, CombinedLoader)):
+                raise PacelineError(
+                    "CombinedLoader takes loaders, no loaders of loaders",
+                    got=f"a {type(loader).__name__} for {name!r}",
+                    fix="one dict or list of all of them",
+                )
         self.loaders, self.mode = loaders, mode
 
     @property

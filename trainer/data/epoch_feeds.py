@@ -12,14 +12,21 @@ class EpochFeeds(Feed):
     """Has the feed of an epoch made again where that differs from the epoch before.
 
     Args:
-        make: Makes the feed of an epoch.
+        make: Makes the feed of an epoch; called with the epoch, and True where a run was restored.
         kind_of: For an epoch, a value that differs where its feed does.
         epoch: The epoch to begin with.
+        reloads: Whether loaders are made again, not their steps alone.
     """
 
-    def __init__(self, make: Callable[[int], Feed], kind_of: Callable[[int], Any], epoch: int = 0) -> None:
-        self._make, self._kind_of = make, kind_of
-        self._take(make(epoch), epoch)
+    def __init__(
+        self,
+        make: Callable[[int, bool], Feed],
+        kind_of: Callable[[int], Any],
+        epoch: int = 0,
+        reloads: bool = False,
+    ) -> None:
+        self._make, self._kind_of, self.reloads = make, kind_of, reloads
+        self._take(make(epoch, False), epoch)
 
     def _take(self, feed: Feed, epoch: int) -> None:
         self._feed, self._kind = feed, self._kind_of(epoch)
@@ -30,7 +37,12 @@ class EpochFeeds(Feed):
     def prepare(self, epoch: int) -> None:
         if self._kind_of(epoch) != self._kind:
             self._feed.close()
-            self._take(self._make(epoch), epoch)
+            self._take(self._make(epoch, False), epoch)
+
+    def reload(self, epoch: int) -> None:
+        if self.reloads:
+            self._feed.close()
+            self._take(self._make(epoch, True), epoch)
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
         self.prepare(epoch)

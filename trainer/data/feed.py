@@ -78,6 +78,7 @@ class Feed(ABC):
         step_size: Samples in a full step; None where batches decide.
         micro_batches: Micro-batches in a full step.
         even: Whether each step is cut into micro-batches of one size; None where only reading shows it.
+        reloads: Whether loaders are made again in the course of a run, from what the run has come to.
         ended: True from the moment the epoch's last step is returned, where that can be known.
     """
 
@@ -86,6 +87,7 @@ class Feed(ABC):
     step_size: int | None = None
     micro_batches: int = 1
     even: bool | None = None
+    reloads: bool = False
     ended: bool = False
 
     def __init__(self, settings: FeedSettings) -> None:
@@ -93,6 +95,9 @@ class Feed(ABC):
 
     def prepare(self, epoch: int) -> None:
         """Be the data of this epoch, where epochs differ: before it is read or compared with other data."""
+
+    def reload(self, epoch: int) -> None:
+        """Make the data of this epoch again, where ``reloads``: the run is restored."""
 
     @abstractmethod
     def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:

@@ -53,7 +53,7 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
     if settings.accumulate > 1 and not automatic:
         raise PacelineError(
             "accumulate is not possible with manual optimization: the module steps the optimizer",
-            got=f"accumulate={settings.accumulate}",
+            got=f"{settings.accumulate} micro-batches in a step",
             fix="call optimizer.step() in training_step every so many batches",
         )
     feed = make_feed(data, settings)

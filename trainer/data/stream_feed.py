@@ -153,7 +153,15 @@ class StreamFeed(Feed):
                 upcoming = steps.gather()
                 self.ended = not upcoming.batches or (self._drop_last and steps.short)
                 self._state = self._state_now(cursor, steps) if self.ended else state
-                yield current
+                if self.settings.hooked_transfer is not None:  # hooks see the run at their own step
+                    moved = [self._moved(batch, epoch, number) for batch, number in current.batches]
+                    current = current._replace(batches=moved)
+                try:
+                    yield current
+                except GeneratorExit:
+                    if not (self.ended or self.settings.fixed_order) and self._state:
+                        self._restored = self._state  # what was read ahead comes again
+                    raise
 
     def _ready_steps(self, position: int) -> Iterator[StepBatches]:
         """Batches that are in memory and on the device: returned as they are."""
@@ -209,7 +217,8 @@ class StreamFeed(Feed):
         """
 
         def moved(batch: Any, number: int) -> Any:
-            return self._moved(batch, epoch, number)
+            hooked = self.settings.hooked_transfer is not None
+            return (batch, number) if hooked else self._moved(batch, epoch, number)
 
         shared = SharedSteps(cursor, self.settings, moved, self._in_step)
         if self.settings.world_size == 1:

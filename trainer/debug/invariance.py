@@ -269,7 +269,8 @@ def _apart(ours: tuple[float, float], theirs: tuple[float, float], least: float)
 def _hint(what: str) -> str:
     if what == "the batch":
         return (
-            "The dataset or its collate function draws from what no seed reaches, or changes as it is read"
+            "The dataset or its collate function draws from what no seed reaches, or changes as it is "
+            "read; or a batch hook draws, which depends on the micro-batch"
         )
     if what == "the loss":
         return (

@@ -65,6 +65,7 @@ class Replay:
             gone backward from.
         samples: The dataset indices in each micro-batch; rank by rank within each round of them.
         gradient_norm: Of all gradients together, before clipping.
+        skipped: Whether there was no loss, and so no gradient.
     """
 
     step: int
@@ -72,9 +73,12 @@ class Replay:
     losses: list[float] = field(default_factory=list)
     samples: list[list[Any]] = field(default_factory=list)
     gradient_norm: float = 0.0
+    skipped: bool = False
 
     def __str__(self) -> str:
         lines = [f"step {self.step} again, without its update: gradient norm {self.gradient_norm:.6g}"]
+        if self.skipped:
+            lines = [f"step {self.step} again: training_step returned None, and the step was skipped"]
         for index, (loss, samples) in enumerate(zip_longest(self.losses, self.samples, fillvalue=())):
             place = f"rank {index % self.ranks}, micro-batch {index // self.ranks}"
             parts = [f"loss {loss:.6g}"] if loss != () else []
@@ -352,3 +356,8 @@ class _AtStep(Callback):
         self.found.losses = self.ranks.losses
         self.found.gradient_norm = float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
         raise _Reached
+
+    def on_step_end(self, trainer: Any, outputs: list[Any]) -> None:
+        if self.ranks.at_step:  # without an update: there was no loss
+            self.found.losses, self.found.skipped = self.ranks.losses, True
+            raise _Reached

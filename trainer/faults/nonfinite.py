@@ -112,6 +112,11 @@ class Guard:
         poisoned: Tensor = loss * (1 + 0 * loss.detach())
         return poisoned
 
+    def forget(self) -> None:
+        """The step under way is skipped for another reason than its losses."""
+        self._seen.clear()
+        self._unread.clear()
+
     def expect_nan(self) -> None:
         """The NaN that gradients are about to show is no fault: this rank has no loss for the step."""
         self._no_loss = True
@@ -168,10 +173,9 @@ class Guard:
         Raises:
             PacelineError: where a loss or gradient was not finite.
         """
-        before, self._before = self._before, None
-        if before is None:
+        if self._before is None:
             return
-        copied, arrived, place = before
+        copied, arrived, place = self._before
         if arrived is not None:
             arrived.synchronize()
         if copied.item():
@@ -180,6 +184,7 @@ class Guard:
                 where=place,
                 fix=_FIX,
             )
+        self._before = None
 
     def skipped_by_strategy(self) -> bool:
         """The strategy skipped an update by itself: whether a loss or gradient is to blame."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +14,12 @@ from ..data.epoch_feeds import EpochFeeds
 from ..data.feed import Feed, NoFeed
 from ..data.sources import evaluation_feeds, find_data, training_feed
 from ..module import is_overridden
+from ..rng import derive, seeded
 from .context import StageContext
 from .feed_settings import FeedRequest
 from .step_arguments import check_arguments_of_step
+
+_LOADERS = 1  # for draws apart from those of samples
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,11 @@ class FitFeeds:
     """Makes the feeds of a fit, and makes them again where an epoch's data or steps are others.
 
     Args:
-        saved_global_batch: A resumed run's samples in a full step, in its first epoch; 0 for a new run.
-        epoch: The epoch to begin with.
+        saved: The counters of the checkpoint that the run resumes from; zeros for a new run.
     """
 
-    def __init__(self, context: StageContext, data: FitData, saved_global_batch: int, epoch: int) -> None:
-        self._context, self._data = context, data
-        self._saved_global_batch, self._epoch = saved_global_batch, epoch
+    def __init__(self, context: StageContext, data: FitData, saved: dict[str, Any]) -> None:
+        self._context, self._data, self._saved = context, data, saved
         self._request = FeedRequest(context)
         self._schedule = accumulation_schedule(context)
         self._every = context.settings.reload_dataloaders_every_n_epochs
@@ -58,24 +59,30 @@ class FitFeeds:
         Raises:
             PacelineError: without data, and for what cannot be made again.
         """
-        context, epoch = self._context, self._epoch
-        if self._every and None not in (self._data.train, self._data.val):
-            raise PacelineError(
-                "reload_dataloaders_every_n_epochs calls train_dataloader() and val_dataloader() of a "
-                "DataModule or the module again, and fit was given the loaders themselves",
-                fix="fit(module, datamodule=...), or write the two methods on the module",
-            )
+        context, epoch = self._context, self._saved["epoch"]
+        context.closing.callback(self._close_validation)
         if context.settings.limit_train_batches == 0 and not context.settings.overfit_batches:
             context.stop.request("limit_train_batches=0")
             self._load(epoch, train=False)
             feed: Feed = NoFeed(self._request.for_training(1))
             context.limits.set_epoch_length(0)
         elif self._every or self._schedule:
-            feed = EpochFeeds(self._make, self._kind_of, epoch)
+            feed = EpochFeeds(self._make, self._kind_of, epoch, reloads=bool(self._every))
         else:
             feed = self._make(epoch)
         context.closing.callback(feed.close)
-        context.closing.callback(self._close_validation)
+        if (
+            self._every
+            and self._data.train is not None
+            and (self._data.val is not None or not self._validation)
+        ):
+            raise PacelineError(
+                "reload_dataloaders_every_n_epochs calls train_dataloader() and val_dataloader() of a "
+                "DataModule or the module again, and fit was given the loaders themselves",
+                fix="fit(module, datamodule=...), or write the two methods on the module",
+            )
+        if self._saved["epoch_lengths"]:
+            context.limits.set_lengths(self._saved["epoch_lengths"])
         return feed, self._validation
 
     def _kind_of(self, epoch: int) -> tuple[int, int]:
@@ -86,26 +93,50 @@ class FitFeeds:
     def _accumulate(self, epoch: int) -> int:
         return self._schedule.at(epoch) if self._schedule else self._context.settings.accumulate
 
-    def _make(self, epoch: int) -> Feed:
-        context = self._context
-        made, accumulate = self._kind_of(epoch)
-        again = self._loaded is not None
-        if made != self._loaded:
+    def _make(self, epoch: int, restored: bool = False) -> Feed:
+        """The feed of an epoch; its loaders are made again where it is time, or the run was restored."""
+        log_line = self._context.directory.log_line
+        made, _ = self._kind_of(epoch)
+        first, others = self._loaded is None, made != self._loaded
+        if others or restored:
             self._load(made)
-            if again:
-                context.directory.log_line(f"epoch {epoch + 1}: the dataloaders are made again")
         feed = self._feed(epoch)
-        self._set_lengths(feed, epoch, made if again else 0)
-        if again and self._schedule:
-            several = "es" if accumulate > 1 else ""
-            context.directory.log_line(f"epoch {epoch + 1}: {accumulate} micro-batch{several} in a step")
+        self._set_lengths(feed, epoch, 0 if first else made)
+        if first:
+            return feed
+        if others or restored:
+            self._compare(feed, epoch)
+        if restored:
+            return feed
+        if others:
+            log_line(f"epoch {epoch + 1}: the dataloaders are made again")
+        if self._schedule:
+            several = "es" if feed.micro_batches > 1 else ""
+            log_line(f"epoch {epoch + 1}: {feed.micro_batches} micro-batch{several} in a step")
         return feed
+
+    def _compare(self, feed: Feed, epoch: int) -> None:
+        """See that all ranks made the same data.
+
+        Raises:
+            PacelineError: on all ranks, naming one that made other data.
+        """
+        found = self._context.ranks.all_gather(str(feed.fingerprint()))
+        for rank, other in enumerate(found):
+            if other != found[0]:
+                raise PacelineError(
+                    f"rank {rank} made other training data than rank 0 for epoch {epoch + 1}",
+                    got=other[:300],
+                    allowed=found[0][:300],
+                    fix="train_dataloader() gives every rank the same data: each takes its own samples of "
+                    "it. Draw from torch, random or numpy, which are seeded alike while it is called",
+                )
 
     def _feed(self, epoch: int, quiet: bool = False) -> Feed:
         settings = self._request.for_training(self._accumulate(epoch))
         if quiet:
             settings = replace(settings, log_line=lambda text: None)
-        saved = self._saved_global_batch
+        saved = self._saved["global_batch"]
         if self._schedule:
             saved = saved * self._schedule.at(epoch) // self._schedule.at(0)
         return training_feed(self._train, settings, saved, self._context.module.automatic_optimization)
@@ -123,24 +154,44 @@ class FitFeeds:
     # -- loaders -------------------------------------------------------------------------------
 
     def _load(self, epoch: int, train: bool = True) -> None:
-        """Take the loaders that were given, or have them made: ``trainer.epoch`` is that epoch then."""
+        """Take the loaders that were given, or have them made: ``trainer.epoch`` is that epoch then.
+
+        Raises:
+            PacelineError: when there are other validation loaders than before.
+        """
         module, data = self._context.module, self._data
-        self._loaded = epoch
+        first, self._loaded = self._loaded is None, epoch
         with self._at(epoch):
             if train:
                 self._train = find_data(data.train, "train", data.datamodule, module)
             given = self._validation_data()
-            request = self._request.for_evaluation("validate")
-            self._close_validation()
-            self._validation.clear()  # the loop over it has this dictionary
-            self._validation |= {} if given is None else evaluation_feeds(given, request)
+        request = self._request.for_evaluation("validate")
+        feeds = {} if given is None else evaluation_feeds(given, request)
+        if not first and [*feeds] != [*self._validation]:
+            raise PacelineError(
+                f"val_dataloader() gave other loaders in epoch {epoch + 1} than before",
+                got=", ".join(feeds) or f"{len(feeds)}",
+                allowed=", ".join(self._validation) or f"{len(self._validation)}",
+                fix="as many loaders, by the same names, each time",
+            )
+        self._close_validation()
+        self._validation.clear()  # the loop over it has this dictionary
+        self._validation |= feeds
 
     @contextmanager
     def _at(self, epoch: int) -> Iterator[None]:
         state = self._context.state
         now, state.epoch = state.epoch, epoch
+        device = self._context.strategy.device
+        # What is drawn depends on the epoch alone: alike on all ranks, and in a resumed run.
+        alike = (
+            seeded(derive(self._context.settings.seed, epoch, _LOADERS), device)
+            if self._every
+            else nullcontext()
+        )
         try:
-            yield
+            with alike:
+                yield
         finally:
             state.epoch = now
 

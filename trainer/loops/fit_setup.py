@@ -20,7 +20,7 @@ from ...strategies.launch.job_notes import note_run, restarts
 from ..checkpoint import format as files
 from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.reading import MalformedStateError, read_manifest
-from ..checkpoint.run_state import RunState, epoch_of_data
+from ..checkpoint.run_state import RunState
 from ..data.feed import Feed
 from ..faults.nonfinite import Guard, NonfinitePolicy
 from ..module import is_overridden
@@ -28,6 +28,7 @@ from ..optimization import Optimization, Schedule, read_configuration
 from ..rng import derive, seed_everything
 from ..run.directory import run_config
 from ..run.resume import ResumeSearch
+from ..state import TrainState
 from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
@@ -54,6 +55,7 @@ def check_module(module: Any) -> None:
             )
             raise PacelineError(f"{name} has no {method}", fix=example)
     check_arguments_of_step(module, "training_step", ("batch", "batch_idx"))
+    check_arguments_of_step(module, "lr_scheduler_step", ("scheduler", "metric"))
     if not any(p.requires_grad for p in module.parameters()):
         raise PacelineError(
             f"{name} has no trainable parameter",
@@ -71,7 +73,7 @@ def prepare(
     if restarts():
         context.directory.log_line(f"restart {restarts()} of at most {settings.max_restarts} times")
     source = _Source(context, resume, allow)
-    feed, validation = FitFeeds(context, data, source.global_batch, source.epoch).open()
+    feed, validation = FitFeeds(context, data, source.counters).open()
     check_ranks(context, feed)
     faultpoint("start.module")
     first_weights = sample_of_weights(module)
@@ -96,13 +98,15 @@ def prepare(
         datamodule=context.datamodule,
         config=config,
     )
+    if feed.reloads:
+        context.state.epoch_lengths = context.limits.lengths
     inexact = source.restore(run_state)
     fit = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
     context.directory.open(source.path, config, fit, in_place=source.in_place)
     if context.ranks.is_global_zero and context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
     faultpoint("start.folder")
-    kept = source.global_batch if accumulation_schedule(context) else 0
+    kept = source.counters["global_batch"] if accumulation_schedule(context) else 0
     context.state.global_batch = kept or feed.step_size or 0
     for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
         context.directory.log_line(line)
@@ -194,14 +198,10 @@ class _Source:
         return self._search.find(self._resume) if found is None and self._resume is not None else found
 
     @property
-    def global_batch(self) -> int:
-        """The samples of a full step that the checkpoint was trained with; 0 where there is none."""
-        return int(read_manifest(self.path)["counters"]["global_batch"]) if self.path else 0
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the checkpoint's data is of, from 0."""
-        return epoch_of_data(read_manifest(self.path)["counters"]) if self.path else 0
+    def counters(self) -> dict[str, Any]:
+        """The counters of the checkpoint; those of a new run where there is none."""
+        saved = read_manifest(self.path)["counters"] if self.path else {}
+        return TrainState().state_dict() | saved
 
     def restore(self, run_state: RunState) -> list[str]:
         """Load the checkpoint, or where there is a choice, the newest that is whole. What is not exact."""

@@ -82,7 +82,7 @@ class OptimizerStep:
                 outputs.append(output)
             state.batch_idx += 1
             loss, weight = self.read_loss(output, None if total else size, size, index)
-            if loss is None:
+            if loss is None or (self.without_loss.here and self.world_size == 1):
                 continue
             if many or self.world_size > 1:
                 loss = self.weigh(loss, weight, weights, index, size * self.world_size / (total or 1))
@@ -134,7 +134,6 @@ class OptimizerStep:
         """The run is over: what is pending is looked at."""
         if self.guard is not None:
             self.guard.finish()
-        self.without_loss.report_end()
 
     def hold_back(self, guard: Guard, batches: list[Any], sizes: list[int]) -> None:
         """A loss or gradient is not finite: an error, or a step without an update."""

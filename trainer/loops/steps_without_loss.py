@@ -63,7 +63,9 @@ class StepsWithoutLoss:
 
     def _refusal(self, loss: Tensor | None) -> PacelineError:
         strategy, guard = self._strategy, self._guard
-        if loss is None:
+        if strategy.sync_batchnorm:
+            place = "with sync_batchnorm=True"
+        elif loss is None:
             place = f"with strategy={strategy.name!r}"
         elif guard is None:
             place = "with nonfinite='ignore'"
@@ -83,6 +85,8 @@ class StepsWithoutLoss:
     def end_step(self, optimizer: Optimizer) -> None:
         """The step has ended without an update. To be called on all ranks."""
         self.here = False
+        if self._guard is not None:
+            self._guard.forget()
         optimizer.zero_grad()
         self._state.steps_without_loss += 1
         if not self._reported:
@@ -92,7 +96,16 @@ class StepsWithoutLoss:
                 "trainer.skipped_steps counts them"
             )
 
-    def report_end(self) -> None:
-        """The run is over."""
-        if 0 < self._state.global_step == self._state.steps_without_loss:
-            self._log_line("no weight was updated: training_step returned None in every step")
+    def end_epoch(self) -> None:
+        """An epoch is over.
+
+        Raises:
+            PacelineError: where no step so far had a loss.
+        """
+        steps = self._state.steps_without_loss
+        if 0 < steps == self._state.global_step:
+            raise PacelineError(
+                f"training_step returned None in each of the {steps} steps so far, and nothing was trained",
+                where=f"epoch {self._state.epoch + 1}",
+                fix="return loss, at least for some batches",
+            )

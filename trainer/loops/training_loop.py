@@ -52,7 +52,9 @@ class TrainLoop:
         stop.agree()
         while not stop.done:
             self.epoch()
+        self.place.between_steps = False  # not before it is known that the last update was made
         self.optimizer_step.finish()
+        self.place.between_steps = True
         stop.agree()  # a signal may have come after the last agreement
         if self.manual is not None and not self.manual.has_stepped:
             self.context.directory.log_line(
@@ -70,6 +72,7 @@ class TrainLoop:
         stop.epoch_over = False
         step = self.optimizer_step
         run_step = step.automatic if self.manual is None else step.manual
+        feed.prepare(state.epoch)
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
         if state.validating:
@@ -171,6 +174,7 @@ class TrainLoop:
     def end_epoch(self) -> None:
         """Epoch means, hooks, then the schedules that go by epochs."""
         faultpoint("epoch.end")
+        self.optimizer_step.without_loss.end_epoch()
         state, logger = self.state, self.logger
         window = self.store.close_window()
         means = {f"{name}_epoch": value for name, value in self.store.close_epoch().items()}

@@ -45,8 +45,12 @@ class NoData:
     def fingerprint(self):
         return {"dataset": "none"}
 
+    reloads = False
+
     def prepare(self, epoch):
         pass
+
+    reload = prepare
 
     def state_dict(self):
         return {}

@@ -143,6 +143,33 @@ def test_a_hook_that_forgets_to_return_the_batch_is_named(name):
         fit(forgets(), data())
 
 
+@pytest.mark.parametrize("kind", ["map", "stream", "list"])
+def test_a_hook_sees_the_run_at_its_own_step(kind):
+    class Sees(Net):
+        seen = ()
+
+        def on_after_batch_transfer(self, batch):
+            self.seen = (*self.seen, (self.global_step, self.net.weight.sum().item()))
+            return batch
+
+        def on_step_start(self, trainer, batches):
+            assert self.seen[-1] == (trainer.global_step, self.net.weight.sum().item())
+
+    module = Sees()
+    fit(module, data(kind), max_epochs=1)
+    assert [step for step, _ in module.seen] == [*range(6)]
+
+
+def test_arguments_may_be_given_by_name():
+    class ByName(Net):
+        def transfer_batch_to_device(self, batch, device, dataloader_idx):
+            return super().transfer_batch_to_device(
+                batch=batch, device=device, dataloader_idx=dataloader_idx
+            )
+
+    fit(ByName(), data(), max_epochs=1)
+
+
 # -- random draws ------------------------------------------------------------------------------------
 
 

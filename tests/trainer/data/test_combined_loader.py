@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.ranks import run_ranks
+from helpers.stops import StopsAt
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -167,6 +168,72 @@ def test_a_run_resumes_from_any_step(tmp_path, kind, mode, workers):
         assert torch.equal(second.net.weight, whole.net.weight)
 
 
+class Bad(TensorDataset):
+    """One sample cannot be read, in one pass."""
+
+    epoch, bad = 0, (0, 3)
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        if (self.epoch, index) == self.bad:
+            raise OSError("bad")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("bad", [(0, 0), (0, 3), (1, 0)])
+def test_an_error_in_one_loader_loses_no_batch_of_another(tmp_path, bad):
+    def data(bad):
+        samples = Bad(SHORT[:4])
+        samples.bad = bad
+        return CombinedLoader({"a": loader(LONG, 2, "shuffled"), "b": DataLoader(samples, 1)}, "min")
+
+    whole, first, second = Net(), Net(), Net()
+    kept = {"run_dir": tmp_path, "name": "n"}
+    fit(whole, data(None))
+    with pytest.raises(OSError, match="bad"):
+        fit(first, data(bad), Checkpoint("100ep"), **kept)
+    saved = bad != (0, 0)  # before step 1 there is nothing to save
+    fit(second, data(None), Checkpoint(), resume="latest" if saved else None, **kept)
+    assert first.seen + second.seen == whole.seen
+    assert torch.equal(second.net.weight, whole.net.weight)
+
+
+class Stateful(IterableDataset):
+    """Keeps its own position."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 20:
+            self.at += 1
+            yield (torch.tensor([1 + self.at / 100]),)
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("stop", [6, 12])
+def test_a_source_with_a_state_loses_nothing_where_a_shorter_one_ends(tmp_path, stop):
+    def data():
+        return CombinedLoader({"a": loader(LONG, 2, "shuffled"), "b": DataLoader(Stateful(), 2)}, "min")
+
+    whole, first, second = Net(), Net(), Net()
+    fit(whole, data(), max_epochs=3)
+    taken = [x for step in whole.seen for x in index(step)[1]]
+    assert taken == [*range(1, 21), *range(1, 13)]  # the second epoch ends with the source
+    kept = {"run_dir": tmp_path, "name": "n"}
+    fit(first, data(), StopsAt(stop), Checkpoint(), max_epochs=3, **kept)
+    fit(second, data(), Checkpoint(), max_epochs=3, resume="latest", **kept)
+    assert first.seen + second.seen == whole.seen
+
+
 def test_micro_batches_have_a_part_of_each_and_the_step_is_the_same():
     one, many = Net(), Net()
     parts = {"a": loader(LONG, 4), "b": loader(LONG[:6], 2)}
@@ -209,12 +276,18 @@ def test_limits_and_overfitting_are_of_each_loader():
 
 
 def test_the_samples_of_a_bad_step_are_named_with_their_loader():
-    class Bad(Net):
+    class Nan(Net):
+        def __init__(self, at):
+            super().__init__()
+            self.at = at
+
         def training_step(self, batch):
-            return super().training_step(batch) * (float("nan") if self.global_step == 2 else 1)
+            return super().training_step(batch) * (float("nan") if self.global_step == self.at else 1)
 
     with pytest.raises(PacelineError, match="dataset indices long: 4, long: 5, short: 4"):
-        fit(Bad(), two())
+        fit(Nan(2), two())
+    with pytest.raises(PacelineError, match="dataset indices long: 8, long: 9\n"):
+        fit(Nan(4), two(mode="max"))
 
 
 @pytest.mark.parametrize(
@@ -226,6 +299,15 @@ def test_the_samples_of_a_bad_step_are_named_with_their_loader():
         (lambda: CombinedLoader(loader(LONG, 2)), "a dict or a list of DataLoaders"),
         (lambda: fit(Net(), {"a": loader(LONG, 2), "b": loader(LONG[:0], 2)}), "'b' gave no batch"),
         (lambda: fit(Net(), {"a": loader(LONG, 2), "b": 3}), "cannot be iterated over batches"),
+        (lambda: fit(Net(), {"a": loader(LONG, 2), "b": {"c": loader(LONG, 2)}}), "loaders of loaders"),
+        (
+            lambda: fit(Net(), two(drop_last=True), global_batch_size=6, accumulate=1),
+            "3 samples in a step of 'long' cannot be cut into 2 equal parts",
+        ),
+        (
+            lambda: fit(Net(), two(drop_last=True), accumulate=2, on_data_error="skip"),
+            'on_data_error="skip" with several training loaders',
+        ),
         (lambda: Trainer(accelerator="cpu").predict(Predicts(), two()), "takes no CombinedLoader"),
     ],
 )

@@ -8,13 +8,31 @@ from pathlib import Path
 
 import torch
 from test_reload_dataloaders import Growing, Net, fit
+from torch.utils.data import TensorDataset
+
+from paceline import PacelineError
+
+
+class Differs(Growing):
+    def _data(self, epoch):
+        return TensorDataset(torch.full((8, 1), float(self.trainer.rank if epoch else 0)))
 
 
 def main() -> None:
     module = Net()
     trainer, data = fit(module, data=Growing(size=2), strategy="ddp", devices=2)
     asked = [epoch for kind, epoch in data.asked if kind == "train"]
-    found = {"asked": asked, "steps": trainer.global_step, "weight": module.net.weight.item()}
+    differs = ""
+    try:
+        fit(Net(), data=Differs(size=2), strategy="ddp", devices=2)
+    except PacelineError as error:
+        differs = str(error)
+    found = {
+        "asked": asked,
+        "differs": differs,
+        "steps": trainer.global_step,
+        "weight": module.net.weight.item(),
+    }
     (Path(sys.argv[1]) / f"{trainer.rank}.json").write_text(json.dumps(found))
 
 

@@ -53,6 +53,7 @@ def skip_where_it_cannot_be() -> None:
         ("ddp_ignore", (8, 12), {"nonfinite": "ignore"}),
         ("ddp_fp16", (8, 12), {"precision": "fp16"}),
         ("ddp_first", (0, 4), {}),
+        ("ddp_batchnorm", (8, 12), {"sync_batchnorm": True}),
     ):
         strategy = "ddp" if name.startswith("ddp") else name
         error = ""

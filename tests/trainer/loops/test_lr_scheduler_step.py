@@ -7,7 +7,7 @@ import torch
 from helpers.small_net import Net, data
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
-from paceline import Trainer
+from paceline import PacelineError, Trainer
 
 
 class Halved:
@@ -35,8 +35,8 @@ class StepsItself(Net):
         schedule = {"scheduler": Halved(optimizer), "interval": self.interval}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
-    def lr_scheduler_step(self, scheduler, value):
-        assert value is None
+    def lr_scheduler_step(self, scheduler, metric):
+        assert metric is None
         scheduler.step(epoch=self.epoch + 1 if self.interval == "epoch" else self.global_step + 1)
 
 
@@ -70,9 +70,9 @@ def test_it_gets_the_value_that_is_watched_and_super_is_the_usual_step():
             plateau = ReduceLROnPlateau(optimizer, patience=0)
             return {"optimizer": optimizer, "lr_scheduler": plateau, "monitor": "val/loss"}
 
-        def lr_scheduler_step(self, scheduler, value):
-            self.values.append(value)
-            super().lr_scheduler_step(scheduler, value)
+        def lr_scheduler_step(self, scheduler, metric):
+            self.values.append(metric)
+            super().lr_scheduler_step(scheduler, metric)
 
     module = Watches()
     trainer = fit(module, max_epochs=3)
@@ -106,9 +106,24 @@ def test_an_epoch_may_be_left_out(skipped):
             optimizer = torch.optim.SGD(self.parameters(), lr=2.0**-20)
             return optimizer, LambdaLR(optimizer, lambda epoch: 0.5**epoch)
 
-        def lr_scheduler_step(self, scheduler, value):
+        def lr_scheduler_step(self, scheduler, metric):
             if not (skipped and self.epoch == 0):
-                super().lr_scheduler_step(scheduler, value)
+                super().lr_scheduler_step(scheduler, metric)
 
     rate = fit(Leaves(), max_epochs=2).optimizers[0].param_groups[0]["lr"]
     assert rate == 2.0**-20 * (0.5 if skipped else 0.25)
+
+
+def test_it_may_take_the_scheduler_alone_and_more_is_refused_before_training():
+    class Short(StepsItself):
+        def lr_scheduler_step(self, scheduler):
+            scheduler.step(self.epoch + 1)
+
+    assert fit(Short(), max_epochs=2).lr_schedulers[0].calls == [1, 2]
+
+    class Old(StepsItself):
+        def lr_scheduler_step(self, scheduler, optimizer_idx, metric):
+            raise AssertionError
+
+    with pytest.raises(PacelineError, match=r"Old\.lr_scheduler_step asks for more arguments"):
+        fit(Old(), max_epochs=1)

@@ -114,7 +114,8 @@ def test_parts_of_an_epoch_are_of_its_own_length():
 
 @pytest.mark.parametrize(
     ("stop", "asked", "workers"),
-    [(2, [0, 2, 4], 0), (4, [2, 4], 0), (6, [2, 4], 1), (8, [2, 4], 0), (10, [4], 0)],
+    # Once to know its lengths, and once when all is restored.
+    [(2, [2, 2, 4], 0), (4, [2, 2, 4], 0), (6, [2, 2, 4], 1), (8, [4, 4], 0), (10, [4, 4], 0)],
 )
 def test_a_resumed_run_asks_for_the_loaders_of_its_epoch(tmp_path, stop, asked, workers):
     whole, first, second = Net(), Net(), Net()
@@ -126,6 +127,87 @@ def test_a_resumed_run_asks_for_the_loaders_of_its_epoch(tmp_path, stop, asked, 
     assert first.seen + second.seen == whole.seen
     assert first.validated + second.validated == whole.validated
     assert torch.equal(second.net.weight, whole.net.weight)
+
+
+def test_a_datamodule_that_is_restored_makes_the_loaders_that_it_made(tmp_path):
+    class Shifts(DataModule):
+        shift = 0.0
+
+        def train_dataloader(self):
+            noise = torch.randn(8, 1)  # the same in a resumed run, whatever the model has drawn
+            return DataLoader(TensorDataset(self.shift + noise), 2, shuffle=True)
+
+        def state_dict(self):
+            return {"shift": self.shift}
+
+        def load_state_dict(self, state):
+            self.shift = state["shift"]
+
+    class Moves(Callback):
+        def on_train_epoch_end(self, trainer):
+            trainer.module.data.shift += 1.0
+
+    def train(module, *callbacks, **more):
+        module.data = Shifts()
+        fit(module, Moves(), *callbacks, data=module.data, reload_dataloaders_every_n_epochs=1, **more)
+
+    whole, first, second = Net(), Net(), Net()
+    train(whole)
+    kept = {"run_dir": tmp_path, "name": "n"}
+    train(first, StopsAt(10), Checkpoint(), **kept)
+    train(second, Checkpoint(), resume="latest", **kept)
+    assert first.seen + second.seen == whole.seen
+    assert torch.equal(second.net.weight, whole.net.weight)
+
+
+def test_loaders_that_depend_on_what_is_not_restored_are_refused_in_the_midst_of_an_epoch(tmp_path):
+    class Counts(DataModule):
+        calls = 0
+
+        def train_dataloader(self):
+            Counts.calls += 1
+            return DataLoader(TensorDataset(torch.full((8, 1), float(Counts.calls))), 2)
+
+    kept = {"run_dir": tmp_path, "name": "n"}
+    fit(Net(), StopsAt(2), Checkpoint(), data=Counts(), **kept)
+    with pytest.raises(PacelineError, match="training data: content"):
+        fit(Net(), Checkpoint(), data=Counts(), resume="latest", **kept)
+
+
+def test_total_steps_are_those_that_the_run_began_with(tmp_path):
+    class Planned(Net):
+        def configure_optimizers(self):
+            self.planned = self.trainer.total_steps
+            return super().configure_optimizers()
+
+    first, second = Planned(), Planned()
+    kept = {"run_dir": tmp_path, "name": "n"}
+    fit(first, StopsAt(4), Checkpoint(), **kept)
+    fit(second, Checkpoint(), resume="latest", **kept)
+    assert first.planned == second.planned == 5
+
+
+def test_another_set_of_validation_loaders_is_refused():
+    class Vanishes(Growing):
+        def val_dataloader(self):
+            return None if self.trainer.epoch else super().val_dataloader()
+
+    with pytest.raises(
+        PacelineError, match=r"val_dataloader\(\) gave other loaders in epoch 3 than before"
+    ):
+        fit(Net(), data=Vanishes())
+
+
+def test_the_length_of_an_epoch_is_known_when_it_starts():
+    class Lengths(Callback):
+        found = ()
+
+        def on_train_epoch_start(self, trainer):
+            self.found = (*self.found, trainer.steps_per_epoch)
+
+    lengths = Lengths()
+    fit(Net(), lengths)
+    assert lengths.found == tuple(STEPS)
 
 
 def test_a_damaged_checkpoint_of_a_later_epoch_does_not_decide(tmp_path):
@@ -176,8 +258,9 @@ def test_a_datamodule_has_its_trainer_while_it_runs():
 
 def test_loaders_that_were_given_cannot_be_made_again():
     given = DataLoader(TensorDataset(torch.ones(4, 1)), 4)
-    with pytest.raises(PacelineError, match="fit was given the loaders themselves"):
-        fit(Net(), loaders=(given, given))
+    for val in (given, None):
+        with pytest.raises(PacelineError, match="fit was given the loaders themselves"):
+            fit(Net(), loaders=(given, val))
 
 
 def test_ranks_make_them_again_alike_and_take_the_steps_of_one(tmp_path):
@@ -188,5 +271,6 @@ def test_ranks_make_them_again_alike_and_take_the_steps_of_one(tmp_path):
     for rank in (0, 1):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert found["asked"] == [0, 2, 4]
+        assert "rank 1 made other training data than rank 0 for epoch 3" in found["differs"]
         assert found["steps"] == trainer.global_step
         assert found["weight"] == pytest.approx(whole.net.weight.item(), rel=1e-5)

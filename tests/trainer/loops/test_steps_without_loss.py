@@ -120,10 +120,46 @@ def test_a_resumed_run_counts_on(tmp_path):
     assert torch.equal(module.net.weight, whole.net.weight)
 
 
-def test_a_run_without_any_loss_says_so(capsys):
-    trainer = fit(SkipsSome(range(24)), max_epochs=1)
-    assert trainer.skipped_steps == 6
-    assert "no weight was updated: training_step returned None in every step" in capsys.readouterr().out
+def test_an_epoch_without_any_loss_is_an_error():
+    with pytest.raises(PacelineError, match="training_step returned None in each of the 6 steps"):
+        fit(SkipsSome(range(24)))
+    assert fit(SkipsSome(range(24)), max_steps=3).skipped_steps == 3
+
+
+def test_losses_with_weights_are_left_out_too():
+    class Weighted(SkipsSome):
+        def training_step(self, batch):
+            loss = super().training_step(batch)
+            return None if loss is None else {"loss": loss, "weight": torch.tensor(2.0)}
+
+    for first_or_second in (8, 12):
+        module = Weighted((first_or_second,))
+        trainer = fit(module, accumulate=2)
+        torch.testing.assert_close(module.net.weight, by_hand((first_or_second,), 2)[0].net.weight)
+        assert trainer.skipped_steps == 2
+
+
+@pytest.mark.parametrize("nonfinite", ["raise", "skip"])
+def test_a_loss_that_is_not_finite_beside_it_is_left_out_and_blames_no_other_step(nonfinite):
+    class Nan(SkipsSome):
+        def training_step(self, batch):
+            loss = super().training_step(batch)
+            is_first = round((batch[0][0].item() + 1) * 11.5) == 8
+            return None if loss is None else loss * (float("nan") if is_first else 1.0)
+
+    module = Nan((12,))
+    trainer = fit(module, accumulate=2, nonfinite=nonfinite)
+    assert trainer.skipped_steps == 2
+    assert torch.equal(module.net.weight, by_hand((12,), 2)[0].net.weight)
+
+
+def test_such_a_step_is_replayed_as_what_it_is(tmp_path):
+    kept = {"run_dir": tmp_path, "name": "n"}
+    trainer = fit(SkipsSome((8,)), Checkpoint(1, keep=None), max_epochs=1, **kept)
+    data = DataLoader(TensorDataset(X), 4)
+    found = trainer.replay(SkipsSome((8,)), data, step=3)
+    assert (found.losses, found.samples) == ([], [[8, 9, 10, 11]])
+    assert "step 3 again: training_step returned None, and the step was skipped" in str(found)
 
 
 def test_a_forgotten_return_is_still_an_error_at_step_1():
@@ -168,6 +204,7 @@ def test_a_rank_without_a_loss_has_all_skip_the_step(ranks, strategy, kind):
         ("ddp_ignore", "nonfinite='ignore'"),
         ("ddp_fp16", "precision='fp16'"),
         ("ddp_first", "in the first step"),
+        ("ddp_batchnorm", "sync_batchnorm=True"),
     ],
 )
 def test_where_ranks_cannot_the_error_has_the_way_that_works(ranks, name, reason):
