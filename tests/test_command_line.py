@@ -39,8 +39,8 @@ def test_help_and_recipes():
 
 
 def test_fit_trains_a_recipe(tmp_path):
-    done = command("fit", "vit-cifar10", *ARGUMENTS, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = paceline("fit", "vit-cifar10", *ARGUMENTS, cwd=tmp_path)
+    assert done.codes == [0], done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("paceline ")
     assert "in runs/vit-cifar10/1" in lines[0]

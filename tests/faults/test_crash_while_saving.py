@@ -380,7 +380,10 @@ WIDE = {"width": 5000, "epochs": 2}  # 25,001 parameters: a checkpoint of 300 kB
 
 
 @pytest.mark.fault(6, 10)
-@pytest.mark.parametrize(("devices", "background"), [(1, True), (1, False), (2, True), (2, False)])
+@pytest.mark.parametrize(
+    ("devices", "background"),
+    [(1, True), (1, False), (2, True), pytest.param(2, False, marks=pytest.mark.soak)],
+)
 def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
     devices, background, small_disk, tmp_path, request
 ):
@@ -406,7 +409,10 @@ def test_a_full_disk_ends_the_run_with_numbers_and_keeps_what_is_there(
 
 
 @pytest.mark.fault(6, 10)
-@pytest.mark.parametrize(("devices", "background"), [(1, True), (1, False), (2, True), (2, False)])
+@pytest.mark.parametrize(
+    ("devices", "background"),
+    [(1, True), (1, False), (2, False), pytest.param(2, True, marks=pytest.mark.soak)],
+)
 def test_a_full_disk_is_warned_of_once_for_each_save_and_training_continues(
     devices, background, small_disk, tmp_path, request
 ):

@@ -20,7 +20,7 @@ LONG = [
     ("fsdp", "whole"),
     *(("deepspeed_stage_1", name) for name in SETTINGS),
     ("deepspeed_stage_2", "whole"),
-    ("deepspeed_stage_3", "blocks"),
+    *(("deepspeed_stage_3", name) for name in SETTINGS),
 ]
 PAIRS = [
     pytest.param(*pair, marks=pytest.mark.soak if pair in LONG else ())
