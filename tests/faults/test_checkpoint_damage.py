@@ -46,14 +46,14 @@ NAMES = ["manifest.json", "state.json", "model-00001.safetensors", "optim-00001.
 
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_byte_flipped_is_found_and_named(name, run, request):
+def test_a_byte_flipped_is_found_and_named_wherever_it_is(name, run, request):
     bits = (1, 0x80)
     path = newest(run) / name
     whole = path.read_bytes()
     descriptor = os.open(path, os.O_RDWR)
     try:
-        for position in range(len(whole)):
-            soak = request.config.getoption("--soak")
+        soak = request.config.getoption("--soak")
+        for position in range(0, len(whole), 1 if soak or len(whole) < 4000 else 3):
             for bit in bits if soak else bits[position % 2 :][:1]:
                 os.pwrite(descriptor, bytes([whole[position] ^ bit]), position)
                 with pytest.raises(PacelineError) as caught:

@@ -37,13 +37,14 @@ def test_twenty_fits_leave_nothing_behind(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def on_ranks(tmp_path_factory):
-    cases = {name: {"count": ON_RANKS, "strategy": name} for name in ("ddp", "fsdp")}
+def on_ranks(request, tmp_path_factory):
+    names = ("ddp", "fsdp") if request.config.getoption("--soak") else ("ddp",)
+    cases = {name: {"count": ON_RANKS, "strategy": name} for name in names}
     return run_cases(JOB, tmp_path_factory.mktemp("ranks"), cases, one_pair=False)
 
 
 @pytest.mark.fault(31)
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_nor_do_fits_on_two_ranks(on_ranks, strategy, rank):
     found = on_ranks[strategy][rank]

@@ -32,11 +32,13 @@ STARTED = {
     "asleep in training_step": (hangs("training_step"), ()),
     "stopped": (hangs("training_step", "stop"), ()),
     "asleep in a worker": (hangs("data", workers=1), ()),
-    "under torchrun": (hangs("validation_step"), TORCHRUN),
 }
 
 
-STARTED_SOAK = {"before step 1": (hangs("setup", timeouts=LONG | {"start": "3s"}), ())}
+STARTED_SOAK = {
+    "under torchrun": (hangs("validation_step"), TORCHRUN),
+    "before step 1": (hangs("setup", timeouts=LONG | {"start": "3s"}), ()),
+}
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,7 @@ def test_a_rank_whose_worker_sleeps_is_named_and_no_worker_survives(jobs):
     )
 
 
+@pytest.mark.soak
 @pytest.mark.fault(20)
 def test_under_another_launcher_a_rank_prints_it(jobs):
     job = jobs["under torchrun"]

@@ -364,7 +364,8 @@ def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(start):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("raise", "ArithmeticError: in a step of rank 1"),
+        # test_root_cause.py has it by default, too.
+        pytest.param("raise", "ArithmeticError: in a step of rank 1", marks=pytest.mark.soak),
         ("before", "ArithmeticError: before there is a trainer"),
     ],
 )
@@ -466,6 +467,7 @@ def test_two_agents_of_torchrun_train_together(start, tmp_path):
     assert len(both[0].notes("refused")) == 2
 
 
+@pytest.mark.soak  # an environment that test_environment.py reads, with a real job
 def test_two_plain_scripts_meet_by_the_variables_of_kubernetes(start, tmp_path):
     """Under a strategy of the script's own; each of the two ranks has the threads of a machine."""
     port = str(free_port())

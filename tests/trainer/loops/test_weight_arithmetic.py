@@ -30,7 +30,7 @@ from paceline.trainer.loops.manual_optimizer import ManualOptimization, ManualOp
 from paceline.trainer.loops.optimizer_step import OptimizerStep
 from paceline.trainer.optimization import Optimization
 
-thorough = settings(max_examples=50, deadline=None, database=None)
+thorough = settings(max_examples=30, deadline=None, database=None)
 EXACT = 1e-13
 MOST = 40
 
