@@ -164,7 +164,8 @@ class Limits:
 
     def set_lengths(self, lengths: list[list[int | None]]) -> None:
         """Take what ``lengths`` gave."""
-        self._lengths = {epoch or 0: steps for epoch, steps in lengths}
+        known = sorted(((epoch or 0, steps) for epoch, steps in lengths), key=lambda one: one[0])
+        self._lengths = {0: None} | dict(known)
 
     def steps_in(self, epoch: int) -> int | None:
         """The optimizer steps in an epoch; None where the data has no length, or none yet."""

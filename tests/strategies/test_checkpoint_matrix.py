@@ -60,8 +60,16 @@ READ_BY = [(strategy, kind) for strategy in MANY for kind in KINDS if strategy i
 USUAL = covering(READ_BY)
 PRECISIONS = [("adamw", "bf16-true"), ("adamw", "bf16"), ("bf16-true", "32")]
 ROUNDED = {"precision": "bf16"}
-ROUNDED_RING = [((ZERO[2], 2), (IN_PARTS, 3)), ((ZERO[3], 2), ("fsdp", 3)), ((IN_PARTS, 2), (ZERO[2], 3))]
-COPIED = ["ddp", "fsdp", ZERO[2], IN_PARTS]
+ROUNDED_RING = [((ZERO[3], 2), ("fsdp", 3))]
+ROUNDED_SOAK = [((ZERO[2], 2), (IN_PARTS, 3)), ((IN_PARTS, 2), (ZERO[2], 3))]
+COPIED = ["fsdp", IN_PARTS]
+COPIED_SOAK = ["ddp", ZERO[2]]
+
+
+def by_choice(usual: list, soak: list) -> list:
+    """Parameters of tests, some for ``--soak`` alone."""
+    several = [one if isinstance(one, tuple) else (one,) for one in soak]
+    return [*usual, *(pytest.param(*one, marks=pytest.mark.soak) for one in several)]
 
 
 def title(strategy: str, world: int) -> str:
@@ -78,10 +86,11 @@ def reads(reader: tuple[str, int], writer: tuple[str, int], what: str = "") -> d
     return {"name": f"{title(*reader)}-of-{source}", "strategy": reader[0], "source": f"{source}-wrote"}
 
 
-def ring(world: int) -> list[dict]:
+def ring(world: int, soak: bool) -> list[dict]:
     """Who reads on so many ranks what was written on others."""
+    rounded = ROUNDED_RING + (ROUNDED_SOAK if soak else [])
     found = [reads(r, w) for w, r in RING if r[1] == world]
-    return found + [reads(r, w, "-bf16") | ROUNDED for w, r in ROUNDED_RING if r[1] == world]
+    return found + [reads(r, w, "-bf16") | ROUNDED for w, r in rounded if r[1] == world]
 
 
 def first_cases() -> list[dict]:
@@ -95,10 +104,11 @@ def first_cases() -> list[dict]:
     return todo
 
 
-def cases_on_two(others: list[tuple[str, str]]) -> list[dict]:
+def cases_on_two(others: list[tuple[str, str]], soak: bool) -> list[dict]:
     """Each strategy's own checkpoints; and what they read of other state, by strategy and kind."""
-    todo = [goes_on(s, 2) | ({"background": False} if s in COPIED else {}) for s in MANY]
-    todo += [goes_on(s, 2) | {"name": f"{s}-copied", "background": True} for s in COPIED]
+    copied = COPIED + (COPIED_SOAK if soak else [])
+    todo = [goes_on(s, 2) | ({"background": False} if s in copied else {}) for s in MANY]
+    todo += [goes_on(s, 2) | {"name": f"{s}-copied", "background": True} for s in copied]
     rounded = (ZERO[2], ZERO[3], IN_PARTS)
     todo += [goes_on(s, 2) | ROUNDED | {"name": f"{title(s, 2)}-bf16"} for s in rounded]
     return todo + [
@@ -116,10 +126,10 @@ def folder(request, tmp_path_factory) -> Path:
     """Where one device, two ranks and three ranks trained, each from what others had written."""
     place = tmp_path_factory.mktemp("matrix")
     run_job(place, 1, first_cases())
-    others = READ_BY if request.config.getoption("--soak") else USUAL
-    run_job(place, 2, cases_on_two(others))
-    run_job(place, 3, [goes_on(s, world) for s, world in LAYOUTS if world == 3] + ring(3))
-    run_job(place, 1, ring(1))
+    soak = request.config.getoption("--soak")
+    run_job(place, 2, cases_on_two(READ_BY if soak else USUAL, soak))
+    run_job(place, 3, [goes_on(s, world) for s, world in LAYOUTS if world == 3] + ring(3, soak))
+    run_job(place, 1, ring(1, soak))
     return place
 
 
@@ -277,7 +287,7 @@ def content(file: Path) -> tuple[dict, bytes]:
     return header, data[end:]
 
 
-@pytest.mark.parametrize("strategy", COPIED)
+@pytest.mark.parametrize("strategy", by_choice(COPIED, COPIED_SOAK))
 def test_a_checkpoint_in_the_background_has_the_same_files(folder, strategy):
     notes(folder, f"{strategy}-copied")
     direct, copied = (
@@ -306,7 +316,9 @@ def test_under_bf16_masters_stay_fp32_in_the_files_and_come_back_bit_for_bit(fol
         assert not torch.equal(found[tensor], found[tensor].bfloat16().float()), tensor
 
 
-@pytest.mark.parametrize(("writer", "reader"), ROUNDED_RING, ids=lambda layout: title(*layout))
+@pytest.mark.parametrize(
+    ("writer", "reader"), by_choice(ROUNDED_RING, ROUNDED_SOAK), ids=lambda layout: title(*layout)
+)
 def test_under_bf16_what_each_wrote_another_reads_bit_for_bit(folder, writer, reader):
     notes(folder, name := reads(reader, writer, "-bf16")["name"])
     same(folder / f"{title(*writer)}-bf16-wrote", folder / f"{name}-read")

@@ -57,6 +57,11 @@ def test_epochs_of_different_lengths_are_added_up():
     limits.set_epoch_length(3, epoch=9)
     assert [limits.steps_in(epoch) for epoch in (0, 1, 2, 8, 9)] == [10, 10, 5, 5, 3]
     assert limits.total_steps == 2 * 10 + 4 * 5
+    again = Limits(max_epochs=6)
+    again.set_lengths(limits.lengths)
+    assert again.total_steps == limits.total_steps
+    again.set_lengths([[4, 3]])  # of a checkpoint that somebody changed
+    assert again.steps_in(0) is None
     limits.set_epoch_length(None, epoch=4)
     assert limits.total_steps is None
 

@@ -59,7 +59,7 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
     feed = make_feed(data, settings)
     keeps = saved_global_batch and not settings.global_batch and feed.step_size is not None
     if keeps and feed.step_size != saved_global_batch:
-        settings.log_line(f"the checkpoint's global batch of {saved_global_batch} is kept")
+        settings.log_line(f"a global batch of {saved_global_batch} is kept, as the checkpoint has it")
         feed = make_feed(data, replace(settings, global_batch=saved_global_batch))
     if feed.micro_batches > 1 and not automatic:
         raise PacelineError(
