@@ -164,8 +164,9 @@ class Limits:
 
     def set_lengths(self, lengths: list[list[int | None]]) -> None:
         """Take what ``lengths`` gave."""
-        known = sorted(((epoch or 0, steps) for epoch, steps in lengths), key=lambda one: one[0])
-        self._lengths = {0: None} | dict(known)
+        self._lengths = {0: None}
+        for epoch, steps in sorted(lengths, key=lambda one: one[0] or 0):
+            self._lengths[epoch or 0] = steps
 
     def steps_in(self, epoch: int) -> int | None:
         """The optimizer steps in an epoch; None where the data has no length, or none yet."""
