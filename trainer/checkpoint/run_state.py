@@ -207,7 +207,8 @@ class RunState:
                     part.load_state_dict(state[name])
         self.hooks.call("on_load_checkpoint", self.trainer, state["hooks"])
         self.feed.reload(self.counters.epoch)
-        other_data = data_differences(self.feed, manifest) if self.counters.position else []
+        is_new = self.feed.reloads and not self.counters.position  # data that no step has used yet
+        other_data = [] if is_new else data_differences(self.feed, manifest)
         if self.feed.reloads and "data" not in allow:
             refuse("cannot resume from this checkpoint", folder, other_data, OTHER_DATA)
         if other_data:

@@ -1,4 +1,4 @@
-"""Several training loaders: what each step has of each, and runs that are resumed in the midst of them."""
+"""Several training loaders: what each step has of each, and runs that are resumed during an epoch."""
 
 from __future__ import annotations
 
@@ -328,6 +328,21 @@ def test_other_loaders_than_the_checkpoints_are_named(tmp_path):
         fit(Net(), loader(LONG, 2), resume="latest", **kept)
     with pytest.raises(PacelineError, match="loaders long, short in the checkpoint, long, other now"):
         fit(Net(), {"long": loader(LONG, 2), "other": loader(SHORT, 2)}, resume="latest", **kept)
+
+
+def test_other_loaders_are_taken_and_reported_where_that_is_allowed(tmp_path, capsys):
+    class Alone(Net):
+        def training_step(self, batch):
+            return super().training_step([batch])
+
+    for epochs, steps in ((1, 3), (2, 2)):  # at the end of an epoch, and in one
+        kept = {"run_dir": tmp_path, "name": f"n{steps}"}
+        fit(Alone(), loader(LONG, 4), StopsAt(steps), Checkpoint(), max_epochs=epochs, **kept)
+        module = Net()
+        trainer = Trainer(accelerator="cpu", progress=False, loggers=False, max_epochs=2, **kept)
+        trainer.fit(module, two(), resume="latest", allow="data")
+        assert [index(step) for step in module.seen] == CYCLED * (1 if steps == 3 else 2)
+        assert "one loader in the checkpoint, several now" in capsys.readouterr().out
 
 
 # -- on ranks ----------------------------------------------------------------------------------------
