@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from .utils.nested import map_tensors
+from .utils.nested import map_tensors, to_device
 
 
 class BatchHooks:
@@ -44,7 +42,7 @@ class BatchHooks:
             >>> run = trainer.fit(KeepsTargets(), train_loader)
         """
         given = dict(zip(("batch", "device"), args, strict=False)) | kwargs
-        return map_tensors(given["batch"], lambda one: _moved(one, given["device"]))
+        return map_tensors(given["batch"], lambda one: to_device(one, given["device"]))
 
     def on_after_batch_transfer(self, *args: Any, **kwargs: Any) -> Any:
         """``(self, batch, dataloader_idx)``: the batch as steps get it, such as augmented on the device.
@@ -59,7 +57,3 @@ class BatchHooks:
 
 
 BATCH_HOOKS = tuple(name for name in vars(BatchHooks) if not name.startswith("_"))
-
-
-def _moved(one: Any, device: torch.device) -> Any:
-    return one.to(device, non_blocking=True) if isinstance(one, torch.Tensor) else one.to(device)

@@ -33,7 +33,7 @@ class _Part:
         self._steps = self.feed.steps(number, position)
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Continue where ``state_dict`` was taken, in the midst of an epoch."""
+        """Continue where ``state_dict`` was taken, during an epoch."""
         self.done = saved["done"]
         if saved["at_end"]:
             self.number, self.at_end = saved["number"], True
@@ -102,8 +102,7 @@ class CombinedFeed(Feed):
         self.micro_batches = max(feed.micro_batches for feed in feeds)
         self._pieces = self.micro_batches * settings.world_size
         self._check_parts()
-        sizes = [feed.step_size for feed in feeds]
-        self.step_size = None if None in sizes else sum(size or 0 for size in sizes)
+        self.step_size = _sum_of_known([feed.step_size for feed in feeds])
         lengths = [feed.steps_per_epoch for feed in feeds]
         known = [length for length in lengths if length is not None]
         if len(known) == len(lengths):
@@ -178,31 +177,30 @@ class CombinedFeed(Feed):
                 continue
             if part.at_end:
                 part.begin(part.number + 1)
-            taken.append(part.take())
+            step = part.take()
+            self._check(part, step)
+            taken.append(step)
             self._taken.append(part)
-            self._check(part, taken[-1])
         done = [part.done for part in self._parts]
         self.ended = any(done) if self._mode == "min" else all(done)
         return self._joined(taken)
 
-    def _check(self, part: _Part, step: StepBatches | None) -> None:
+    def _check(self, part: _Part, step: StepBatches) -> None:
         """See that each micro-batch has the same part of the step."""
-        if self._pieces == 1 or step is None:
+        if self._pieces == 1:
             return
-        total = step.total
-        if total is None:
+        if step.total is None:
             raise PacelineError(
-                f"the batches of training loader {part.name!r} come ready made, and each rank knows the "
-                "size of its own alone",
+                f"the batches of training loader {part.name!r} come ready made, and a rank does not know "
+                "the sizes of the other ranks' batches",
                 fix="a DataLoader with a batch_size",
             )
-        even = all(size * self._pieces == total for size in step.sizes)
+        even = all(size * self._pieces == step.total for size in step.sizes)
         if not even or len(step.sizes) != self.micro_batches:
             raise self._uneven(part.name)
 
     def _joined(self, taken: list[StepBatches | None]) -> StepBatches:
         steps = [step for step in taken if step is not None]
-        totals = [step.total for step in steps]
         batches = [
             self.data.batch([None if step is None else step.batches[number] for step in taken])
             for number in range(len(steps[0].batches))
@@ -210,7 +208,7 @@ class CombinedFeed(Feed):
         return StepBatches(
             batches,
             [sum(sizes) for sizes in zip(*(step.sizes for step in steps), strict=True)],
-            None if None in totals else sum(total or 0 for total in totals),
+            _sum_of_known([step.total for step in steps]),
             sum(step.advance for step in steps),
         )
 
@@ -246,10 +244,16 @@ class CombinedFeed(Feed):
             part.feed.close()
 
 
+def _sum_of_known(numbers: list[int | None]) -> int | None:
+    """Their sum; None where one of them is not known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
 def _shares(whole: int, feeds: list[Feed]) -> list[int]:
     """The samples of each loader in a step of ``whole`` samples, in proportion to those it would have."""
     sizes = [feed.step_size for feed in feeds]
-    total = 0 if None in sizes else sum(size or 0 for size in sizes)
+    total = _sum_of_known(sizes)
     shares = [whole * (size or 0) / total for size in sizes] if total else []
     if not shares or any(share < 1 or share != int(share) for share in shares):
         raise PacelineError(

@@ -14,7 +14,7 @@ from ...errors import PacelineError
 from ...strategies.devices import copies_aside
 from ..batch_hooks import BATCH_HOOKS, BatchHooks
 from ..rng import seeded
-from ..utils.nested import map_tensors
+from ..utils.nested import map_tensors, to_device
 
 
 def make_transfer(device: torch.device, dtype: torch.dtype | None) -> Callable[[Any], Any] | None:
@@ -39,10 +39,7 @@ class Transfer:
 
     def move(self, value: Any) -> Any:
         """One tensor or object."""
-        if not isinstance(value, Tensor):
-            return value.to(self.device)
-        floats = self.dtype is not None and value.is_floating_point()
-        return value.to(self.device, self.dtype if floats else value.dtype, non_blocking=True)
+        return to_device(value, self.device, self.dtype)
 
 
 class TransferAside(Transfer):
@@ -83,7 +80,7 @@ class HookedTransfer:
 
     Args:
         hooks: ``BatchHooks`` that somebody overrides, by name.
-        usual: What brings a batch to the device where no hook does; None where it is there already.
+        usual: What brings a batch to the device where no hook does; None where nothing would change.
         dtype: What floats become where a hook brings it; None leaves them.
     """
 

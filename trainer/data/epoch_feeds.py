@@ -26,9 +26,10 @@ class EpochFeeds(Feed):
         reloads: bool = False,
     ) -> None:
         self._make, self._kind_of, self.reloads = make, kind_of, reloads
-        self._take(make(epoch, False), epoch)
+        self._take(epoch, restored=False)
 
-    def _take(self, feed: Feed, epoch: int) -> None:
+    def _take(self, epoch: int, restored: bool) -> None:
+        feed = self._make(epoch, restored)
         self._feed, self._kind = feed, self._kind_of(epoch)
         super().__init__(feed.settings)
         self.data, self.steps_per_epoch = feed.data, feed.steps_per_epoch
@@ -37,12 +38,12 @@ class EpochFeeds(Feed):
     def prepare(self, epoch: int) -> None:
         if self._kind_of(epoch) != self._kind:
             self._feed.close()
-            self._take(self._make(epoch, False), epoch)
+            self._take(epoch, restored=False)
 
     def reload(self, epoch: int) -> None:
         if self.reloads:
             self._feed.close()
-            self._take(self._make(epoch, True), epoch)
+            self._take(epoch, restored=True)
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
         self.prepare(epoch)

@@ -78,7 +78,7 @@ class Feed(ABC):
         step_size: Samples in a full step; None where batches decide.
         micro_batches: Micro-batches in a full step.
         even: Whether each step is cut into micro-batches of one size; None where only reading shows it.
-        reloads: Whether loaders are made again in the course of a run, from what the run has come to.
+        reloads: Whether loaders are made again during a run, and may depend on its state.
         ended: True from the moment the epoch's last step is returned, where that can be known.
     """
 

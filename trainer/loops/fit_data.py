@@ -19,7 +19,7 @@ from .context import StageContext
 from .feed_settings import FeedRequest
 from .step_arguments import check_arguments_of_step
 
-_LOADERS = 1  # for draws apart from those of samples
+_LOADERS = -1  # no position of a sample: draws apart from all of those
 
 
 @dataclass(frozen=True)

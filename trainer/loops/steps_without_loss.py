@@ -54,10 +54,10 @@ class StepsWithoutLoss:
         if strategy.environment.world_size == 1:
             return None
         loss = strategy.stand_in_loss(self._module)
-        if loss is None or guard is None or guard.late or strategy.precision.scales:
+        # Whether losses have weights, the first one shows.
+        none_yet = self._state.global_step == self._state.steps_without_loss
+        if loss is None or guard is None or guard.late or strategy.precision.scales or none_yet:
             raise self._refusal(loss)
-        if self._state.global_step == self._state.steps_without_loss:
-            raise self._refusal(loss)  # whether losses have weights, the first one shows
         guard.expect_nan()
         return loss
 

@@ -93,6 +93,14 @@ def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     return batch
 
 
+def to_device(value: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
+    """A tensor on a device, floats in ``dtype`` unless it is None; or what an object's ``.to`` gives."""
+    if not isinstance(value, Tensor):
+        return value.to(device)
+    floats = dtype is not None and value.is_floating_point()
+    return value.to(device, dtype if floats else value.dtype, non_blocking=True)
+
+
 def _rebuilt_mapping(batch: Mapping[Any, Any], changed: dict[Any, Any]) -> Any:
     try:
         return type(batch)(changed)  # type: ignore[call-arg]
