@@ -6,6 +6,7 @@ from .base import Callback
 from .checkpoint import Checkpoint
 from .curves import Curves
 from .early_stopping import EarlyStopping
+from .ema import EMA
 from .gradient_accumulation import GradientAccumulationScheduler
 from .hooks import Hooks
 from .jsonl import JSONLogger
@@ -14,10 +15,14 @@ from .progress import Progress
 from .replica_check import ReplicaCheck
 from .stragglers import Stragglers
 from .summary import ModelSummary
+from .swa import SWA
 from .tensorboard import TensorBoard
 from .trainer_view import TrainerView
+from .weight_average import WeightAverage
 
 __all__ = [
+    "EMA",
+    "SWA",
     "Callback",
     "Checkpoint",
     "Curves",
@@ -32,4 +37,5 @@ __all__ = [
     "Stragglers",
     "TensorBoard",
     "TrainerView",
+    "WeightAverage",
 ]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from .hooks import Hooks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .trainer_view import TrainerView
 
 
 class Callback(Hooks):
@@ -29,6 +35,25 @@ class Callback(Hooks):
     def state_key(self) -> str:
         """The key of this callback's state in a checkpoint."""
         return self.name or type(self).__name__
+
+    def evaluation(self, trainer: TrainerView) -> AbstractContextManager[None]:
+        """What surrounds a validation, test or prediction: one with averaged weights, say. On all ranks."""
+        return nullcontext()
+
+    @property
+    def has_evaluation_weights(self) -> bool:
+        """Whether the validations of a fit use ``parameter_state`` in the parameters' place."""
+        return False
+
+    def parameter_state(self) -> dict[str, Tensor]:
+        """Tensors by parameter name that a checkpoint keeps, in any dtype.
+
+        Each has the shape of ``trainer.strategy.parameter_parts(module)[name]``.
+        """
+        return {}
+
+    def load_parameter_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what ``parameter_state`` gave, maybe under another strategy."""
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data that ``load_state_dict`` can read; empty: nothing is kept."""

@@ -144,6 +144,9 @@ class TrainerView(Protocol):
     def callbacks(self) -> Sequence[Any]:
         """All callbacks of the run, the default ones included."""
 
+    def forward_training_data(self) -> None:
+        """Run ``training_step`` on an epoch of training data, nothing of it logged. On all ranks."""
+
     # -- values --------------------------------------------------------------------------------
 
     @property

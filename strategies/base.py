@@ -19,7 +19,7 @@ from . import tensor_state as state
 from .launch.environment import Environment
 from .precision import Precision
 from .repeated_blocks import Recomputation
-from .sharding import is_sharded, whole
+from .sharding import is_sharded, local_part, whole
 
 T = TypeVar("T")
 
@@ -219,6 +219,24 @@ class Strategy(ABC):
         """The gradients ``on_before_optimizer_step`` sees, unsharded, by parameter name. On all ranks."""
         found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
         return {name: whole(gradient) for name, gradient in found.items()}
+
+    # -- values beside the parameters: averages of weights ---------------------------------------
+
+    def parameter_parts(self, module: nn.Module) -> dict[str, Tensor]:
+        """This rank's part of each parameter, by name: plain tensors that share its memory."""
+        return {name: local_part(p.detach()) for name, p in module.named_parameters()}
+
+    def parts_written(self, module: nn.Module) -> None:
+        """Let forward see what was written to the tensors of ``parameter_parts``. On all ranks."""
+
+    def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors like ``parameter_parts`` as ``module_tensors`` gives weights, to save. On all ranks."""
+        return parts
+
+    def load_parts(self, module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """This rank's parts of what ``load_tensors`` read for parameters."""
+        parameters = dict(module.named_parameters())
+        return {name: local_part(tensor).to(parameters[name].device) for name, tensor in tensors.items()}
 
     # -- state in and out ----------------------------------------------------------------------
 

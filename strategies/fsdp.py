@@ -200,6 +200,21 @@ class FSDP(Distributed):
         assert self._root is not None
         return [part for part in self._root.modules() if isinstance(part, FSDPModule)]
 
+    def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        from torch.distributed.tensor import DTensor
+
+        parameters: dict[str, Any] = dict(module.named_parameters())
+
+        def placed(name: str, part: Tensor) -> Tensor:
+            like = parameters[name]
+            if not is_sharded(like):
+                return part
+            return DTensor.from_local(
+                part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
+            )
+
+        return {name: placed(name, part) for name, part in parts.items()}
+
     def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
         from torch.distributed.tensor import distribute_tensor
 

@@ -17,6 +17,7 @@ from .checkpoint.manager import CheckpointManager
 from .config.peer_names import attribute_hint
 from .loops.context import RunContext
 from .loops.fit_context import FitContext
+from .loops.forward_pass import forward_training_data
 from .loops.manual_optimizer import ManualOptimization
 from .module import TrainModule
 from .rank_view import RankView
@@ -179,6 +180,23 @@ class RunView(RankView):
     def callbacks(self) -> list[Callback]:
         """All callbacks of the run, the default ones included."""
         return self._run.callbacks
+
+    def forward_training_data(self) -> None:
+        """Run ``training_step`` on an epoch of the training data, without gradients and without logging.
+
+        For what a module counts in its forward, such as the statistics of batch norms. On all ranks, in
+        ``on_train_epoch_end`` or ``on_fit_end``.
+
+        Raises:
+            PacelineError: outside of a fit, and for data that keeps its own position.
+
+        Example:
+            >>> class Recounted(Callback):
+            ...     def on_fit_end(self, trainer):
+            ...         trainer.forward_training_data()
+            >>> run = Trainer(max_steps=1, callbacks=Recounted(), loggers=False).fit(Net(), train_loader)
+        """
+        forward_training_data(self._fit_for("forward_training_data"))
 
     # -- values --------------------------------------------------------------------------------
 

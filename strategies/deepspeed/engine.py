@@ -252,6 +252,31 @@ class DeepSpeed(Distributed):
             found[name] = value.cpu() if self._is_mine(aliases[parameter]) else value.to("meta")
         return found
 
+    def parameter_parts(self, module: nn.Module) -> dict[str, Tensor]:
+        if self.stage < 3:
+            return super().parameter_parts(module)
+        return {name: zero_state.partition(p) for name, p in module.named_parameters()}
+
+    def parts_written(self, module: nn.Module) -> None:
+        if self.stage == 3:
+            zero_state.refresh_whole_ones(list(module.parameters()))
+
+    def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self.stage < 3:
+            return parts
+        parameters = dict(module.named_parameters())
+        found = {}
+        for name, part in parts.items():
+            value = zero_state.assembled(parameters[name], part)
+            found[name] = value.cpu() if self._is_mine(name) else value.to("meta")
+        return found
+
+    def load_parts(self, module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self.stage < 3:
+            return super().load_parts(module, tensors)
+        parameters = dict(module.named_parameters())
+        return {name: zero_state.part_of(parameters[name], value) for name, value in tensors.items()}
+
     def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
         if self._engine is None and _ENGINE not in vars(module):
             return super().full_tensors(module)

@@ -25,6 +25,29 @@ def whole(parameter: Tensor) -> Tensor:
         return parameter.detach().clone()
 
 
+def partition(parameter: Any) -> Tensor:
+    """This rank's part of a parameter under stage 3: flat, and padded to the same size on all ranks."""
+    part: Tensor = parameter.ds_tensor.data
+    return part
+
+
+def assembled(parameter: Any, part: Tensor) -> Tensor:
+    """The whole of a tensor of which each rank has a part like ``partition``. On all ranks."""
+    import torch.distributed as dist
+
+    flat = part.new_empty(part.numel() * parameter.ds_zero_partition_world_size)
+    dist.all_gather_into_tensor(flat, part.contiguous(), group=parameter.ds_process_group)
+    return flat[: parameter.ds_numel].view(parameter.ds_shape)
+
+
+@torch.no_grad()
+def refresh_whole_ones(parameters: list[Any]) -> None:
+    """Copy the ranks' parts into parameters that DeepSpeed keeps whole. On all ranks."""
+    for parameter in parameters:
+        if parameter.ds_status.name == "AVAILABLE":
+            parameter.data.copy_(assembled(parameter, partition(parameter)))
+
+
 def flat_groups(engine: Any) -> list[tuple[Tensor, list[Tensor]]]:
     """This rank's part of each flat master, with the parameters that lie in it."""
     zero = engine.optimizer
@@ -81,7 +104,7 @@ def write_parameters(engine: Any, names: dict[Any, str], values: dict[str, Tenso
             if parameter in grouped:
                 safe_set_full_fp32_param(parameter, value)
             continue
-        part = _part(parameter, value)
+        part = part_of(parameter, value)
         parameter.ds_tensor.data.copy_(part.view_as(parameter.ds_tensor))
         if parameter.ds_status.name == "AVAILABLE":  # small ones are kept whole
             parameter.data.copy_(value)
@@ -118,7 +141,7 @@ def write_optimizer(engine: Any, names: dict[Tensor, str], values: dict[str, dic
             for key in (k for k, v in state.items() if _is_moment(v, flat)):
                 value = values[names[parameter]][key].to(flat.device)
                 if stage == 3:
-                    safe_set_local_optimizer_state(parameter, _part(parameter, value), key)
+                    safe_set_local_optimizer_state(parameter, part_of(parameter, value), key)
                 else:
                     safe_set_full_optimizer_state(parameter, value, key)
     if stage < 3:
@@ -167,12 +190,13 @@ def _link(engine: Any, flat: Tensor, parameters: list[Tensor], state: dict[str, 
             mapping.set_optim_state_fragment(flat, state)
 
 
-def _part(parameter: Any, value: Tensor) -> Tensor:
+def part_of(parameter: Any, value: Tensor) -> Tensor:
     """This rank's part of a parameter-shaped tensor under stage 3, padded as DeepSpeed pads."""
     size = parameter.ds_tensor.numel()
+    value = value.to(parameter.ds_tensor.device)
     flat = value.new_zeros(size * parameter.ds_zero_partition_world_size)
     flat[: value.numel()] = value.reshape(-1)
-    return flat.narrow(0, size * parameter.ds_zero_partition_rank, size)
+    return flat.narrow(0, size * parameter.ds_zero_partition_rank, size).clone()
 
 
 _LEFT_ON_MODULES = {

@@ -15,7 +15,7 @@ from ...strategies.collectives import Collectives
 from ..utils.paths import as_path
 from . import format as files
 from .integrity import verify
-from .weights import model_shapes, recorded_hparams, stored_shapes
+from .weights import model_shapes, recorded_hparams, stored_names, stored_shapes
 from .writer import write_shard
 
 
@@ -57,7 +57,8 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
     files.warn_of_unlisted(source, manifest)
     prefix = "model." if submodule is None else f"model.{submodule}."
     shapes = stored_shapes(source, manifest)
-    names = [name for name in shapes if name.startswith(prefix)]
+    of_model = [name.removeprefix("model.") for name in shapes if name.startswith(prefix)]
+    names = stored_names(of_model, shapes, manifest)
     if not names:
         parts = {name.split(".")[0] for name in model_shapes(shapes)}
         raise PacelineError(
@@ -66,11 +67,12 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
             allowed=", ".join(sorted(parts)),
             meant=nearest(submodule or "", parts),
         )
-    tensors = Single().load_tensors(files.tensor_files(source, manifest), names)
+    tensors = Single().load_tensors(files.tensor_files(source, manifest), names.values())
     about = {k: manifest["module"][k] for k in ("class", "hparams")}
     if submodule is not None:
         about["submodule"] = submodule
-    _write(folder, {name.removeprefix(prefix): value for name, value in tensors.items()}, about)
+    inner = prefix.removeprefix("model.")
+    _write(folder, {name.removeprefix(inner): tensors[stored] for name, stored in names.items()}, about)
     return folder
 
 

@@ -36,7 +36,7 @@ from .stateful import (
     ScheduleStates,
     Stateful,
 )
-from .weights import extra_state, recorded_hparams, refuse, stored_shapes
+from .weights import callback_tensor, extra_state, recorded_hparams, refuse, stored_shapes
 from .writer import Content
 
 
@@ -113,6 +113,7 @@ class RunState:
         if self._rank:
             for name in _own_buffers(module, whole):
                 del tensors[f"model.{name}"]
+        tensors |= self._callback_tensors()
         counters = Counters(self.counters, self.clock).state_dict()
         if weights_only:
             state: dict[str, Any] = {"extra_state": extra_state(module)}
@@ -122,6 +123,7 @@ class RunState:
         hparams, missing = recorded_hparams(module)
         manifest = {
             "weights_only": weights_only,
+            "evaluation_weights": self._evaluation_weights(),
             "counters": counters,
             "world": _world(strategy),
             "precision": strategy.precision.name,
@@ -135,6 +137,22 @@ class RunState:
             "data": self.feed.fingerprint(),
         }
         return Content(tensors, lambda: json.dumps(encode(state)), manifest)
+
+    def _callback_tensors(self) -> dict[str, Tensor]:
+        """Averages of weights and the like, by the names of the weights, tied ones included."""
+        found: dict[str, Tensor] = {}
+        first = {p: name for name, p in self.module.named_parameters()}
+        for callback in self.callbacks:
+            saved = self.strategy.save_parts(self.module, callback.parameter_state())
+            for name, parameter in self.module.named_parameters(remove_duplicate=False):
+                value = saved.get(first[parameter])
+                if value is not None and not value.is_meta:
+                    found[callback_tensor(callback.state_key, name)] = value
+        return found
+
+    def _evaluation_weights(self) -> str | None:
+        using = (c.state_key for c in self.callbacks if c.has_evaluation_weights)
+        return next(using, None)
 
     def _others_buffers(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """This rank's buffers that differ from rank 0's: running statistics, say, that nobody averages."""
@@ -223,6 +241,7 @@ class RunState:
         """The names this rank is to read, each with a tensor placed over the ranks as it shall be."""
         parameters = dict(self.module.named_parameters())
         owners = {str(self._rank), "all"} if saved_world == self._world_size else None
+        keys = {callback.state_key for callback in self.callbacks}
         wanted: dict[str, Tensor | None] = {}
         for full in shapes:
             kind, _, name = full.partition(".")
@@ -231,6 +250,10 @@ class RunState:
             elif kind == "own":
                 if owners is not None and name.partition(".")[0] in owners:
                     wanted[full] = None
+            elif kind == "callback":
+                key, _, parameter = name.rpartition("/")
+                if key in keys and parameter in parameters:
+                    wanted[full] = parameters[parameter]
             elif kind == "optim":
                 wanted[full] = parameters.get(name.partition(".")[2].rpartition(".")[0])
             elif owners is None or name.partition(".")[0] in owners:
@@ -251,6 +274,10 @@ class RunState:
             moments = those_of(f"optim.{index}.")
             with loading(folder, f"optimizers.{index}"):
                 strategy.load_optimizer(module, optimizer, moments, state["optimizers"][str(index)])
+        for callback in self.callbacks:
+            parts = those_of(callback_tensor(callback.state_key, ""))
+            if parts:
+                callback.load_parameter_state(strategy.load_parts(module, parts))
         parameters = dict(module.named_parameters())
         for full, value in those_of("grad.").items():
             owner, _, name = full.partition(".")

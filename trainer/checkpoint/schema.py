@@ -53,6 +53,7 @@ class _Manifest(_Form):
     weights_only: bool
     counters: _Counters
     world: _World
+    evaluation_weights: str | None = None
     precision: str
     module: _Module
     config: dict[str, Any]

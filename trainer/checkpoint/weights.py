@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -75,6 +76,24 @@ def model_shapes(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
     return {n.removeprefix("model."): s for n, s in shapes.items() if n.startswith("model.")}
 
 
+def callback_tensor(key: str, parameter: str) -> str:
+    """The name of a callback's tensor for a parameter; ``key`` is the callback's ``state_key``."""
+    return f"callback.{key}/{parameter}"
+
+
+def stored_names(names: Iterable[str], stored: Collection[str], manifest: dict[str, Any]) -> dict[str, str]:
+    """Which stored tensor is loaded for each of the module's, to evaluate or use it: an average, if any.
+
+    Args:
+        names: Those of the module.
+        stored: Those of the checkpoint.
+        manifest: The manifest of the checkpoint.
+    """
+    key = manifest.get("evaluation_weights")
+    averages = {name: callback_tensor(key, name) for name in names} if key else {}
+    return {name: averages[name] if averages.get(name) in stored else f"model.{name}" for name in names}
+
+
 def extra_state(module: nn.Module) -> dict[str, Any]:
     """What a module's state dict holds beside tensors."""
     return {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)}
@@ -123,13 +142,14 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
         mine = strategy.module_tensors(module)
         of_model = model_shapes(shapes)
         refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
-        like = {f"model.{name}": mine[name] for name in of_model}
+        names = stored_names(of_model, shapes, check.manifest)
+        like = {stored: mine[name] for name, stored in names.items()}
         loaded = strategy.load_tensors(files.tensor_files(path, check.manifest), like, like)
         state = read_state(path, check.manifest)
         finish_on_all(check, strategy)
     if strategy.environment.is_global_zero:
         files.warn_of_unlisted(path, check.manifest)
-    values = {full.removeprefix("model."): value for full, value in loaded.items()}
+    values = {name: loaded[stored] for name, stored in names.items()}
     strategy.load_module(module, {**values, **state["extra_state"]})
 
 

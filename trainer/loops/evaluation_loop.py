@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -98,7 +98,10 @@ class EvaluationLoop:
             torch.no_grad(),
             untouched(context.strategy.device),
             context.logger.logging_to(self.store),
+            ExitStack() as callbacks,
         ):
+            for callback in context.callbacks:
+                callbacks.enter_context(callback.evaluation(context.trainer))
             yield
 
     def _read_all(self, keep: Callable[[Any, int], None], limit: int | None) -> None:

@@ -1,0 +1,121 @@
+"""SWA: the plain mean of the weights of a run's last part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_swa_multi_avg_fn
+
+from ..argument_checks import DURATION, NAME_OR_NONE, SWITCH, check_arguments
+from ..durations import Cadence, Duration
+from ..errors import PacelineError
+from .weight_average import WeightAverage
+
+if TYPE_CHECKING:
+    from .trainer_view import TrainerView
+
+
+class SWA(WeightAverage):
+    """Averages the weights of many points of the run's last part, each with the same share.
+
+    Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407). At the end of the
+    fit batch norms get the statistics of the averaged model by one pass over the training data without
+    updates, averaged over the ranks, and the module has the average. The learning rate is your schedule's:
+    ``torch.optim.swa_utils.SWALR`` holds it constant.
+
+    Args:
+        start: Points later than this are averaged: a duration, or a part of the run from 0.0 to 1.0.
+        every: The duration between two points, from the start of the run.
+        validate: Use the average in the validations of the fit. Batch norms have the statistics of the
+            trained weights there.
+        name: The key of its state, where two of this class are given.
+
+    Attributes:
+        averaged: How many points are averaged.
+
+    Raises:
+        PacelineError: for arguments that are not right, and for a part of a run without a known length.
+
+    Example:
+        >>> swa = SWA(start="1ep")
+        >>> trainer = Trainer(max_epochs=3, callbacks=swa, progress=False, run_dir=None)
+        >>> run = trainer.fit(Net(), train_loader)
+        >>> swa.averaged  # the ends of epochs 2 and 3
+        2
+    """
+
+    def __init__(
+        self, start: Any = 0.75, every: Any = "1ep", *, validate: bool = False, name: str | None = None
+    ) -> None:
+        is_part = isinstance(start, float) and 0 <= start <= 1
+        kinds = {"every": (every, DURATION), "validate": (validate, SWITCH), "name": (name, NAME_OR_NONE)}
+        check_arguments("SWA", **kinds, **({} if is_part else {"start": (start, DURATION)}))
+        super().__init__(validate, name)
+        self.start, self.every = start if is_part else Duration.parse(start), Duration.parse(every)
+        self._statistics: list[tuple[Tensor, Tensor]] = []
+
+    def on_fit_start(self, trainer: TrainerView) -> None:
+        super().on_fit_start(trainer)
+        self._cadence = Cadence(self.every, trainer.steps_per_epoch)
+        if isinstance(self.start, float) and trainer.total_steps is None:
+            raise PacelineError(
+                f"SWA(start={self.start}) is a part of the run, and how many steps it has is unknown",
+                fix='a duration: SWA(start="10ep"), or max_steps=...',
+            )
+
+    def _has_begun(self, trainer: TrainerView) -> bool:
+        if isinstance(self.start, float):
+            return trainer.global_step > self.start * (trainer.total_steps or 0)
+        epochs = trainer.epoch + (0.5 if trainer.samples_in_epoch else 0)
+        done = {"st": trainer.global_step, "ep": epochs, "s": trainer.seconds()}[self.start.unit]
+        return done > self.start.amount
+
+    def on_step_boundary(self, trainer: TrainerView) -> None:
+        if trainer.is_due(self._cadence) and self._has_begun(trainer):
+            self.add()
+
+    def combine(self, values: list[Tensor], weights: list[Tensor]) -> None:
+        get_swa_multi_avg_fn()(values, weights, self.averaged)
+
+    def on_fit_end(self, trainer: TrainerView) -> None:
+        norms: list[Any] = [part for part in trainer.module.modules() if _has_statistics(part)]
+        if not (norms and self.averaged) or trainer.interrupted:
+            return
+        buffers = [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
+        trained, momenta = [b.clone() for b in buffers], [norm.momentum for norm in norms]
+        with self.in_use(trainer):
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # a plain mean over the batches
+            try:
+                trainer.forward_training_data()
+                found = [_mean_over_ranks(trainer, buffer) for buffer in buffers]
+            except PacelineError as error:  # of data that cannot be read once more: the run is whole
+                lines = " ".join(str(error).split())
+                trainer.log_line(f"warning: batch norms keep their statistics: {lines}")
+                found = trained
+            finally:
+                for norm, momentum in zip(norms, momenta, strict=True):
+                    norm.momentum = momentum
+                for buffer, before in zip(buffers, trained, strict=True):
+                    buffer.copy_(before)
+        self._statistics = [*zip(buffers, found, strict=True)]
+
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
+        if stage == "fit" and not self._failed:
+            for buffer, value in self._statistics:
+                buffer.copy_(value)
+        self._statistics = []
+        super().on_teardown(trainer, stage)
+
+
+def _has_statistics(part: nn.Module) -> bool:
+    return hasattr(part, "reset_running_stats") and getattr(part, "running_mean", None) is not None
+
+
+def _mean_over_ranks(trainer: TrainerView, buffer: Tensor) -> Tensor:
+    if not buffer.is_floating_point():
+        return buffer.clone()
+    mean: Tensor = trainer.strategy.all_reduce(buffer) / trainer.world_size
+    return mean
