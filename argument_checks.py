@@ -50,6 +50,7 @@ SEED = Kind(lambda: _number(int, ge=0, lt=2**64), "an integer from 0 to 2**64 - 
 AMOUNT = Kind(lambda: _number(float, ge=0, allow_inf_nan=False), "a number of at least 0")
 PART = Kind(lambda: _number(float, ge=0, le=1), "a number from 0 to 1")
 NUMBER_OR_NONE = Kind(lambda: _number(float, allow_inf_nan=False) | None, "a number, or None")
+ABOVE_ZERO = Kind(lambda: _number(float, gt=0, allow_inf_nan=False), "a number above 0")
 ABOVE_ZERO_OR_NONE = Kind(
     lambda: _number(float, gt=0, allow_inf_nan=False) | None, "a number above 0, or None"
 )

@@ -11,6 +11,7 @@ from .gradient_accumulation import GradientAccumulationScheduler
 from .hooks import Hooks
 from .jsonl import JSONLogger
 from .logger import Logger
+from .loss_spikes import LossSpikes
 from .progress import Progress
 from .replica_check import ReplicaCheck
 from .stragglers import Stragglers
@@ -31,6 +32,7 @@ __all__ = [
     "Hooks",
     "JSONLogger",
     "Logger",
+    "LossSpikes",
     "ModelSummary",
     "Progress",
     "ReplicaCheck",

@@ -43,6 +43,9 @@ class CheckpointWriter(Protocol):
     def prepare(self, weights_only: bool = False) -> None:
         """Prepare the memory of background saves, after the first step; it only saves time."""
 
+    def wait(self) -> None:
+        """Wait for the save that is being written, whatever becomes of it."""
+
     def update(self, pointers: dict[str, str], dropped: Sequence[str]) -> None:
         """Write pointers (``latest``, ``best`` ...) and delete checkpoints; rank 0 does."""
 
@@ -143,6 +146,18 @@ class TrainerView(Protocol):
     @property
     def callbacks(self) -> Sequence[Any]:
         """All callbacks of the run, the default ones included."""
+
+    def step_loss(self) -> float:
+        """The loss of the step under way, over its micro-batches and ranks. On all ranks.
+
+        In ``on_before_optimizer_step``; an accelerator is waited for.
+        """
+
+    def skip_update(self) -> None:
+        """Let the step under way end without an update. On all ranks, in ``on_before_optimizer_step``."""
+
+    def roll_back(self, path: str | Path) -> None:
+        """Take weights and moments back from a checkpoint. On all ranks, in ``on_step_boundary``."""
 
     def forward_training_data(self) -> None:
         """Run ``training_step`` on an epoch of training data, nothing of it logged. On all ranks."""

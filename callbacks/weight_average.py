@@ -61,7 +61,7 @@ class WeightAverage(Callback):
 
     def add(self) -> None:
         """The weights as they are go into the average; the first ones are the average."""
-        values, weights = [*self._values.values()], [*self._parts.values()]
+        values, weights = self._ordered(), [*self._parts.values()]
         with torch.no_grad():
             if self.averaged:
                 pairs = zip(weights, values, strict=True)
@@ -70,15 +70,17 @@ class WeightAverage(Callback):
                 _copy(weights, values)
         self.averaged += 1
 
+    def _ordered(self) -> list[Tensor]:
+        """The average, in the order of the parameters."""
+        return [self._values[name] for name in self._parts]
+
     def on_setup(self, trainer: TrainerView, stage: str) -> None:
         if stage == "fit":  # a resumed run gets its state back after this
             self.averaged, self._failed, self._values = 0, False, {}
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         self._parts = trainer.strategy.parameter_parts(trainer.module)
-        if set(self._values) == set(self._parts):
-            self._values = {name: self._values[name] for name in self._parts}
-        else:  # no checkpoint, or one without them: the average begins here
+        if set(self._values) != set(self._parts):  # no checkpoint, or one without them: it begins here
             self._values = {name: _wide_copy(part) for name, part in self._parts.items()}
             self.averaged = 0
 
@@ -94,7 +96,7 @@ class WeightAverage(Callback):
     def in_use(self, trainer: TrainerView) -> Iterator[None]:
         """Inside, the module has the average in place of the trained weights. On all ranks."""
         trained = [part.clone() for part in self._parts.values()]
-        self._write(trainer, [*self._values.values()])
+        self._write(trainer, self._ordered())
         try:
             yield
         finally:
@@ -111,7 +113,7 @@ class WeightAverage(Callback):
         if stage != "fit":
             return
         if self.averaged and self._parts and not self._failed:
-            self._write(trainer, [*self._values.values()])
+            self._write(trainer, self._ordered())
         self._parts, self._values = {}, {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -187,6 +187,10 @@ class Strategy(ABC):
         """``update``, for a step with one optimizer: a new loss scale is chosen, gradients cleared."""
 
     @abstractmethod
+    def skip(self, optimizer: Optimizer) -> None:
+        """End a step that ``unscale`` has seen without an update: gradients are cleared."""
+
+    @abstractmethod
     def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
         """``sum``, ``min`` or ``max`` over all ranks, the same result on each."""
 

@@ -79,6 +79,9 @@ class Precision:
         optimizer.step()
         return True
 
+    def skip(self, optimizer: Optimizer) -> None:
+        """The step of ``optimizer`` ends without an update, after ``unscale``."""
+
     def update(self) -> None:
         """All optimizers of a step have stepped: a new scale may be chosen."""
 
@@ -167,6 +170,10 @@ class AutocastFP16(AutocastBF16):
         if skips_by_itself(optimizer):
             return not any(found.item() for found in self.overflows(optimizer))
         return bool(applied)
+
+    def skip(self, optimizer: Optimizer) -> None:
+        self._stepped.add(id(optimizer))
+        self.update()
 
     def update(self) -> None:
         if self._stepped:

@@ -128,6 +128,10 @@ class Single(Strategy):
         optimizer.zero_grad()  # to None, unless a subclass does otherwise
         return applied
 
+    def skip(self, optimizer: Optimizer) -> None:
+        self.precision.skip(optimizer)
+        optimizer.zero_grad()
+
     def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
         return values
 

@@ -11,15 +11,15 @@ from .data.sources import as_datamodule
 from .debug import invariance, replay
 from .debug.invariance import Invariance
 from .debug.replay import Replay, ReplayRequest
+from .fit_view import FitView
 from .module import TrainModule
 from .utils.paths import as_path
-from .view import RunView
 
 if TYPE_CHECKING:
     from .config.arguments import TrainerArguments
 
 
-class Diagnosis(RunView):
+class Diagnosis(FitView):
     """Repeats steps of a run, and changes nothing of it."""
 
     @property

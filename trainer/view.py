@@ -13,12 +13,9 @@ from ..durations import Cadence
 from ..errors import PacelineError
 from ..strategies import Strategy
 from .checkpoint.export import export
-from .checkpoint.manager import CheckpointManager
 from .config.peer_names import attribute_hint
 from .loops.context import RunContext
 from .loops.fit_context import FitContext
-from .loops.forward_pass import forward_training_data
-from .loops.manual_optimizer import ManualOptimization
 from .module import TrainModule
 from .rank_view import RankView
 from .run.run import Run
@@ -168,35 +165,9 @@ class RunView(RankView):
         return [] if self._fit is None else [s.scheduler for s in self._fit.optimization.schedules]
 
     @property
-    def manual_optimization(self) -> ManualOptimization:
-        """What ``self.optimizers()`` and ``self.manual_backward(loss)`` of a module use.
-
-        Raises:
-            PacelineError: outside of a fit.
-        """
-        return self._fit_for("optimizers() and manual_backward()").manual
-
-    @property
     def callbacks(self) -> list[Callback]:
         """All callbacks of the run, the default ones included."""
         return self._run.callbacks
-
-    def forward_training_data(self) -> None:
-        """Run ``training_step`` on an epoch of the training data, without gradients and without logging.
-
-        For what a module counts in its forward, such as the statistics of batch norms. On all ranks, in
-        ``on_train_epoch_end`` or ``on_fit_end``.
-
-        Raises:
-            PacelineError: outside of a fit, and for data that keeps its own position.
-
-        Example:
-            >>> class Recounted(Callback):
-            ...     def on_fit_end(self, trainer):
-            ...         trainer.forward_training_data()
-            >>> run = Trainer(max_steps=1, callbacks=Recounted(), loggers=False).fit(Net(), train_loader)
-        """
-        forward_training_data(self._fit_for("forward_training_data"))
 
     # -- values --------------------------------------------------------------------------------
 
@@ -277,22 +248,6 @@ class RunView(RankView):
         """
         self._run.stop.request(why)
 
-    def end_epoch(self) -> None:
-        """End the epoch after the step under way, like any other: hooks, means, validation, schedules.
-
-        To be called on all ranks, in ``training_step`` or ``on_step_end`` of the same step.
-
-        Example:
-            >>> class Short(Callback):
-            ...     def on_step_end(self, trainer, outputs):
-            ...         trainer.end_epoch()
-            >>> short = Trainer(max_epochs=2, callbacks=Short(), run_dir=None)
-            >>> run = short.fit(Net(), train_loader)
-            >>> short.global_step
-            2
-        """
-        self._run.stop.epoch_over = True
-
     # -- files and lines -----------------------------------------------------------------------
 
     @property
@@ -314,39 +269,6 @@ class RunView(RankView):
     def latest(self) -> Path | None:
         """The newest checkpoint of the run."""
         return Run(self.folder).latest if self.folder else None
-
-    @property
-    def checkpoints(self) -> CheckpointManager:
-        """What the ``Checkpoint`` callback writes through.
-
-        Raises:
-            PacelineError: outside of a fit.
-        """
-        return self._fit_for("checkpoints").checkpoints
-
-    def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
-        """Write a checkpoint of the current fit into a new folder. To be called on all ranks.
-
-        Args:
-            path: The folder to be written; its parent is made if it does not exist.
-            weights_only: Without what resuming needs: for evaluation and for use elsewhere.
-
-        Raises:
-            PacelineError: when the folder exists, when it cannot be written, or no fit is running.
-
-        Example:
-            >>> class AtTheEnd(Callback):
-            ...     def on_fit_end(self, trainer):
-            ...         trainer.save_checkpoint("last", weights_only=True)
-            >>> run = Trainer(max_steps=1, callbacks=AtTheEnd(), loggers=False).fit(Net(), train_loader)
-            >>> module = Net.load_from_checkpoint("last")
-        """
-        if self._stage != "fit":
-            raise PacelineError(
-                "save_checkpoint writes the current fit, and there is none",
-                fix=f"the last run's checkpoints are in {self.folder}/checkpoints",
-            )
-        self._fit_for("save_checkpoint").checkpoints.save_to(as_path(path, "save_checkpoint"), weights_only)
 
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:
         """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
@@ -374,8 +296,3 @@ class RunView(RankView):
             >>> trainer.log_line("the teacher's weights are frozen")
         """
         self._run.directory.log_line(text)
-
-    def _fit_for(self, what: str) -> FitContext:
-        if self._fit is None:
-            raise PacelineError(f"{what}: no fit is running", fix="use it in a step or a hook of fit")
-        return self._fit

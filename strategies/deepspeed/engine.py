@@ -31,7 +31,7 @@ from .config import make_config, read_config
 T = TypeVar("T")
 
 
-class _NotFinite(Exception):
+class _NoUpdate(Exception):
     """Leaves the engine's step before its update."""
 
 
@@ -100,6 +100,7 @@ class DeepSpeed(Distributed):
         self._groups: list[list[str]] = []
         self._clip: tuple[float | None, float | None] = (None, None)
         self._factor: Tensor | float = 1.0
+        self._skips = False
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         make_config(self.config, self.stage, self.offload, precision, None, 1)
@@ -203,7 +204,7 @@ class DeepSpeed(Distributed):
             multiply_each(grads, self._factor)
         try:
             engine.step()
-        except _NotFinite:
+        except _NoUpdate:
             engine.zero_grad()
             return False
         finally:
@@ -213,12 +214,22 @@ class DeepSpeed(Distributed):
         applied: bool = engine.was_step_applied()
         return applied
 
+    def skip(self, optimizer: Optimizer) -> None:
+        self._skips = True
+        try:
+            with internals.overflow_found(self._engine, self.stage):
+                self.step(optimizer)
+        finally:
+            self._skips = False
+
     def _clip_reduced(self) -> None:
         """In place of the engine's own clipping at stage 0, after its reduction."""
         norm, value = self._clip
         parameters = [p for p in self._engine.module.parameters() if p.grad is not None]
+        if self._skips:
+            raise _NoUpdate
         if self.skip_nonfinite and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
-            raise _NotFinite
+            raise _NoUpdate
         if norm is not None:
             nn.utils.clip_grad_norm_(parameters, norm)
         if value is not None:

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -39,6 +40,29 @@ def clip_norm_of_next_step(engine: Any, stage: int, norm: float | None) -> None:
     engine._config.gradient_clipping = norm or float("inf")  # stage 0
     if stage:
         engine.optimizer.clip_grad = norm or 0.0
+
+
+@contextmanager
+def overflow_found(engine: Any, stage: int) -> Iterator[None]:
+    """Inside, the step of stages 1 to 3 finds an overflow and clears: no public method skips one."""
+    inner = engine.optimizer
+
+    def find(*args: Any, **options: Any) -> None:
+        inner.overflow = True
+
+    replaced: dict[str, Any] = {}
+    if stage == 3:
+        replaced = {"_overflow_check_and_loss_scale_update": find}
+    elif stage:
+        replaced = {"check_overflow": find, "check_grad_overflow": True}
+    before = {name: vars(inner)[name] for name in replaced if name in vars(inner)}
+    vars(inner).update(replaced)
+    try:
+        yield
+    finally:
+        for name in replaced:
+            del vars(inner)[name]
+        vars(inner).update(before)
 
 
 def flat_gradients(engine: Any, stage: int, which: Any) -> list[Tensor]:

@@ -26,6 +26,8 @@ NAMES = {
     "stages 1 and 2": [
         "unscale_and_clip_grads",
         "clear_backward_seen_flag",
+        "check_overflow",
+        "check_grad_overflow",
         "all_grad_tensors",
         "finalize_gradient_accumulation_boundary",
         "clip_grad",
@@ -39,6 +41,7 @@ NAMES = {
         "fp32_partitioned_groups_flat",
         "fp16_groups",
         "clip_grad",
+        "_overflow_check_and_loss_scale_update",
         "parameter_offload",
     ],
     "offload": [
@@ -55,6 +58,9 @@ NAMES = {
         "ds_tensor",
         "ds_zero_partition_rank",
         "ds_zero_partition_world_size",
+        "ds_process_group",
+        "ds_numel",
+        "ds_shape",
         "_external_params",
     ],
     "linkage": ["_hp_mapping"],

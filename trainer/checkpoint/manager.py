@@ -76,6 +76,16 @@ class CheckpointManager:
         if save.error is not None:
             raise save.error
 
+    def wait(self) -> None:
+        """Wait for the save that is being written, whatever becomes of it."""
+        self._writer.wait()
+
+    def roll_back(self, path: Path) -> None:
+        """Take weights, moments and averages of a checkpoint; see ``RunState.roll_back``. On all ranks."""
+        if self._guard is not None:
+            self._guard.finish()
+        self._run_state.roll_back(path)
+
     def allow_again(self, step: int) -> None:
         """The next save, if it is of this step, replaces the checkpoint that exists of it.
 
@@ -94,6 +104,7 @@ class CheckpointManager:
             return
         tensors = [p for _, p in run.module.named_parameters(remove_duplicate=False)]
         tensors += run.module.buffers()
+        tensors += [average for c in run.callbacks for average in c.parameter_state().values()]
         if not weights_only:
             states = [state for o in run.optimization.optimizers for state in o.state.values()]
             tensors += [value for state in states for value in state.values() if isinstance(value, Tensor)]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ...callbacks import Callback
 from ...strategies import Strategy
 from ...strategies.sharding import is_sharded
+from ...strategies.tensor_state import OWN_SETTINGS
 from ..metrics.logger import MetricLogger
 from ..optimization import Optimization
 from ..state import Clock, TrainState
@@ -202,23 +203,11 @@ class RunState:
             CheckpointError: for one that is damaged, before anything is loaded.
             PacelineError: one report of what differs otherwise, before anything is loaded.
         """
-        strategy = self.strategy
-        with begin(folder, strategy) as check:
-            manifest = check.manifest
-            self.feed.prepare(manifest["counters"]["epoch"])
-            state = read_state(folder, manifest)
-            shapes = stored_shapes(folder, manifest)
-            mine = refuse_differences(self, folder, manifest, state, shapes, allow)
-            like = self._wanted(shapes, manifest["world"]["size"], mine)
-            present = {n: t for n, t in like.items() if t is not None}
-            tensors = strategy.load_tensors(files.tensor_files(folder, manifest), like, present)
-            finish_on_all(check, strategy)
-        if strategy.environment.is_global_zero:
-            files.warn_of_unlisted(folder, manifest)
+        manifest, state, tensors = self._read(folder, allow)
         self._load_tensors(folder, tensors, state, manifest["world"]["size"])
         inexact = callback_differences(self.callbacks, state["callbacks"])
         for name, part in self._shared().items():
-            if name == "strategy" and manifest["world"] != _world(strategy):
+            if name == "strategy" and manifest["world"] != _world(self.strategy):
                 continue
             if name != "datamodule" or state[name]:
                 with loading(folder, name):
@@ -234,6 +223,51 @@ class RunState:
         with loading(folder, "ranks"):
             inexact += self._load_rank(state["ranks"], state["metrics"]["train"], not other_data)
         return inexact + other_data
+
+    def roll_back(self, folder: Path) -> None:
+        """Take the weights, moments and averages of a checkpoint, and nothing else. On all ranks.
+
+        Raises:
+            CheckpointError: for one that is damaged.
+            PacelineError: for one of weights only, or of another model.
+        """
+        groups = [group for o in self.optimization.optimizers for group in o.param_groups]
+        settings = [{k: v for k, v in group.items() if k not in OWN_SETTINGS} for group in groups]
+        manifest, state, tensors = self._read(folder, ("data",), pending=False)
+        self._load_tensors(folder, tensors, state, manifest["world"]["size"])
+        # The optimizers have other group dictionaries now. Schedules are where they are, with their rates.
+        groups = [group for o in self.optimization.optimizers for group in o.param_groups]
+        for group, current in zip(groups, settings, strict=True):
+            group.update(current)
+        averaging = [c for c in self.callbacks if c.parameter_state()]
+        CallbackStates(averaging).load_state_dict(state["callbacks"])
+
+    def _read(
+        self, folder: Path, allow: Collection[str], pending: bool = True
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+        """The manifest, the plain state and the tensors that this rank is to load. On all ranks.
+
+        Args:
+            folder: The checkpoint.
+            allow: What may differ from this run.
+            pending: Whether the run is to be where the checkpoint left it: its epoch's data, its gradients.
+        """
+        strategy = self.strategy
+        with begin(folder, strategy) as check:
+            manifest = check.manifest
+            if pending:
+                self.feed.prepare(manifest["counters"]["epoch"])
+            state = read_state(folder, manifest)
+            shapes = stored_shapes(folder, manifest)
+            mine = refuse_differences(self, folder, manifest, state, shapes, allow)
+            like = self._wanted(shapes, manifest["world"]["size"], mine)
+            like = {n: t for n, t in like.items() if pending or not n.startswith("grad.")}
+            present = {n: t for n, t in like.items() if t is not None}
+            tensors = strategy.load_tensors(files.tensor_files(folder, manifest), like, present)
+            finish_on_all(check, strategy)
+        if strategy.environment.is_global_zero:
+            files.warn_of_unlisted(folder, manifest)
+        return manifest, state, tensors
 
     def _wanted(
         self, shapes: Collection[str], saved_world: int, mine: dict[str, Tensor]

@@ -39,6 +39,7 @@ class OptimizerStep:
         self.optimizer = optimization.optimizers[0]
         self.guard = context.guard
         self.reads_losses = self.guard is not None and self.guard.reads_losses
+        self.place = context.place
         self.without_loss = StepsWithoutLoss(
             module, self.strategy, self.guard, self.state, context.directory.log_line
         )
@@ -61,6 +62,7 @@ class OptimizerStep:
         """
         trainer, state, store, strategy = self.trainer, self.state, self.store, self.strategy
         guard = self.guard
+        self.place.losses.clear()
         for hook in self.on_step_start:
             hook(trainer, batches)
         outputs: list[Any] = []
@@ -98,8 +100,9 @@ class OptimizerStep:
         if guard is not None and guard.finds(self.optimizer):
             self.hold_back(guard, batches, sizes)
             return outputs
-        if self.touches_gradients:
-            self.show_and_clip()
+        if self.touches_gradients and not self.show_and_clip():
+            strategy.skip(self.optimizer)
+            return outputs
         faultpoint("step.update")
         if strategy.step(self.optimizer):
             for schedule in self.schedules:
@@ -121,6 +124,8 @@ class OptimizerStep:
     def record_loss(self, loss: Tensor, weight: Any, size: int, index: int) -> Tensor:
         """Log a micro-batch's loss; what is not finite makes all gradients so, for the guard to find."""
         guard = self.guard
+        if self.on_before_optimizer_step and size:
+            self.place.losses.append((loss.detach(), size if weight is None else weight))
         if not (loss.is_cpu or self.reads_losses):
             self.store.log("loss", loss, weight=weight)
             return loss if guard is None else guard.poison_unread(loss)
@@ -225,13 +230,17 @@ class OptimizerStep:
                 optimizer, (self.state.weight_reference or 1.0) * self.world_size / total
             )
 
-    def show_and_clip(self) -> None:
-        """Show the gradients to hooks, then clip them."""
+    def show_and_clip(self) -> bool:
+        """Show the gradients to hooks, then clip them. False where a hook wants no update."""
         optimizer, settings = self.optimizer, self.settings
+        self.place.skips_update = False
         for hook in self.on_before_optimizer_step:
             hook(self.trainer, optimizer)
+        if self.place.skips_update:
+            return False
         if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
             self.strategy.clip(optimizer, settings.clip_grad_norm, settings.clip_grad_value)
+        return True
 
     def as_word(self, value: Any) -> Tensor:
         """One number as a tensor on the device."""
