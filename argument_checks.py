@@ -32,6 +32,12 @@ def _number(kind: type, **limits: Any) -> Any:
     return Annotated[kind, Field(strict=True, **limits)]
 
 
+def _texts() -> Any:
+    from pydantic import Field
+
+    return Annotated[list[Annotated[str, Field(min_length=1, strict=True)]], Field(min_length=1)]
+
+
 def _duration(unit: str | None = None) -> Any:
     from pydantic import BeforeValidator
 
@@ -61,10 +67,12 @@ SWITCH_COUNT_OR_NONE = Kind(
 )
 TEXT = Kind(lambda: _number(str, min_length=1), "a string")
 TEXT_OR_NONE = Kind(lambda: _number(str, min_length=1) | None, "a string, or None")
+TEXTS = Kind(lambda: _texts(), "a string, or several in a list")
 NAME_OR_NONE = Kind(
     lambda: _number(str, pattern=r"^[^/\x00]{1,100}$") | None, "a short name without '/', or None"
 )
 DURATION = Kind(_duration, DURATIONS)
+DURATION_OR_NONE = Kind(lambda: _duration() | None, f"{DURATIONS}, or None")
 STEPS = Kind(lambda: _duration("st"), 'a number of steps: 50 or "50st"')
 
 

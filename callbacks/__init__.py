@@ -7,6 +7,7 @@ from .checkpoint import Checkpoint
 from .curves import Curves
 from .early_stopping import EarlyStopping
 from .ema import EMA
+from .freeze import Freeze
 from .gradient_accumulation import GradientAccumulationScheduler
 from .hooks import Hooks
 from .jsonl import JSONLogger
@@ -28,6 +29,7 @@ __all__ = [
     "Checkpoint",
     "Curves",
     "EarlyStopping",
+    "Freeze",
     "GradientAccumulationScheduler",
     "Hooks",
     "JSONLogger",

@@ -67,9 +67,7 @@ class SWA(WeightAverage):
     def _has_begun(self, trainer: TrainerView) -> bool:
         if isinstance(self.start, float):
             return trainer.global_step > self.start * (trainer.total_steps or 0)
-        epochs = trainer.epoch + (0.5 if trainer.samples_in_epoch else 0)
-        done = {"st": trainer.global_step, "ep": epochs, "s": trainer.seconds()}[self.start.unit]
-        return done > self.start.amount
+        return trainer.elapsed(self.start.unit) > self.start.amount
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
         if trainer.is_due(self._cadence) and self._has_begun(trainer):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -113,6 +114,9 @@ class TrainerView(Protocol):
 
     def seconds(self) -> float:
         """Seconds of training, the same on all ranks: rank 0's clock, as of the last agreement."""
+
+    def elapsed(self, unit: str) -> Fraction | float:
+        """How much of the run is done: ``"st"`` steps, ``"ep"`` epochs and parts, ``"s"`` seconds."""
 
     def is_due(self, cadence: Cadence) -> bool:
         """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""

@@ -136,6 +136,16 @@ class Strategy(ABC):
         Returns what ``build_optimizers`` returned.
         """
 
+    def check_unfreezing(self) -> None:
+        """See that parameters which are frozen in ``setup`` can be trained later.
+
+        Raises:
+            PacelineError: where what is trained is fixed at the start.
+        """
+
+    def trainable_changed(self, module: nn.Module) -> None:
+        """Take note that parameters were frozen or unfrozen, between two steps. On all ranks."""
+
     @abstractmethod
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """A function that runs ``module.<name>`` through the wrapped module, under the precision."""

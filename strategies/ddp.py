@@ -100,18 +100,31 @@ class DDP(Distributed):
         built = build_optimizers()
         self._manual = not getattr(module, "automatic_optimization", True)
         if built is not None and not self._manual:
-            device = self.device
-            self._wrapped = DistributedDataParallel(
-                Dispatch(module, self.precision.context(device)),
-                device_ids=None if device.type == "cpu" else [device],
-                **self._options,
-            )
-            # The argument is deprecated.
-            self._wrapped.broadcast_buffers = self._broadcast_buffers
-            self._first, self._reducer_works = self._looks, not self._looks
             self._order = []
-            self.synchronise_gradients(True)
+            self._wrap(module)
         return built
+
+    def _wrap(self, module: nn.Module, **more: Any) -> None:
+        """Wrap it; the order in which gradients come is looked at in the next step."""
+        device = self.device
+        dispatch = Dispatch(module, self.precision.context(device))
+        ids = None if device.type == "cpu" else [device]
+        if self._wrapped is None:
+            self._wrapped = DistributedDataParallel(dispatch, device_ids=ids, **self._options, **more)
+        else:  # step functions hold this object: it stays, with another reducer
+            DistributedDataParallel.__init__(
+                self._wrapped, dispatch, device_ids=ids, **self._options, **more
+            )
+        # The argument is deprecated.
+        self._wrapped.broadcast_buffers = self._broadcast_buffers
+        self._first, self._reducer_works = self._looks, not self._looks
+        self.synchronise_gradients(True)
+
+    def trainable_changed(self, module: nn.Module) -> None:
+        if self._wrapped is None:
+            return
+        self._wrap(module, init_sync=False)  # ranks have the same weights, and buffers may be their own
+        self.load_state_dict({"order": self._order})  # of a resumed run
 
     def _trained(self) -> dict[str, Tensor]:
         assert self._wrapped is not None
@@ -189,9 +202,10 @@ class DDP(Distributed):
         return {"order": self._order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._looks and self._wrapped is not None and set(state["order"]) == set(self._trained()):
+        self._order = list(state["order"])
+        if self._looks and self._wrapped is not None and set(self._order) == set(self._trained()):
             self._first = False
-            self._use_reducer(state["order"])
+            self._use_reducer(self._order)
 
     def unscale(self, optimizer: Optimizer) -> None:
         if self._manual:

@@ -5,6 +5,7 @@ This is what ``paceline.callbacks.TrainerView`` promises. ``Trainer`` adds the v
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -125,6 +126,25 @@ class RunView(RankView):
             True
         """
         return self._run.stop.seconds()
+
+    def elapsed(self, unit: str) -> Fraction | float:
+        """How much of the run is done, in a unit of durations; the same on all ranks at step boundaries.
+
+        Args:
+            unit: ``"st"`` optimizer steps, ``"ep"`` epochs and parts of one where its length is known,
+                ``"s"`` seconds of training.
+
+        Example:
+            >>> trainer.elapsed("st"), trainer.elapsed("ep")
+            (4, Fraction(1, 1))
+        """
+        state = self._run.state
+        if unit == "s":
+            return self.seconds()
+        if unit == "st":
+            return state.global_step
+        length = self._run.limits.steps_in(state.epoch)
+        return state.epoch + Fraction(state.global_step - state.epoch_start, length or 1) * bool(length)
 
     def is_due(self, cadence: Cadence) -> bool:
         """Whether a cadence falls on this step boundary; for ``on_step_boundary``.

@@ -127,6 +127,7 @@ class DeepSpeed(Distributed):
             return built
         optimizer = self._only_optimizer(built)
         names = state.parameter_names(module)
+        self._refuse_frozen_groups(optimizer, names)
         self._groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]
         self._turns = {name: turn for turn, name in enumerate(names.values())}
         carried = {} if late else zero_state.remember(module)
@@ -139,6 +140,22 @@ class DeepSpeed(Distributed):
         else:
             internals.unscale_with(self._engine, lambda unscale: partial(self._unscale_and_clip, unscale))
         return built
+
+    def _refuse_frozen_groups(self, optimizer: Optimizer, names: dict[int, str]) -> None:
+        for group in optimizer.param_groups:
+            if not any(p.requires_grad for p in group["params"]):
+                found = [names[id(p)] for p in group["params"]]
+                raise PacelineError(
+                    f"strategy {self.name!r} takes no parameter group of which nothing is trained",
+                    got=", ".join(found[:6]),
+                    fix="leave frozen parameters out of the optimizer, or strategy='fsdp'",
+                )
+
+    def check_unfreezing(self) -> None:
+        raise PacelineError(
+            f"strategy {self.name!r} fixes at the start which parameters are trained",
+            fix="strategy='fsdp' or 'ddp'; or freeze them for the whole run",
+        )
 
     def _only_optimizer(self, built: Any) -> Optimizer:
         optimizers: list[Optimizer] = built.optimizers
