@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import Callback
+from .batch_size import BatchSizeScheduler
 from .checkpoint import Checkpoint
 from .curves import Curves
 from .early_stopping import EarlyStopping
@@ -25,6 +26,7 @@ from .weight_average import WeightAverage
 __all__ = [
     "EMA",
     "SWA",
+    "BatchSizeScheduler",
     "Callback",
     "Checkpoint",
     "Curves",

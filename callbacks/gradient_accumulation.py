@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from ..errors import PacelineError
-from .base import Callback
+from .epoch_schedule import EpochSchedule
 
 
-class GradientAccumulationScheduler(Callback):
+class GradientAccumulationScheduler(EpochSchedule):
     """Accumulates another number of micro-batches in a step from certain epochs on.
 
     ``trainer.total_steps`` counts the steps of all epochs. A resumed run has the micro-batches of its
@@ -30,14 +26,8 @@ class GradientAccumulationScheduler(Callback):
         6
     """
 
-    def __init__(self, scheduling: Mapping[int, int]) -> None:
-        if not isinstance(scheduling, Mapping) or not scheduling or not _counts(scheduling):
-            raise PacelineError(
-                "GradientAccumulationScheduler takes micro-batches by epoch",
-                got=scheduling,
-                allowed="epochs from 0 with counts of at least 1, such as {0: 1, 5: 4}",
-            )
-        self.scheduling = dict(sorted(scheduling.items()))
+    counted = "micro-batches"
+    excludes = {"accumulate": 1, "global_batch_size": None}
 
     def at(self, epoch: int) -> int:
         """The micro-batches in a step of an epoch.
@@ -45,9 +35,4 @@ class GradientAccumulationScheduler(Callback):
         Args:
             epoch: From 0.
         """
-        return next((n for first, n in reversed(self.scheduling.items()) if first <= epoch), 1)
-
-
-def _counts(scheduling: Mapping[Any, Any]) -> bool:
-    numbers = [*scheduling, *scheduling.values()]
-    return all(type(n) is int for n in numbers) and min(scheduling) >= 0 < min(scheduling.values())
+        return super().at(epoch) or 1

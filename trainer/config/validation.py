@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...argument_checks import is_valid
-from ...callbacks import GradientAccumulationScheduler
+from ...callbacks.epoch_schedule import EpochSchedule
 from ...errors import PacelineError, nearest, report, shown
 from ...strategies import Precision, find_environment, make_precision, make_strategy
 from ..runtime.compilation import BLOCKS, MODES
@@ -106,10 +106,14 @@ def _together(arguments: TrainerArguments) -> list[tuple[str, str]]:
     problems = []
     if arguments.global_batch_size is not None and arguments.accumulate != 1:
         problems.append(("accumulate", "follows from global_batch_size; give one of the two"))
-    if any(isinstance(c, GradientAccumulationScheduler) for c in arguments.callbacks):
-        for name, default in (("accumulate", 1), ("global_batch_size", None)):
+    schedules = [c for c in arguments.callbacks if isinstance(c, EpochSchedule)]
+    for schedule in schedules:
+        for name, default in schedule.excludes.items():
             if getattr(arguments, name) != default:
-                problems.append((name, "GradientAccumulationScheduler gives it; give one of the two"))
+                problems.append((name, f"{type(schedule).__name__} gives it; give one of the two"))
+    if len(schedules) > 1:
+        names = " and ".join(type(schedule).__name__ for schedule in schedules)
+        problems.append(("callbacks", f"{names} both give the size of a step; give one of the two"))
     for least, most in (("min_epochs", "max_epochs"), ("min_steps", "max_steps")):
         low, high = getattr(arguments, least), getattr(arguments, most)
         if low is not None and high is not None and low > high:

@@ -33,21 +33,22 @@ class FeedRequest:
             highest=lambda numbers: strategy.all_reduce_async(numbers, "max")(),
         )
 
-    def for_training(self, accumulate: int) -> FeedSettings:
+    def for_training(self, accumulate: int, global_batch: int | None = None) -> FeedSettings:
         """For ``fit``.
 
         Args:
             accumulate: Micro-batches of a rank in a step.
+            global_batch: Samples in a step, over all ranks; None: they follow from the micro-batches.
         """
         arguments = self._arguments
         return replace(
             self._common,
             accumulate=accumulate,
             simulated_ranks=self._simulated_ranks,
-            global_batch=arguments.global_batch_size,
+            global_batch=global_batch,
             limit=arguments.overfit_batches or arguments.limit_train_batches,
             # Without a global batch size a step grows with the ranks, and an epoch of so many with it.
-            limit_per_rank=arguments.global_batch_size is None,
+            limit_per_rank=global_batch is None,
             fixed_order=bool(arguments.overfit_batches),
         )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from ...callbacks import GradientAccumulationScheduler
+from ...callbacks import BatchSizeScheduler, GradientAccumulationScheduler
+from ...callbacks.epoch_schedule import EpochSchedule
 from ...errors import PacelineError
 from ..data.combined_loader import CombinedLoader
 from ..data.epoch_feeds import EpochFeeds
@@ -19,6 +20,7 @@ from .context import StageContext
 from .feed_settings import FeedRequest
 from .step_arguments import check_arguments_of_step
 
+S = TypeVar("S", bound=EpochSchedule)
 _LOADERS = -1  # no position of a sample: draws apart from all of those
 
 
@@ -31,10 +33,9 @@ class FitData:
     datamodule: Any
 
 
-def accumulation_schedule(context: StageContext) -> GradientAccumulationScheduler | None:
-    """The callback that says how many micro-batches a step of an epoch has; None without one."""
-    found = (c for c in context.callbacks if isinstance(c, GradientAccumulationScheduler))
-    return next(found, None)
+def schedule_of(context: StageContext, kind: type[S]) -> S | None:
+    """The callback of a class that says how large the steps of an epoch are; None without one."""
+    return next((c for c in context.callbacks if isinstance(c, kind)), None)
 
 
 class FitFeeds:
@@ -47,7 +48,8 @@ class FitFeeds:
     def __init__(self, context: StageContext, data: FitData, saved: dict[str, Any]) -> None:
         self._context, self._data, self._saved = context, data, saved
         self._request = FeedRequest(context)
-        self._schedule = accumulation_schedule(context)
+        self._schedule = schedule_of(context, GradientAccumulationScheduler)
+        self._sizes = schedule_of(context, BatchSizeScheduler)
         self._every = context.settings.reload_dataloaders_every_n_epochs
         self._train: Any = None
         self._validation: dict[str, Feed] = {}
@@ -66,7 +68,7 @@ class FitFeeds:
             self._load(epoch, train=False)
             feed: Feed = NoFeed(self._request.for_training(1))
             context.limits.set_epoch_length(0)
-        elif self._every or self._schedule:
+        elif self._every or self._schedule or self._sizes:
             feed = EpochFeeds(self._make, self._kind_of, epoch, reloads=bool(self._every))
         else:
             feed = self._make(epoch)
@@ -85,13 +87,16 @@ class FitFeeds:
             context.limits.set_lengths(self._saved["epoch_lengths"])
         return feed, self._validation
 
-    def _kind_of(self, epoch: int) -> tuple[int, int]:
-        """What an epoch's feed differs by: when its loaders were made, and its micro-batches in a step."""
+    def _kind_of(self, epoch: int) -> tuple[int, tuple[int, int | None]]:
+        """What an epoch's feed differs by: when its loaders were made, and the size of its steps."""
         made = epoch - epoch % self._every if self._every else 0
-        return made, self._accumulate(epoch)
+        return made, self._size_of_steps(epoch)
 
-    def _accumulate(self, epoch: int) -> int:
-        return self._schedule.at(epoch) if self._schedule else self._context.settings.accumulate
+    def _size_of_steps(self, epoch: int) -> tuple[int, int | None]:
+        """Micro-batches in a step, and samples in one where they are given."""
+        settings = self._context.settings
+        accumulate = self._schedule.at(epoch) if self._schedule else settings.accumulate
+        return accumulate, self._sizes.at(epoch) if self._sizes else settings.global_batch_size
 
     def _make(self, epoch: int, restored: bool = False) -> Feed:
         """The feed of an epoch; its loaders are made again where it is time, or the run was restored."""
@@ -113,6 +118,8 @@ class FitFeeds:
         if self._schedule:
             several = "es" if feed.micro_batches > 1 else ""
             log_line(f"epoch {epoch + 1}: {feed.micro_batches} micro-batch{several} in a step")
+        if self._sizes:
+            log_line(f"epoch {epoch + 1}: {feed.step_size} samples in a step")
         return feed
 
     def _compare(self, feed: Feed, epoch: int) -> None:
@@ -133,7 +140,8 @@ class FitFeeds:
                 )
 
     def _feed(self, epoch: int, quiet: bool = False) -> Feed:
-        settings = self._request.for_training(self._accumulate(epoch))
+        accumulate, global_batch = self._size_of_steps(epoch)
+        settings = self._request.for_training(accumulate, global_batch)
         if quiet:
             settings = replace(settings, log_line=lambda text: None)
         saved = self._saved["global_batch"]
@@ -144,9 +152,10 @@ class FitFeeds:
     def _set_lengths(self, feed: Feed, epoch: int, begin: int) -> None:
         """The steps of all epochs from ``begin`` on, as far as ``feed``, of ``epoch``, shows them."""
         few = self._context.settings.fast_dev_run
-        later = [epoch for epoch in self._schedule.scheduling if epoch > begin] if self._schedule else []
+        schedules = [s.scheduling for s in (self._schedule, self._sizes) if s is not None]
+        later = sorted({epoch for schedule in schedules for epoch in schedule if epoch > begin})
         for first in (begin, *later):
-            alike = self._accumulate(first) == self._accumulate(epoch)
+            alike = self._size_of_steps(first) == self._size_of_steps(epoch)
             length = (feed if alike else self._feed(first, quiet=True)).steps_per_epoch
             length = min(length, int(few)) if few and length is not None else length
             self._context.limits.set_epoch_length(length, first)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ...callbacks import Checkpoint
+from ...callbacks import Checkpoint, GradientAccumulationScheduler
 from ...callbacks.monitor import monitor_name
 from ...durations import Duration
 from ...errors import PacelineError, nearest
@@ -33,7 +33,7 @@ from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
 from .fit_context import FitContext
-from .fit_data import FitData, FitFeeds, accumulation_schedule
+from .fit_data import FitData, FitFeeds, schedule_of
 from .manual_optimizer import ManualOptimization, ManualOptimizer
 from .startup_report import first_lines
 from .step_arguments import check_arguments_of_step
@@ -106,7 +106,8 @@ def prepare(
     if context.ranks.is_global_zero and context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
     faultpoint("start.folder")
-    kept = source.counters["global_batch"] if accumulation_schedule(context) else 0
+    accumulates = schedule_of(context, GradientAccumulationScheduler)
+    kept = source.counters["global_batch"] if accumulates else 0
     context.state.global_batch = kept or feed.step_size or 0
     for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
         context.directory.log_line(line)
