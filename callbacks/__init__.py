@@ -8,12 +8,15 @@ from .checkpoint import Checkpoint
 from .curves import Curves
 from .early_stopping import EarlyStopping
 from .ema import EMA
+from .evaluator import Evaluator
 from .freeze import Freeze
 from .gradient_accumulation import GradientAccumulationScheduler
 from .hooks import Hooks
 from .jsonl import JSONLogger
+from .learning_rate import LearningRateMonitor
 from .logger import Logger
 from .loss_spikes import LossSpikes
+from .norms import Norms
 from .progress import Progress
 from .replica_check import ReplicaCheck
 from .stragglers import Stragglers
@@ -31,13 +34,16 @@ __all__ = [
     "Checkpoint",
     "Curves",
     "EarlyStopping",
+    "Evaluator",
     "Freeze",
     "GradientAccumulationScheduler",
     "Hooks",
     "JSONLogger",
+    "LearningRateMonitor",
     "Logger",
     "LossSpikes",
     "ModelSummary",
+    "Norms",
     "Progress",
     "ReplicaCheck",
     "Stragglers",

@@ -151,6 +151,15 @@ class TrainerView(Protocol):
     def callbacks(self) -> Sequence[Any]:
         """All callbacks of the run, the default ones included."""
 
+    def optimizer_settings(self, *settings: str) -> dict[str, float]:
+        """``"lr"``, ``"momentum"``, ``"weight_decay"`` of all parameter groups, by ``lr/<optimizer>``."""
+
+    def evaluation_of(self, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:
+        """What runs ``validation_step`` over further data, in ``on_step_boundary``. On all ranks.
+
+        It returns the values, published as ``val/<name>/...``; None where a signal interrupted it.
+        """
+
     def step_loss(self) -> float:
         """The loss of the step under way, over its micro-batches and ranks. On all ranks.
 

@@ -234,6 +234,16 @@ class Strategy(ABC):
         found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
         return {name: whole(gradient) for name, gradient in found.items()}
 
+    def gradient_norms(self, module: nn.Module) -> dict[str, Tensor]:
+        """The 2-norm of each whole gradient, where ``full_gradients`` may be read. On all ranks."""
+        found = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+        return {name: whole(torch.linalg.vector_norm(gradient)) for name, gradient in found.items()}
+
+    def weight_norms(self, module: nn.Module) -> dict[str, Tensor]:
+        """The 2-norm of each whole parameter. On all ranks."""
+        found = {name: p.detach() for name, p in module.named_parameters()}
+        return {name: whole(torch.linalg.vector_norm(weight)) for name, weight in found.items()}
+
     # -- values beside the parameters: averages of weights ---------------------------------------
 
     def parameter_parts(self, module: nn.Module) -> dict[str, Tensor]:

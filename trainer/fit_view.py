@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..errors import PacelineError
 from .checkpoint.manager import CheckpointManager
+from .loops.evaluation_setup import evaluation_of
 from .loops.fit_context import FitContext
 from .loops.forward_pass import forward_training_data
 from .loops.manual_optimizer import ManualOptimization
@@ -27,6 +30,45 @@ class FitView(RunView):
             PacelineError: outside of a fit.
         """
         return self._fit_for("optimizers() and manual_backward()").manual
+
+    def optimizer_settings(self, *settings: str) -> dict[str, float]:
+        """Settings of all parameter groups: ``lr/AdamW``, or ``lr/AdamW/group-1`` where there are several.
+
+        Args:
+            *settings: ``"lr"``, ``"weight_decay"``, ``"momentum"`` (or the first of ``betas``).
+
+        Example:
+            >>> class Printed(Callback):
+            ...     def on_fit_start(self, trainer):
+            ...         print(trainer.optimizer_settings("lr", "momentum"))
+            >>> run = Trainer(max_steps=1, callbacks=Printed(), loggers=False).fit(Net(), train_loader)
+            {'lr/SGD': 0.1, 'momentum/SGD': 0.0}
+        """
+        optimization = self._fit_for("optimizer_settings").optimization
+        return {name: value for one in settings for name, value in optimization.settings(one).items()}
+
+    def evaluation_of(self, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:
+        """A pass of ``validation_step`` over further data, for ``on_step_boundary``. On all ranks.
+
+        Args:
+            dataloader: The data; its workers live until the fit ends.
+            name: Values are published as ``val/<name>/...``.
+
+        Returns:
+            Runs the pass, on all ranks: the values, or None where a signal interrupted it.
+
+        Example:
+            >>> class Once(Callback):
+            ...     def on_fit_start(self, trainer):
+            ...         self.evaluate = trainer.evaluation_of(val_loader, "other")
+            ...     def on_step_boundary(self, trainer):
+            ...         self.found = self.evaluate()
+            >>> once = Once()
+            >>> run = Trainer(max_steps=1, callbacks=once, loggers=False).fit(Net(), train_loader)
+            >>> sorted(once.found)
+            ['val/other/loss']
+        """
+        return evaluation_of(self._fit_for("evaluation_of"), dataloader, name)
 
     def step_loss(self) -> float:
         """The loss of the step under way, of all its micro-batches and ranks, by their weights.

@@ -99,7 +99,15 @@ class Optimization:
 
     def learning_rates(self) -> dict[str, float]:
         """``lr/AdamW``, or ``lr/AdamW-0/group-1`` where there are several; plain floats."""
-        rates: dict[str, float] = {}
+        return self.settings("lr")
+
+    def settings(self, setting: str) -> dict[str, float]:
+        """A setting of all parameter groups that have it, named as ``learning_rates``.
+
+        Args:
+            setting: ``"lr"``, ``"weight_decay"``, ``"momentum"`` (or the first of ``betas``).
+        """
+        found: dict[str, float] = {}
         named = {self.optimizer_of(s): s.name for s in self.schedules if s.name is not None}
         for number, optimizer in enumerate(self.optimizers):
             name = type(optimizer).__name__
@@ -108,9 +116,13 @@ class Optimization:
             name = named.get(number, name)
             groups = optimizer.param_groups
             for index, group in enumerate(groups):
-                key = f"lr/{name}/group-{index}" if len(groups) > 1 else f"lr/{name}"
-                rates[key] = float(group["lr"])
-        return rates
+                value = group.get(setting)
+                if value is None and setting == "momentum":
+                    value = group.get("betas", [None])[0]
+                if value is not None:
+                    several = f"/group-{index}" if len(groups) > 1 else ""
+                    found[f"{setting}/{name}{several}"] = float(value)
+        return found
 
 
 def read_configuration(module: Any, configured: Any, automatic: bool) -> Optimization:

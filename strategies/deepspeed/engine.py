@@ -205,6 +205,14 @@ class DeepSpeed(Distributed):
             found = internals.finalised_gradients(self._engine, self.stage, read)
         return {name: grad * self._factor for name, grad in found.items() if grad is not None}
 
+    def gradient_norms(self, module: nn.Module) -> dict[str, Tensor]:
+        found = self.full_gradients(module).items()
+        return {name: torch.linalg.vector_norm(gradient) for name, gradient in found}
+
+    def weight_norms(self, module: nn.Module) -> dict[str, Tensor]:
+        found = module.named_parameters()
+        return {name: torch.linalg.vector_norm(zero_state.whole(p)) for name, p in found}
+
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
         self._clip = (norm, value)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...argument_checks import SWITCH, check_arguments
+from ...callbacks.hooks import HookTable
 from ...errors import PacelineError
 from ..checkpoint.weights import find_weights, load_weights
 from ..data.sources import evaluation_feeds, find_data
@@ -17,6 +19,7 @@ from ..utils.paths import as_path
 from .context import StageContext
 from .evaluation_loop import EvaluationLoop
 from .feed_settings import FeedRequest
+from .fit_context import FitContext
 from .predictions import GatheredPredictions, NoPredictions, Predictions, PredictionSink, PredictionWriter
 from .step_arguments import check_arguments_of_step
 
@@ -69,6 +72,24 @@ def require_step(module: Any, stage: str) -> None:
             f"{type(module).__name__} has no {name}", fix=f"write def {name}(self, batch, batch_idx)"
         )
     check_arguments_of_step(module, name, ("batch", "batch_idx", "dataloader_idx"))
+
+
+def evaluation_of(context: FitContext, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:
+    """``FitView.evaluation_of``: hooks of callbacks are not called, they belong to the run's validation."""
+    require_step(context.module, "validate")
+    feeds = evaluation_feeds({name: dataloader}, FeedRequest(context).for_evaluation("validate"))
+    for feed in feeds.values():
+        context.closing.callback(feed.close)
+    alone = replace(context, hooks=HookTable(context.module, ()))
+    loop = EvaluationLoop(alone, "validate", feeds)
+
+    def run() -> dict[str, float] | None:
+        found: dict[str, float] = {}
+        whole = loop.run(found.update)
+        context.logger.publish(found)
+        return found if whole else None
+
+    return run
 
 
 def collect(loop: EvaluationLoop) -> dict[str, float]:
