@@ -241,6 +241,9 @@ def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
     return strategy.setup(module, build)
 
 
+_CALLBACKS = "list of callbacks"
+
+
 def check_ranks(context: StageContext, feed: Feed) -> None:
     """See that all ranks are about to do the same, before they wait for each other in vain.
 
@@ -256,6 +259,7 @@ def check_ranks(context: StageContext, feed: Feed) -> None:
         f"checksum of their shapes {zlib.crc32(str(parts).encode()):08x}",
         "training data": str(feed.fingerprint()),
     }
+    mine[_CALLBACKS] = ", ".join(callback.state_key for callback in context.callbacks)
     config = run_config(context.directory.name, context.settings, context.strategy, module)
     folder = config["trainer"]["run_dir"] and "a folder"  # rank 0's is taken, whichever the others have
     settings = config["trainer"] | {"run_dir": folder}
@@ -268,7 +272,10 @@ def check_ranks(context: StageContext, feed: Feed) -> None:
                     f"rank {rank} has another {what} than rank 0",
                     got=value[:300],
                     allowed=everyone[0][what][:300],
-                    fix="every rank runs the script from its top: seed what it draws, and read the same "
+                    fix="give each rank the same ones, in one order: a callback may ask "
+                    "trainer.is_global_zero"
+                    if what == _CALLBACKS
+                    else "every rank runs the script from its top: seed what it draws, and read the same "
                     "files on all",
                 )
 

@@ -162,15 +162,28 @@ class MetricLogger:
     def publish_at_the_end(self, hooks: Iterable[Callable[..., None]], *args: Any) -> None:
         """Call the hooks of the end of a fit, and publish what each of them logs after it.
 
-        The sums of a window that a stop has cut stay as they are, for the run that resumes.
+        The sums of a window that a stop has cut stay as they are, for the run that resumes. A hook that
+        fails keeps no other one from being called, and so no checkpoint from being written.
+
+        Raises:
+            Exception: the first that a hook raised, with notes of the others.
         """
+        failed: Exception | None = None
         for writer in self._writers:
             writer.flush(SECONDS)
         store = MetricStore("train", self._log_line, self._strategy)
         with self._storing_in(store):
             for hook in hooks:
-                hook(*args)
-                self.publish(store.close_epoch())
+                try:
+                    hook(*args)
+                    self.publish(store.close_epoch())
+                except Exception as error:
+                    if failed is None:
+                        failed = error
+                    else:
+                        failed.add_note(f"then on_fit_end failed too: {type(error).__name__}: {error}")
+        if failed is not None:
+            raise failed
 
     def require(self, name: str, who: str) -> float:
         """The latest value of ``name``.

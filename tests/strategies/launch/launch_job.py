@@ -188,6 +188,8 @@ def differ(**arguments) -> None:
     refused("argument", other.fit, Line(), DataLoader(Points(), 4))
     refused("data", trainer.fit, Line(), DataLoader(Points(24 + 4 * odd), 4))
     refused("module", trainer.fit, Line(4 + odd), DataLoader(Points(), 4))
+    watched = make_trainer(**arguments, callbacks=[Notes(), *[Callback()] * odd])
+    refused("callbacks", watched.fit, Line(), DataLoader(Points(), 4))
 
 
 if __name__ == "__main__":

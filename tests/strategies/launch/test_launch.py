@@ -442,6 +442,7 @@ def test_a_process_group_that_exists_is_used_and_ranks_that_differ_are_named(sta
     assert [n["sum"] for n in job.notes("own group")] == [2, 2]
     assert of_both(job.notes("end"), "world") == [2, 2]
     names = {"argument": "Trainer(seed=...)", "data": "training data", "module": "module"}
+    names["callbacks"] = "list of callbacks"
     for what, named in names.items():
         said = of_both([n for n in job.notes("refused") if n["of"] == what], "said")
         assert said[0] == said[1]

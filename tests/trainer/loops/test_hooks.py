@@ -377,8 +377,20 @@ def test_an_error_anywhere_is_reported_once_and_torn_down_once(hook):
         quiet(callbacks=[Failing(hook), counting], max_steps=1).fit(module, loader(), loader())
     assert counting.errors == [raised.value]
     assert counting.teardowns == ["fit"]
-    assert counting.ends == 0
+    assert counting.ends == (hook == "on_fit_end")  # one that fails keeps no other one from its end
     assert module._trainer is None
+
+
+def test_one_that_fails_at_the_end_masks_no_other_and_costs_no_checkpoint(tmp_path):
+    first, second, counting = Failing("on_fit_end"), Failing("on_fit_end"), Counting()
+    second.name = "second"
+    trainer = quiet(callbacks=[first, second, counting, Checkpoint()], run_dir=tmp_path, max_steps=1)
+    with pytest.raises(RuntimeError, match="from on_fit_end") as raised:
+        trainer.fit(Module(), loader())
+    assert counting.ends == 1
+    assert counting.errors == [raised.value]
+    assert any("then on_fit_end failed too: RuntimeError" in note for note in raised.value.__notes__)
+    assert trainer.latest.name == "step-00000001"
 
 
 def test_no_exception_hook_without_an_error():
