@@ -6,6 +6,7 @@ from .base import Callback
 from .batch_size import BatchSizeScheduler
 from .checkpoint import Checkpoint
 from .curves import Curves
+from .device_monitor import DeviceMonitor
 from .early_stopping import EarlyStopping
 from .ema import EMA
 from .evaluator import Evaluator
@@ -13,16 +14,21 @@ from .freeze import Freeze
 from .gradient_accumulation import GradientAccumulationScheduler
 from .hooks import Hooks
 from .jsonl import JSONLogger
+from .lambda_callback import LambdaCallback
 from .learning_rate import LearningRateMonitor
 from .logger import Logger
 from .loss_spikes import LossSpikes
 from .norms import Norms
+from .prediction_writer import PredictionWriter
+from .profiler import Profiler
 from .progress import Progress
 from .replica_check import ReplicaCheck
 from .stragglers import Stragglers
 from .summary import ModelSummary
 from .swa import SWA
 from .tensorboard import TensorBoard
+from .throughput import Throughput
+from .timer import Timer
 from .trainer_view import TrainerView
 from .weight_average import WeightAverage
 
@@ -33,21 +39,27 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "Curves",
+    "DeviceMonitor",
     "EarlyStopping",
     "Evaluator",
     "Freeze",
     "GradientAccumulationScheduler",
     "Hooks",
     "JSONLogger",
+    "LambdaCallback",
     "LearningRateMonitor",
     "Logger",
     "LossSpikes",
     "ModelSummary",
     "Norms",
+    "PredictionWriter",
+    "Profiler",
     "Progress",
     "ReplicaCheck",
     "Stragglers",
     "TensorBoard",
+    "Throughput",
+    "Timer",
     "TrainerView",
     "WeightAverage",
 ]

@@ -10,6 +10,7 @@ from .curves import Curves
 from .fast_dev_run import FastDevRun
 from .jsonl import JSONLogger
 from .logger import Logger
+from .profiler import Profiler
 from .progress import Progress
 from .summary import ModelSummary
 from .tensorboard import TensorBoard
@@ -21,6 +22,7 @@ def with_defaults(
     loggers: bool | Sequence[Logger],
     checkpoint: bool,
     fast_dev_run: int,
+    profile: bool | Profiler = False,
 ) -> list[Callback]:
     """The user's callbacks, then the defaults; checkpoints last, when all others have changed their state.
 
@@ -30,10 +32,13 @@ def with_defaults(
         loggers: True adds metrics.jsonl, TensorBoard and the curves; else the loggers to add.
         checkpoint: Add a checkpoint at the end of each epoch.
         fast_dev_run: The steps after which the epoch ends, without loggers and checkpoints; 0: a usual run.
+        profile: True adds a ``Profiler``; else the one to add, or False.
     """
     defaults: list[Callback] = []
     if progress:
         defaults += [Progress(), ModelSummary()]
+    if profile:
+        defaults.append(Profiler() if profile is True else profile)
     if fast_dev_run:
         defaults.append(FastDevRun(fast_dev_run))
     else:

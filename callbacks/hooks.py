@@ -167,6 +167,11 @@ def with_arity(hook: Callable[..., Any], given: int) -> Callable[..., Any]:
     return lambda *args: hook(*args[:taken])
 
 
+def meant_hook(name: str) -> str | None:
+    """The hook that is meant by a name that is none: a peer's name for it, or the nearest one."""
+    return _PEERS.get(name) or nearest(name, HOOKS)
+
+
 def _refuse_unknown_hooks(owner: Any, also: tuple[str, ...] = ()) -> None:
     for name in dir(type(owner)):
         known = name in HOOKS or name in also
@@ -175,6 +180,6 @@ def _refuse_unknown_hooks(owner: Any, also: tuple[str, ...] = ()) -> None:
         raise PacelineError(
             f"{type(owner).__name__}.{name} is no hook of a run, so it would never be called",
             allowed=", ".join(HOOKS),
-            meant=_PEERS.get(name) or nearest(name, HOOKS),
+            meant=meant_hook(name),
             fix="take the name of the hook you mean, or one that does not begin with on_",
         )

@@ -131,7 +131,7 @@ class Progress(Callback):
         texts = [f"{rate} samples/s", _memory(trainer.strategy.device)]
         done, total = trainer.global_step - step, trainer.total_steps
         if total and done and trainer.global_step < total:
-            texts.append(f"ETA {_clock((total - trainer.global_step) * seconds / done)}")
+            texts.append(f"ETA {clock_text((total - trainer.global_step) * seconds / done)}")
         return texts
 
 
@@ -143,7 +143,8 @@ def _short(number: float) -> str:
     return f"{number:.3g}G"
 
 
-def _clock(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
+    """Seconds as ``3:12`` or ``1:03:12``."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -38,6 +38,10 @@ class Save(Protocol):
 class CheckpointWriter(Protocol):
     """Writes the checkpoints of the current run."""
 
+    @property
+    def seconds(self) -> float:
+        """Seconds that training has waited for saves on this rank, since the fit began."""
+
     def save(self, name: str, *, weights_only: bool, background: bool) -> Save:
         """Write ``checkpoints/<name>``; one that exists is not written again. On all ranks."""
 

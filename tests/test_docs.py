@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import paceline
+import paceline.callbacks
 
 pytestmark = pytest.mark.launch
 ROOT = Path(paceline.__file__).parent
@@ -84,6 +85,13 @@ FILE = r"`(?:python )?((?:tests|benchmarks|trainer|strategies|callbacks|docs)/[\
 def test_files_named_in_the_docs_exist(page):
     for name in re.findall(FILE, (ROOT / page).read_text()):
         assert (ROOT / name).exists(), f"{page}: {name}"
+
+
+def test_the_page_about_callbacks_has_all_of_them():
+    named = re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "callbacks.md").read_text(), re.MULTILINE)
+    ours = paceline.callbacks
+    found = [name for name in ours.__all__ if issubclass(getattr(ours, name), ours.Callback)]
+    assert named == sorted(found)
 
 
 def test_ci_runs_the_readmes_own_commands():

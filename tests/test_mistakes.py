@@ -716,7 +716,7 @@ def test_arguments_that_no_step_gets_are_named_before_training(module, expected)
         ("inference_mode", "none is needed: evaluations run without gradients"),
         ("use_distributed_sampler", "none is needed: the samples of any sampler are divided"),
         ("barebones", "use progress=False, loggers=False, checkpoint=False"),
-        ("profiler", "use torch.profiler in a callback"),
+        ("profiler", "use profile=True"),
     ],
 )
 def test_more_names_of_other_trainers(name, expected):

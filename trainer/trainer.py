@@ -31,7 +31,7 @@ from .runtime.determinism import deterministic
 from .runtime.garbage_collection import older_objects_frozen
 
 if TYPE_CHECKING:
-    from ..callbacks import Logger
+    from ..callbacks import Logger, Profiler
 
 _fits = count(1)
 """Which ``fit`` of this process is next: a script that is run again has the same ones."""
@@ -86,7 +86,8 @@ class Trainer(Diagnosis):
         debug: Check before each of our collectives that all ranks call the same one, and name those that do
             not. Costs one more collective each.
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
-        profile: For a later version; only None is allowed.
+        profile: Profile steps 7 to 9 of a fit: traces, and the operations that take longest. A
+            ``paceline.callbacks.Profiler`` chooses the steps.
         seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
         deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
         compile: True, a mode of ``torch.compile``, or a dict of its arguments: compile the parts that a
@@ -144,7 +145,7 @@ class Trainer(Diagnosis):
         timeouts: str | timedelta | dict[str, Any] | bool | None = None,
         debug: bool = False,
         sync_batchnorm: bool = False,
-        profile: None = None,
+        profile: bool | Profiler = False,
         seed: int = 0,
         deterministic: bool = False,
         compile: bool | str | dict[str, Any] = False,
@@ -162,7 +163,12 @@ class Trainer(Diagnosis):
         strategy = make_strategy(args.strategy, environment.world_size)
         attach(strategy, args, environment, make_precision(args.precision))
         callbacks = with_defaults(
-            args.callbacks, args.progress, args.loggers, args.checkpoint, int(args.fast_dev_run)
+            args.callbacks,
+            args.progress,
+            args.loggers,
+            args.checkpoint,
+            int(args.fast_dev_run),
+            args.profile,
         )
         super().__init__(RunContext.begin(args, strategy, callbacks))
 

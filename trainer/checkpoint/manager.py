@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,9 @@ class CheckpointManager:
         logger: Knows whether an evaluation is under way, in which the state is not whole.
         watchdog: Notified when a save begins.
         guard: Knows whether the last update was skipped; None where nothing looks.
+
+    Attributes:
+        seconds: How long training has waited for saves, on this rank.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class CheckpointManager:
         self._watchdog, self._guard, self._folder = watchdog, guard, folder
         self._writer = CheckpointWriter(strategy, ranks.on_rank_zero)
         self._repeated = ""
+        self.seconds = 0.0
 
     def save(self, name: str, *, weights_only: bool, background: bool) -> Save:
         """Write ``checkpoints/<name>``. To be called on all ranks.
@@ -144,8 +149,12 @@ class CheckpointManager:
                 "a checkpoint cannot be written inside a validation: the run's state is incomplete there",
                 fix="write it in on_step_boundary, or set a flag there and write it then",
             )
+        started = time.perf_counter()
         if self._guard is not None:
             self._guard.finish()  # a step whose flag is still pending may have skipped its update
         content = self._run_state.capture(weights_only)
-        with self._watchdog.during("save"):
-            return self._writer.write(path, content, background, replace)
+        try:
+            with self._watchdog.during("save"):
+                return self._writer.write(path, content, background, replace)
+        finally:
+            self.seconds += time.perf_counter() - started

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ...callbacks.base import Callback
 from ...callbacks.logger import Logger
+from ...callbacks.profiler import Profiler
 from ...durations import Duration
 from ...strategies import PRECISIONS, STRATEGIES, Strategy
 from ..faults.watchdog import PHASES
@@ -91,6 +92,12 @@ def _compile(value: Any) -> Any:
     if value is not False:
         read_setting(value)
     return value
+
+
+def _profile(value: Any) -> Any:
+    if isinstance(value, (bool, Profiler)):
+        return value
+    raise ValueError("a switch")
 
 
 def _as_loggers(value: Any) -> Any:
@@ -268,7 +275,12 @@ class TrainerArguments(BaseModel):
     sync_batchnorm: bool = _argument(
         False, "Batch norms take their statistics over the samples of all ranks."
     )
-    profile: None = _argument(None, "For a later version; only None is allowed.", "None in this version")
+    profile: Annotated[Any, BeforeValidator(_profile)] = _argument(
+        False,
+        "Profile steps 7 to 9 of a fit: traces, and the operations that take longest. A "
+        "``paceline.callbacks.Profiler`` chooses the steps.",
+        "True, False, or an object of paceline.callbacks.Profiler",
+    )
     seed: _Number = _argument(
         0,
         "Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.",

@@ -8,7 +8,7 @@ from ...errors import PacelineError, nearest
 
 TRAINER_PEERS = {
     "barebones": "progress=False, loggers=False, checkpoint=False",
-    "profiler": "torch.profiler in a callback",
+    "profiler": "profile=True",
     "accumulate_grad_batches": "accumulate",
     "multiple_trainloader_mode": "fit(module, CombinedLoader(loaders, mode=...))",
     "gradient_accumulation_steps": "accumulate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...argument_checks import is_valid
+from ...callbacks import Profiler
 from ...callbacks.epoch_schedule import EpochSchedule
 from ...errors import PacelineError, nearest, report, shown
 from ...strategies import Precision, find_environment, make_precision, make_strategy
@@ -114,6 +115,10 @@ def _together(arguments: TrainerArguments) -> list[tuple[str, str]]:
     if len(schedules) > 1:
         names = " and ".join(type(schedule).__name__ for schedule in schedules)
         problems.append(("callbacks", f"{names} both give the size of a step; give one of the two"))
+    if isinstance(arguments.profile, Profiler) and any(
+        isinstance(c, Profiler) for c in arguments.callbacks
+    ):
+        problems.append(("profile", "callbacks has a Profiler; give one of the two"))
     for least, most in (("min_epochs", "max_epochs"), ("min_steps", "max_steps")):
         low, high = getattr(arguments, least), getattr(arguments, most)
         if low is not None and high is not None and low > high:

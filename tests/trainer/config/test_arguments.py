@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from paceline import PacelineError, Trainer
-from paceline.callbacks import Callback, EarlyStopping, JSONLogger
+from paceline.callbacks import Callback, EarlyStopping, JSONLogger, Profiler
 from paceline.durations import Duration
 from paceline.strategies import AutocastBF16, Precision, Single
 from paceline.trainer.config.arguments import TrainerArguments
@@ -65,7 +65,7 @@ REFUSED = [
     ("timeouts", [30, "5st", True, {"steps": "1min"}, {"step": 5}, {"save": "x"}], "phases: start, first"),
     ("debug", ["x"], "False"),
     ("sync_batchnorm", ["x"], "False"),
-    ("profile", [True, "x"], "None"),
+    ("profile", ["x", "true", 1, None, Profiler, [Profiler()]], "True, False, or an object of paceline"),
     ("seed", [-1, 2**63, 1.5, "x", True, None], "an integer from 0"),
     ("deterministic", _A_SWITCH, _SWITCHED),
     ("compile", ["x", None, 3, {}, {"mod": "default"}, {"blocks": 1}], "True, False, 'blocks', a mode"),
@@ -183,7 +183,7 @@ def test_peers_names_lead_to_names_that_exist():
     for theirs, ours in TRAINER_PEERS.items():
         assert theirs not in TrainerArguments.model_fields
         ours = re.sub(
-            r"fit\(.*\)|the DataLoader's \w+|configure_optimizers|torch\.[\w.()]+( in a callback)?",
+            r"fit\(.*\)|the DataLoader's \w+|configure_optimizers|torch\.[\w.()]+",
             "",
             ours,
         )
@@ -204,6 +204,15 @@ def test_two_callbacks_of_a_class_need_names():
         accelerator="cpu",
         callbacks=[EarlyStopping("val/loss"), EarlyStopping("val/accuracy", name="accuracy")],
     )
+
+
+def test_a_profiler_is_given_once():
+    text = refusal(callbacks=[Profiler()], profile=Profiler())
+    assert "profile: callbacks has a Profiler; give one of the two" in text
+    for given, count in ((False, 0), (True, 1), (Profiler(), 1)):
+        callbacks = Trainer(accelerator="cpu", profile=given).callbacks
+        assert sum(isinstance(callback, Profiler) for callback in callbacks) == count
+        assert given in (True, False) or given in callbacks
 
 
 def test_several_ranks_cannot_be_started_from_pytest():

@@ -1,0 +1,98 @@
+"""Where the time of a run goes: training, waiting for data, validation, saving."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Never
+
+from ..argument_checks import check_arguments, one_of
+from .base import Callback
+from .monitor import refuse_unknown
+from .phase_clock import PHASES, PhaseClock
+from .progress import clock_text
+
+if TYPE_CHECKING:
+    from .trainer_view import TrainerView
+
+_SHOWN = ("train", "data", "validation", "save")
+_LIMIT = "Trainer(max_time=...)"
+
+
+class Timer(Callback):
+    """Adds up the time of a run by phase, over all sessions of a resumed run.
+
+    At the end of each epoch ``time/train_seconds``, ``time/data_seconds``, ``time/validation_seconds`` and
+    ``time/save_seconds`` are published, since the beginning of the run. The fit ends with a line of them:
+    ``time: 3:12 training (4 % waiting for data), 0:20 validation, 0:03 saving``. They are times of rank 0's
+    host. The save at the end of the fit is in none of them, nor is the thread of a background save.
+
+    Raises:
+        PacelineError: for any argument. The limit on a run's time is ``Trainer(max_time=...)``.
+
+    Example:
+        >>> timer = Timer()
+        >>> trainer = Trainer(max_epochs=1, callbacks=timer, progress=False, run_dir=None)
+        >>> run = trainer.fit(Net(), train_loader)
+        >>> timer.seconds("train") > timer.seconds("data") > 0
+        True
+    """
+
+    def __init__(self, **unknown: Never) -> None:
+        refuse_unknown("Timer", unknown, "", {"duration": _LIMIT, "interval": _LIMIT})
+        self._clock = PhaseClock()
+
+    def seconds(self, phase: str) -> float:
+        """Seconds spent in a phase, up to the last change of phases.
+
+        Args:
+            phase: ``"train"`` (waiting for data included), ``"data"``, ``"validation"`` or ``"save"``.
+
+        Raises:
+            PacelineError: for another one.
+        """
+        check_arguments("Timer.seconds", phase=(phase, one_of(*_SHOWN)))
+        spent = self._clock.seconds
+        return spent["step"] + spent["data"] if phase == "train" else spent[phase]
+
+    def on_setup(self, trainer: TrainerView, stage: str) -> None:
+        if stage == "fit":  # a resumed run gets its state back after this
+            self._clock = PhaseClock()
+
+    def on_train_epoch_start(self, trainer: TrainerView) -> None:
+        self._clock.start(trainer)
+
+    def on_step_start(self, trainer: TrainerView, batches: list[Any]) -> None:
+        self._clock.enter("step")
+
+    def on_validation_start(self, trainer: TrainerView) -> None:
+        self._clock.enter("validation")
+
+    def on_validation_end(self, trainer: TrainerView) -> None:
+        self._clock.enter("step")
+
+    def on_step_boundary(self, trainer: TrainerView) -> None:
+        self._clock.enter("data")
+
+    def on_train_epoch_end(self, trainer: TrainerView) -> None:
+        self._clock.enter("step")
+        mine = {f"time/{phase}_seconds": self.seconds(phase) for phase in _SHOWN}
+        trainer.publish(trainer.broadcast(mine))
+
+    def on_fit_end(self, trainer: TrainerView) -> None:
+        self._clock.stop()
+        if trainer.is_global_zero:
+            trainer.log_line(self._line())
+
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
+        self._clock.stop()
+
+    def _line(self) -> str:
+        train, data, *others = (self.seconds(phase) for phase in _SHOWN)
+        line = f"time: {clock_text(train)} training ({data / max(train, 1e-9):.0%} waiting for data)"
+        named = zip(("validation", "saving"), others, strict=True)
+        return ", ".join([line.replace("%", " %"), *(f"{clock_text(s)} {name}" for name, s in named if s)])
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._clock.seconds)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._clock.seconds = {phase: float(state[phase]) for phase in PHASES}
