@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -151,6 +153,22 @@ def recipes() -> None:
     """List the recipes."""
     for name, (_, about) in RECIPES.items():
         typer.echo(f"{name:<16}{about}")
+
+
+@app.command()
+def plugins(
+    as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False,
+) -> None:
+    """List the callbacks, loggers and strategies of other packages; none is imported."""
+    from paceline.plugins import installed, table
+
+    found = installed()
+    if as_json:
+        typer.echo(json.dumps([asdict(plugin) for plugin in found], indent=1))
+    elif found:
+        typer.echo("\n".join(table(found)))
+    else:
+        typer.echo("no package with callbacks, loggers or strategies for paceline is installed")
 
 
 def _version(wanted: bool) -> None:

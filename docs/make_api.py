@@ -18,6 +18,7 @@ from typing import Any
 import paceline
 import paceline.callbacks
 import paceline.strategies
+import paceline.testing
 from paceline.trainer.config.arguments import TrainerArguments
 
 TRAINER = Path(inspect.getfile(paceline.Trainer))
@@ -43,9 +44,8 @@ it is up to date. Examples are in the [guide](guide.md), [several devices](strat
 
 def page() -> str:
     """The text of docs/api.md."""
-    return "\n".join(
-        [_TITLE, *_package(paceline), *_package(paceline.callbacks), *_package(paceline.strategies)]
-    )
+    packages = (paceline, paceline.callbacks, paceline.strategies, paceline.testing)
+    return "\n".join([_TITLE, *(line for package in packages for line in _package(package))])
 
 
 def trainer_file() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..errors import PacelineError, nearest
+from ..plugins import load, names
 from .base import StepPlan, Strategy
 from .ddp import DDP
 from .deepspeed.engine import DeepSpeed
@@ -68,20 +69,21 @@ STRATEGIES = ("auto", *_BUILDERS)
 
 
 def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
-    """The strategy of that name; an object of ``Strategy`` is taken as it is.
+    """The strategy of that name, built in or an installed entry point; a ``Strategy`` is taken as it is.
 
     ``"auto"`` is ``Single`` in a world of one and ``DDP`` in a larger one, until ``choose_strategy`` has
     seen the module.
 
     Args:
-        strategy: A name of ``STRATEGIES``, or an object.
+        strategy: A name of ``STRATEGIES``, of an entry point in ``paceline.strategies``, or an object.
         world_size: The number of ranks it is to train on.
 
     Returns:
         The object, not yet attached to a device.
 
     Raises:
-        PacelineError: for a name that is none, and for several ranks under a strategy of one device.
+        PacelineError: for a name that is none, an entry point that cannot be used, and several ranks under
+            a strategy of one device.
 
     Example:
         >>> make_strategy("auto", world_size=8).name
@@ -105,12 +107,17 @@ def _build(strategy: str) -> Strategy:
     build = _BUILDERS.get(strategy)
     if build is not None:
         return build()
+    installed = names("strategy")
+    if strategy in installed:
+        found: Strategy = load("strategy", strategy, Strategy)
+        return found
+    known = [*STRATEGIES, *installed]
     old = strategy in ("dp", "data_parallel", "dataparallel")
     raise PacelineError(
         f"strategy: there is no {strategy!r}"
         + (": torch's DataParallel runs every model in one process, slower than one device" if old else ""),
         got=strategy,
-        allowed=", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
-        meant="ddp" if old else nearest(strategy, STRATEGIES),
+        allowed=", ".join(known) + ", or an object of paceline.strategies.Strategy",
+        meant="ddp" if old else nearest(strategy, known),
         fix='strategy="ddp" starts a process for each device' if old else None,
     )

@@ -29,15 +29,23 @@ class Distributed(Single):
     """The base of strategies on several ranks; write a new strategy as a subclass of it.
 
     As it is, it computes like ``Single`` on each rank and leaves the gradients alone. A subclass reduces
-    them in ``setup``, ``step_function`` and ``unscale``; what ``backward`` or ``unscale`` leaves in
-    ``.grad`` must be the mean over the ranks.
+    them: what the last ``backward`` of a step leaves in ``.grad`` must be the mean over the ranks. (Not in
+    ``unscale``, which is called only where something reads the gradients before the update.)
+    ``paceline.testing.check_strategy`` checks it.
 
     Example:
         >>> class AverageOnce(Distributed):
         ...     name = "average_once"
-        ...     def unscale(self, optimizer):
-        ...         self.average_gradients([p for g in optimizer.param_groups for p in g["params"]])
-        ...         super().unscale(optimizer)
+        ...     def setup(self, module, build_optimizers):
+        ...         self.prepare_module(module)
+        ...         self.last, self.trained = True, [p for p in module.parameters() if p.requires_grad]
+        ...         return build_optimizers()
+        ...     def synchronise_gradients(self, enabled):
+        ...         self.last = enabled  # False for all but the last micro-batch of a step
+        ...     def backward(self, loss):
+        ...         super().backward(loss)
+        ...         if self.last:
+        ...             self.average_gradients(self.trained)
         >>> strategy = AverageOnce()  # Trainer(strategy=strategy, devices=8)
     """
 

@@ -18,7 +18,7 @@ import pytest
 import paceline
 
 ROOT = Path(paceline.__file__).parent
-FOLDERS = ("trainer", "callbacks", "strategies", "recipes")
+FOLDERS = ("trainer", "callbacks", "strategies", "recipes", "testing")
 FILES = sorted([*ROOT.glob("*.py"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py"))])
 BACKENDS = re.compile(r"\b(ddp|fsdp|hsdp|deepspeed|nccl|gloo)\b", re.IGNORECASE)
 
@@ -100,7 +100,7 @@ def test_backends_are_named_in_strategies_only():
     named = [
         f"{name_of(path)}:{number}: {line.strip()}"
         for path in FILES
-        if folder_of(path) != "strategies"
+        if folder_of(path) != "strategies" and name_of(path) != "plugins.py"  # which reserves their names
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if BACKENDS.search(line) or "isinstance(strategy" in line
     ]
@@ -159,7 +159,7 @@ def test_public_face_is_exactly_the_documented_names():
 
 
 def public_things():
-    modules = ["paceline", "paceline.callbacks", "paceline.strategies"]
+    modules = ["paceline", "paceline.callbacks", "paceline.strategies", "paceline.testing"]
     for module in map(importlib.import_module, modules):
         for name in module.__all__:
             yield f"{module.__name__}.{name}", getattr(module, name)
@@ -232,14 +232,18 @@ def test_importing_costs_what_torch_costs():
     assert not (with_trainer - only_torch) & heavy
 
 
-def test_command_line_answers_without_torch():
+@pytest.mark.parametrize(
+    ("argument", "without"),
+    [("--help", {"torch", "numpy", "pydantic"}), ("plugins", {"torch", "numpy"})],  # typer has pydantic
+)
+def test_command_line_answers_without_torch(argument, without):
     code = (
         "from paceline.__main__ import app\n"
         "import contextlib, io\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
-        "    app(['--help'], standalone_mode=False)"
+        f"    app([{argument!r}], standalone_mode=False)"
     )
-    assert not loaded_by(code) & {"torch", "numpy", "pydantic"}
+    assert not loaded_by(code) & without
 
 
 def test_running_from_the_root_loads_one_copy():

@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 import paceline
 import paceline.callbacks
 import paceline.strategies
+import paceline.testing
 from paceline import Predictions, Run, Trainer, TrainModule
 from paceline.callbacks import Hooks, JSONLogger
 from paceline.trainer.run.directory import RunLog
 
-PACKAGES = (paceline, paceline.callbacks, paceline.strategies)
+PACKAGES = (paceline, paceline.callbacks, paceline.strategies, paceline.testing)
 WITHOUT_EXAMPLE = {
     "TrainModule.untoggle_optimizer": "the example of toggle_optimizer calls it",
     "Trainer.fit": "the example of Trainer calls it",
@@ -25,6 +26,7 @@ WITHOUT_EXAMPLE = {
     "Trainer.predict": "the examples of Trainer and Predictions call it",
     "start_ranks": "ends the process",
     "launch": "starts processes",
+    "check_strategy": "starts processes; docs/plugins.md has an example",
 }
 
 

@@ -41,8 +41,9 @@ class Trainer(Diagnosis):
     """Trains a ``TrainModule``.
 
     Args:
-        strategy: A name of ``paceline.strategies.STRATEGIES``, or a ``Strategy`` object. ``"auto"`` is the
-            simplest one for the devices, or one that shards where the model's states do not fit them.
+        strategy: A name of ``paceline.strategies.STRATEGIES`` or of an installed entry point, or a
+            ``Strategy`` object. ``"auto"`` is the simplest one for the devices, or one that shards where
+            the model's states do not fit them.
         precision: ``"32"``, ``"bf16"``, ``"fp16"``, ``"64"``, ``"bf16-true"``, ``"fp16-true"``, or a
             ``Precision`` object.
         accelerator: ``"auto"``, ``"cpu"``, ``"gpu"`` or a device type ``torch.accelerator`` knows.
@@ -67,7 +68,8 @@ class Trainer(Diagnosis):
         fast_dev_run: An epoch of one step (a number: so many), ended like any other, with as many
             validation batches; nothing is written.
         overfit_batches: Train (and validate) on the same few batches of the training data every epoch.
-        callbacks: Added to the default ones; one of the same class (or a subclass) replaces it.
+        callbacks: Added to the default ones; one of the same class (or a subclass) replaces it. A string is
+            the name of an installed entry point, as in ``loggers``.
         progress, checkpoint, loggers: The default callbacks, each off with False.
         nonfinite: For a loss or gradient that is NaN or infinite, on any rank: ``"raise"`` before weights
             change, skip that update (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``. On an
@@ -135,10 +137,10 @@ class Trainer(Diagnosis):
         limit_predict_batches: int | float | None = None,
         fast_dev_run: bool | int = False,
         overfit_batches: int | float = 0,
-        callbacks: Callback | Sequence[Callback] = (),
+        callbacks: str | Callback | Sequence[str | Callback] = (),
         progress: bool = True,
         checkpoint: bool = True,
-        loggers: bool | Logger | Sequence[Logger] = True,
+        loggers: bool | str | Logger | Sequence[str | Logger] = True,
         nonfinite: str = "raise",
         on_data_error: str = "raise",
         max_restarts: int = 0,

@@ -151,8 +151,9 @@ class TrainerArguments(BaseModel):
 
     strategy: Annotated[Any, BeforeValidator(_strategy)] = _argument(
         "auto",
-        'A name of ``paceline.strategies.STRATEGIES``, or a ``Strategy`` object. ``"auto"`` is the '
-        "simplest one for the devices, or one that shards where the model's states do not fit them.",
+        "A name of ``paceline.strategies.STRATEGIES`` or of an installed entry point, or a ``Strategy`` "
+        'object. ``"auto"`` is the simplest one for the devices, or one that shards where the model\'s '
+        "states do not fit them.",
         ", ".join(STRATEGIES) + ", or an object of paceline.strategies.Strategy",
     )
     precision: Any = _argument(
@@ -224,13 +225,16 @@ class TrainerArguments(BaseModel):
     )
     callbacks: Annotated[list[Callback], BeforeValidator(_as_list)] = _argument(
         [],
-        "Added to the default ones; one of the same class (or a subclass) replaces it.",
-        "objects of paceline.callbacks.Callback",
+        "Added to the default ones; one of the same class (or a subclass) replaces it. A string is the "
+        "name of an installed entry point, as in ``loggers``.",
+        "objects of paceline.callbacks.Callback, or names of installed entry points",
     )
     progress: bool = _argument(True, _DEFAULT_CALLBACKS)
     checkpoint: bool = _argument(True, _DEFAULT_CALLBACKS)
     loggers: Annotated[bool | list[Logger], BeforeValidator(_as_loggers)] = _argument(
-        True, _DEFAULT_CALLBACKS, "True, False, or objects of paceline.callbacks.Logger"
+        True,
+        _DEFAULT_CALLBACKS,
+        "True, False, objects of paceline.callbacks.Logger, or names of installed ones",
     )
     nonfinite: str = _argument(
         "raise",

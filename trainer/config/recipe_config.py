@@ -105,7 +105,7 @@ def _validated(model: type[C], values: dict[str, Any], places: dict[str, str]) -
         for one in error.errors():
             problems.append(_problem(model, one))
     arguments = values.get(_TRAINER) or {}
-    for name, text in find_problems(arguments)[1] if isinstance(arguments, dict) else ():
+    for name, text in find_problems(arguments).problems if isinstance(arguments, dict) else ():
         problems.append((f"{_TRAINER}.{name}", text))
     if problems or config is None:
         raise report(

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from ... import callbacks
 from ...argument_checks import is_valid
-from ...callbacks import Profiler
+from ...callbacks import Callback, Logger, Profiler
 from ...callbacks.epoch_schedule import EpochSchedule
 from ...errors import PacelineError, nearest, report, shown
-from ...strategies import Precision, find_environment, make_precision, make_strategy
+from ...plugins import load
+from ...strategies import STRATEGIES, Precision, find_environment, make_precision, make_strategy
 from ..runtime.compilation import BLOCKS, MODES
 from .arguments import TrainerArguments, allowed
 from .peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
 _CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
+
+
+class Findings(NamedTuple):
+    """What there is to say about the arguments of a Trainer.
+
+    Args:
+        arguments: The validated ones; None where they cannot be read.
+        problems: (name, what is wrong) for each bad one.
+        cause: The error of a plugin that could not be loaded.
+    """
+
+    arguments: TrainerArguments | None
+    problems: list[tuple[str, str]]
+    cause: BaseException | None
 
 
 def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
@@ -22,16 +39,18 @@ def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
     Raises:
         PacelineError: one report of every argument that is unknown, of the wrong type or out of range.
     """
-    arguments, problems = find_problems(given)
+    arguments, problems, cause = find_problems(given)
     if problems or arguments is None:
-        raise report("Trainer", [f"{name}: {text}" for name, text in problems])
+        raise report("Trainer", [f"{name}: {text}" for name, text in problems]) from cause
     return arguments
 
 
-def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[tuple[str, str]]]:
-    """The validated arguments, where they can be read, and (name, what is wrong) for each bad one."""
+def find_problems(given: dict[str, Any]) -> Findings:
+    """The validated arguments, where they can be read, and what is wrong with each bad one."""
     fields = TrainerArguments.model_fields
     problems = [(name, _unknown(name)) for name in given if name not in fields]
+    given, errors = _with_plugins(given)
+    problems += [(name, _line(error)) for name, error in errors]
     arguments = None
     try:
         arguments = TrainerArguments(**{k: v for k, v in given.items() if k in fields})
@@ -43,7 +62,38 @@ def find_problems(given: dict[str, Any]) -> tuple[TrainerArguments | None, list[
         problems += _device_problems(given, arguments)
     if arguments is not None:
         problems += _together(arguments)
-    return arguments, problems
+    return Findings(arguments, problems, next((e.__cause__ for _, e in errors if e.__cause__), None))
+
+
+def _with_plugins(given: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, PacelineError]]]:
+    """The arguments with objects in the place of names, without the names that cannot be loaded."""
+    errors: list[tuple[str, PacelineError]] = []
+    given = dict(given)
+    name = given.get("strategy")
+    if isinstance(name, str) and name not in STRATEGIES:
+        try:
+            given["strategy"] = make_strategy(name)
+        except PacelineError as error:
+            errors.append(("strategy", error))
+            del given["strategy"]
+    for argument, base in (("callbacks", Callback), ("loggers", Logger)):
+        value = given.get(argument)
+        several = [value] if isinstance(value, str) else value
+        if isinstance(several, Sequence) and any(isinstance(one, str) for one in several):
+            given[argument] = kept = []
+            for one in several:
+                try:
+                    kept.append(load(argument, one, base, _built_in(base)) if isinstance(one, str) else one)
+                except PacelineError as error:
+                    errors.append((argument, error))
+    return given, errors
+
+
+def _built_in(base: type) -> list[str]:
+    """The names of the built-in classes that can be passed where this one is asked for."""
+    abstract = (Callback, Logger, callbacks.Hooks, callbacks.TrainerView)
+    found = {name: getattr(callbacks, name) for name in callbacks.__all__}
+    return [name for name, one in found.items() if one not in abstract and issubclass(one, base)]
 
 
 def _is_valid(name: str, value: Any) -> bool:
@@ -66,20 +116,13 @@ def _violation(name: str, value: Any) -> str:
     if isinstance(value, str) and name in _CHOICES:
         near = nearest(value, _CHOICES[name])
         meant = f"; did you mean {near!r}?" if near else ""
-    if name == "strategy" and isinstance(value, str):
-        return _as_line("strategy", value)
     return f"got {got}; allowed: {allowed(name)}{meant}"
 
 
-def _as_line(name: str, value: Any) -> str:
-    """The message of the part that reads this argument, on one line."""
-    try:
-        make_strategy(value) if name == "strategy" else make_precision(value)
-    except PacelineError as error:
-        first, *rest = str(error).splitlines()
-        what = first.partition(": ")[2]
-        return "; ".join([what, *(line.strip() for line in rest)])
-    return ""
+def _line(error: PacelineError) -> str:
+    """The message of the part that reads an argument, on one line and without the argument's name."""
+    first, *rest = str(error).splitlines()
+    return "; ".join([first.partition(": ")[2], *(line.strip() for line in rest)])
 
 
 def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
@@ -88,8 +131,11 @@ def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     if isinstance(precision, bool) or not isinstance(precision, (str, int)):
         return [("precision", f"got {shown(precision, 60)}; allowed: {allowed('precision')}")]
-    line = _as_line("precision", precision)
-    return [("precision", line)] if line else []
+    try:
+        make_precision(precision)
+    except PacelineError as error:
+        return [("precision", _line(error))]
+    return []
 
 
 def _device_problems(given: dict[str, Any], arguments: TrainerArguments | None) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ import torch
 from ...argument_checks import COUNT, SWITCH, TEXT, check_arguments
 from ...callbacks import Callback, Checkpoint, Logger
 from ...errors import PacelineError
+from ...plugins import load
 from ...strategies import Single
 from ..checkpoint import format as files
 from ..checkpoint.integrity import verify
@@ -140,8 +141,9 @@ def requested() -> ReplayRequest:
 def alone(given: dict[str, Any], accelerator: str, strategy: Single | None = None) -> dict[str, Any]:
     """A trainer's arguments, for one device and nothing written."""
     callbacks = given.get("callbacks", ())
-    several = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-    kept = [c for c in several if not isinstance(c, (Checkpoint, Logger))]
+    several = [callbacks] if isinstance(callbacks, (str, Callback)) else callbacks
+    loaded = [load("callbacks", c, Callback) if isinstance(c, str) else c for c in several]
+    kept = [c for c in loaded if not isinstance(c, (Checkpoint, Logger))]
     changes: dict[str, Any] = {
         "strategy": strategy or Single(),
         "devices": 1,
