@@ -61,6 +61,10 @@ ABOVE_ZERO = Kind(lambda: _number(float, gt=0, allow_inf_nan=False), "a number a
 ABOVE_ZERO_OR_NONE = Kind(
     lambda: _number(float, gt=0, allow_inf_nan=False) | None, "a number above 0, or None"
 )
+ABOVE_ONE_OR_NONE = Kind(
+    lambda: _number(float, gt=1, allow_inf_nan=False) | None, "a number above 1, or None"
+)
+PART = Kind(lambda: _number(float, ge=0, lt=1), "a number from 0 to less than 1")
 SWITCH = Kind(lambda: _number(bool), "True or False")
 SWITCH_OR_NONE = Kind(lambda: _number(bool) | None, "True, False or None")
 SWITCH_COUNT_OR_NONE = Kind(

@@ -26,8 +26,8 @@ PAGE = Path(__file__).with_name("api.md")
 # The methods a user calls; hooks are in docs/loop.md.
 METHODS = {
     "Trainer": (
-        "fit validate test predict replay check_invariance save_checkpoint export log stop "
-        "barrier broadcast main_process_first"
+        "fit validate test predict replay check_invariance find_learning_rate find_batch_size "
+        "save_checkpoint export log stop barrier broadcast main_process_first"
     ),
     "TrainModule": (
         "log log_dict print all_gather optimizers lr_schedulers manual_backward load_from_checkpoint"

@@ -535,6 +535,9 @@ def test_no_train_module():
         ("estimated_stepping_batches", "total_steps"),
         ("is_main_process", "is_global_zero"),
         ("log_dir", "folder"),
+        ("lr_find", r"find_learning_rate\("),
+        ("tune", r"find_learning_rate\(.* or find_batch_size\("),
+        ("scale_batch_size", r"find_batch_size\("),
     ],
 )
 def test_peers_attributes(attribute, ours):

@@ -18,6 +18,8 @@ _fits = count(1)
 class ReplayTrainer(Trainer):
     """A ``Trainer`` on one device that writes nothing. Runs but the one that is replayed do nothing."""
 
+    trial_class = Trainer  # trials are run, for the script that uses what they find
+
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**alone(arguments, requested().accelerator))
 

@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -185,3 +186,13 @@ def seed_generator(generator: Any, seed: int) -> None:
         generator.bit_generator.state = type(generator.bit_generator)(seed).state
     else:
         generator.seed(seed if isinstance(generator, random.Random) else seed & 0xFFFFFFFF)
+
+
+def putting_back(generator: Any) -> Callable[[], None]:
+    """What puts a generator of torch, ``random`` or numpy back where it is now."""
+    if isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        return partial(setattr, bits, "state", bits.state)
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    return partial(generator.set_state, generator.get_state())

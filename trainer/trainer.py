@@ -17,7 +17,6 @@ from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .checkpoint.compatibility import check_allowed
 from .config.peer_names import refuse_unknown
 from .data.sources import as_datamodule
-from .diagnosis import Diagnosis
 from .loops import evaluation_setup, fit_setup
 from .loops.context import RunContext, StageContext
 from .loops.evaluation_loop import EvaluationLoop
@@ -29,6 +28,7 @@ from .module import TrainModule
 from .run.run import Run
 from .runtime.determinism import deterministic
 from .runtime.garbage_collection import older_objects_frozen
+from .tuner import Tuner
 
 if TYPE_CHECKING:
     from ..callbacks import Logger, Profiler
@@ -37,7 +37,7 @@ _fits = count(1)
 """Which ``fit`` of this process is next: a script that is run again has the same ones."""
 
 
-class Trainer(Diagnosis):
+class Trainer(Tuner):
     """Trains a ``TrainModule``.
 
     Args:
@@ -200,7 +200,7 @@ class Trainer(Diagnosis):
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
         refuse_unknown("fit", unknown)
-        fit_number = next(_fits)
+        fit_number = self._run.fit_number if self._run.quiet else next(_fits)
         self._fit = None
         self._run = RunContext.begin(
             self.settings, self.strategy, self.callbacks, fit_number, self._run.quiet

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.feeds import same_state
 
-from paceline.trainer.rng import cpu_state, drawn_since, seed_for_sample, set_cpu_state
+from paceline.trainer.rng import cpu_state, drawn_since, putting_back, seed_for_sample, set_cpu_state
 
 KINDS = ("torch", "random", "numpy")
 DRAWS = {
@@ -71,3 +71,21 @@ def test_seeds_are_those_of_the_generators_themselves():
     random.seed(2**40 + 7)
     np.random.seed((2**40 + 7) % 2**32)
     assert found == [torch.rand(()).item(), random.gauss(0, 1), np.random.randn(), np.random.randn()]
+
+
+@pytest.mark.parametrize(
+    ("generator", "draw"),
+    [
+        (torch.Generator(), lambda g: torch.rand((), generator=g).item()),
+        (random.Random(3), lambda g: g.random()),
+        (np.random.default_rng(3), lambda g: g.random()),
+        (np.random.RandomState(3), lambda g: g.random_sample()),
+    ],
+    ids=["torch", "random", "numpy", "numpy's old one"],
+)
+def test_a_generator_is_put_back(generator, draw):
+    draw(generator)
+    put_back = putting_back(generator)
+    drawn = [draw(generator) for _ in range(3)]
+    put_back()
+    assert [draw(generator) for _ in range(3)] == drawn

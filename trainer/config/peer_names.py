@@ -45,6 +45,8 @@ TRAINER_PEERS = {
     "train_batch_size": "global_batch_size",
     "per_device_train_batch_size": "the DataLoader's batch_size",
     "detect_anomaly": "torch.autograd.set_detect_anomaly(True)",
+    "auto_lr_find": "trainer.find_learning_rate(module, dataloader)",
+    "auto_scale_batch_size": "trainer.find_batch_size(module, dataloader)",
     "benchmark": "torch.backends.cudnn.benchmark",
 }
 TRAINER_NEEDS_NONE = {
@@ -85,6 +87,10 @@ _ATTRIBUTE_PEERS = {
     "global_rank": "rank",
     "train": "fit(module, dataloader)",
     "evaluate": "validate(module, dataloader)",
+    "tune": "find_learning_rate(module, dataloader) or find_batch_size(module, dataloader)",
+    "tuner": "find_learning_rate(module, dataloader) or find_batch_size(module, dataloader)",
+    "lr_find": "find_learning_rate(module, dataloader)",
+    "scale_batch_size": "find_batch_size(module, dataloader)",
     "save_model": "save_checkpoint(path)",
 }
 _FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume", "allow")

@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from ...argument_checks import ABOVE_ZERO_OR_NONE, COUNT, check_arguments
 from ...callbacks import Callback
 from ...errors import PacelineError
-from ...strategies import Single
 from ..data.feed import Feed
 from ..loops.layout_sensitivity import stop_drawing
+from ..trial import batch_size_of, run_trial, with_batch_size
 from ..utils.nested import count_samples, first_tensor
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 _COARSE = 5e-2
 _FLOOR = 1e-3  # of the largest gradient: what is smaller may be rounding alone
-
-_KEPT = (
-    *("strategy", "precision", "accelerator", "devices", "num_nodes", "seed", "deterministic"),
-    *("clip_grad_norm", "clip_grad_value", "sync_batchnorm", "debug", "name"),
-)
 
 # A tensor as one (product, norm) a row: a row for each sample, or one in all.
 _Rows = list[tuple[float, float]]
@@ -163,10 +158,9 @@ def check(
             fix="a DataLoader with a batch_size from 2 on"
             + ("" if manual else "; or a Trainer with devices=2"),
         )
-    if feed.step_size is not None:
-        size = {"global_batch_size": feed.step_size}
-    else:
-        size = {"accumulate": feed.micro_batches * trainer.world_size}
+    size = {"global_batch_size": feed.step_size, "accumulate": 1}
+    if feed.step_size is None:
+        size["accumulate"] = feed.micro_batches * trainer.world_size
     again_data = (dataloader if cut is None else cut, datamodule)
     again, _ = _run(trainer, module, again_data, steps, size, alone=several)
     first = f"it is, on {trainer.world_size} ranks" if several else "it is"
@@ -184,7 +178,7 @@ def _run(
     module: Any,
     data: tuple[Any, Any],
     steps: int,
-    like: dict[str, int] | None = None,
+    like: dict[str, Any] | None = None,
     alone: bool = False,
 ) -> tuple[list[dict[str, _Rows]], Feed]:
     """Train a copy of the module for a few steps: what they computed, and what fed them.
@@ -197,47 +191,15 @@ def _run(
         like: ``global_batch_size`` and ``accumulate`` in place of the trainer's; None keeps those.
         alone: Train on this rank, as if there were no other.
     """
-    settings, recorder = trainer.settings, _Recorder()
-    size = {"global_batch_size": settings.global_batch_size, "accumulate": settings.accumulate}
-    run = type(trainer)(
-        **{name: getattr(settings, name) for name in _KEPT},
-        **(size if like is None else like),
-        max_steps=steps,
-        log_every=1,
-        limit_val_batches=0,
-        validate_every=None,
-        callbacks=[recorder],
-        progress=False,
-        loggers=False,
-        checkpoint=False,
-        run_dir=None,
-    )
-    strategy = run.strategy
-    if alone:
-        here = replace(strategy.environment, rank=0, world_size=1, local_world_size=1)
-        strategy, precision = Single(), run.strategy.precision
-        strategy.attach(here, precision)
-    run._compute_with(strategy, quiet=True)
-    run.fit(copy.deepcopy(module), data[0], datamodule=data[1])
-    trainer.strategy.log_to(trainer.log_line)  # an object that was given serves both
+    recorder = _Recorder()
+    run = run_trial(trainer, module, data, steps, recorder, alone=alone, **(like or {}))
     return recorder.steps, run._fit.feed
 
 
 def _in_batches_of(loader: Any, size: int | None) -> DataLoader[Any] | None:
     """The loader with another batch size, half its own unless given; None where it cannot be had."""
-    sampler: Any = getattr(loader, "batch_sampler", None)
-    streams = isinstance(getattr(loader, "dataset", None), IterableDataset)
-    now = loader.batch_size if streams else getattr(sampler, "batch_size", None)
-    if now is None or now < 2 or not (streams or type(sampler) is BatchSampler):
-        return None
-    wanted = size or -(-now // 2)
-    duplicate: DataLoader[Any] = copy.copy(loader)
-    inside = vars(duplicate)
-    if streams:
-        inside["batch_size"] = wanted
-    else:
-        inside["batch_sampler"] = BatchSampler(sampler.sampler, wanted, sampler.drop_last)
-    return duplicate
+    now = batch_size_of(loader)
+    return None if now is None or now < 2 else with_batch_size(loader, size or -(-now // 2))
 
 
 def _first_difference(

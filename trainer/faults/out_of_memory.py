@@ -14,14 +14,15 @@ from ...strategies import Strategy
 from ...strategies.torch_internals import dump_memory_snapshot
 from ..utils.text import shown_size
 
+# The last one is that of libraries which allocate for themselves: CUBLAS_STATUS_ALLOC_FAILED.
+_TEXTS = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is out of memory, on a device or on the host."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in str(error) or "out of memory" in str(error)
-    )
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
 
 
 def memory_notes(

@@ -33,7 +33,7 @@ class RunContext:
     Attributes:
         settings: The validated arguments of the Trainer.
         fit_number: Which ``fit`` of this process it is, from 1; 0 before the first.
-        quiet: Whether lines are dropped that would go to the console and the log.
+        quiet: It is a trial beside the user's runs: not counted among them, and its lines are dropped.
     """
 
     settings: TrainerArguments

@@ -36,7 +36,8 @@ _FULL = "PACELINE_TRACEBACK=full shows every frame"
 def explain(error: BaseException, context: StageContext) -> None:
     """Mark an error that ends a run; add notes: the step, the batch, a cure, how to see it again."""
     shorten_traceback(error)
-    note_failure(error)
+    if not context.quiet:  # of a trial whose error nobody catches, it is noted when it is printed
+        note_failure(error)
     if not isinstance(error, Exception):
         return
     frames = _frames_by_code(error)

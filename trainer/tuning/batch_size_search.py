@@ -1,0 +1,242 @@
+"""``Trainer.find_batch_size``: how many samples a device computes at once before its memory runs out."""
+
+from __future__ import annotations
+
+import gc
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...argument_checks import COUNT, COUNT_OR_NONE, PART, check_arguments
+from ...callbacks import Callback
+from ...errors import PacelineError
+from ..faults.out_of_memory import is_out_of_memory
+from ..loops.lifecycle import check_stage
+from ..trial import batch_size_of, own_device, run_trial, with_batch_size
+from .figure import drawn
+
+
+@dataclass(frozen=True)
+class BatchSizeTrial:
+    """One batch size that was tried.
+
+    Attributes:
+        batch_size: Samples in a micro-batch.
+        fits: Whether memory was enough, on all ranks.
+        peak_bytes: The most that was allocated on a device; None where the device does not tell.
+        samples_per_second: Of one rank, the slowest, after the first step; None where it does not fit.
+    """
+
+    batch_size: int
+    fits: bool
+    peak_bytes: int | None
+    samples_per_second: float | None
+
+
+@dataclass(frozen=True)
+class BatchSizeSearch:
+    """What ``Trainer.find_batch_size`` found.
+
+    Attributes:
+        module: The class of the module.
+        tried: The batch sizes in the order in which they were tried.
+        suggestion: The largest that fits, less the headroom; None where none fits.
+    """
+
+    module: str
+    tried: tuple[BatchSizeTrial, ...]
+    suggestion: int | None
+
+    @property
+    def _fails(self) -> int | None:
+        return min((trial.batch_size for trial in self.tried if not trial.fits), default=None)
+
+    def __str__(self) -> str:
+        if self.suggestion is None:
+            return f"no batch size is suggested for {self.module}: not even 1 sample fits"
+        fits = max(trial.batch_size for trial in self.tried if trial.fits)
+        beyond = "nothing larger was tried" if self._fails is None else f"{self._fails} does not"
+        return f"batch size {self.suggestion} for {self.module}: {fits} fits, and {beyond}"
+
+    def plot(self, path: str | Path) -> None:
+        """Draw samples per second and peak memory over the batch size into a PNG.
+
+        Args:
+            path: The file; its folder is made if it does not exist.
+        """
+        fitting = sorted((trial for trial in self.tried if trial.fits), key=lambda trial: trial.batch_size)
+        sizes = [trial.batch_size for trial in fitting]
+        with drawn(path, f"batch size of {self.module}") as axes:
+            speeds = [trial.samples_per_second for trial in fitting]
+            lines = axes.plot(sizes, speeds, marker=".", label="samples/s")
+            peaks = [(t.batch_size, t.peak_bytes / 1e9) for t in fitting if t.peak_bytes is not None]
+            if peaks:
+                memory = axes.twinx()
+                lines += memory.plot(*zip(*peaks, strict=True), "C1.--", label="peak memory")
+                memory.set_ylabel("peak memory in GB")
+                memory.set_ylim(bottom=0)
+            if self._fails is not None:
+                label = f"{self._fails} does not fit"
+                lines.append(axes.axvline(self._fails, color="tab:red", linestyle=":", label=label))
+            if self.suggestion is not None:
+                label = f"suggestion {self.suggestion}"
+                lines.append(axes.axvline(self.suggestion, color="tab:green", label=label))
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel("batch size of one rank")
+            axes.set_ylabel("samples/s of one rank")
+            axes.legend(handles=lines, loc="upper left")
+
+
+class _Meter(Callback):
+    """Notes when each step ended, and the samples until then."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[float, int]] = []
+
+    def on_fit_start(self, trainer: Any) -> None:
+        self._ends.append((time.perf_counter(), 0))
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        if trainer.samples > self._ends[-1][1]:
+            if trainer.strategy.device.type != "cpu":
+                torch.accelerator.synchronize(trainer.strategy.device)
+            self._ends.append((time.perf_counter(), trainer.samples))
+
+    @property
+    def first_step(self) -> int | None:
+        """The samples of the first step; None where it did not end."""
+        return self._ends[1][1] if len(self._ends) > 1 else None
+
+    @property
+    def speed(self) -> float:
+        """Samples per second; the first step, which prepares, does not count where there are others."""
+        (begin, before), (end, after) = self._ends[len(self._ends) > 2], self._ends[-1]
+        return (after - before) / max(end - begin, 1e-9)
+
+
+class _Trials:
+    """Tries batch sizes, of several ranks each by itself.
+
+    A rank that runs out of memory inside a step of all ranks would leave the others waiting in it.
+    """
+
+    def __init__(
+        self, trainer: Any, module: Any, data: tuple[Any, Any], start: int | None, most: int, steps: int
+    ) -> None:
+        self._trainer, self._module, self._data, self._steps = trainer, module, data, steps
+        settings, whole = trainer.settings, trainer.settings.global_batch_size
+        # Gradients are kept from one micro-batch to the next where the user's run has several.
+        several = module.automatic_optimization and (settings.accumulate > 1 or whole is not None)
+        self._accumulate = 2 if several else 1
+        self.size, self.most = start, most
+        if whole is not None:
+            self.most = min(most, -(-whole // trainer.world_size))
+
+    def _resized(self, loader: Any) -> Any:
+        own = batch_size_of(loader)
+        if own is None:
+            raise PacelineError(
+                "find_batch_size changes the batch size of the loader, and this data's cannot be changed",
+                got=type(loader).__name__,
+                fix="a DataLoader with a batch_size",
+            )
+        with suppress(TypeError, NotImplementedError):  # a stream, or a sampler without a length
+            self.most = min(self.most, max(len(loader.batch_sampler.sampler) // self._accumulate, 1))
+        self.size = min(self.size or own, self.most)
+        return with_batch_size(loader, self.size, drop_last=False)
+
+    def run(self) -> BatchSizeTrial | None:
+        """Try ``size``, on all ranks; None where the data has no batch of that size."""
+        trainer, meter = self._trainer, _Meter()
+        device = own_device(trainer.strategy)
+        if device.type != "cpu":
+            with suppress(Exception):
+                torch.accelerator.reset_peak_memory_stats(device)
+        fits = self._fits(meter)
+        peak = _peak(device)
+        gc.collect()  # an error's frames hold the tensors of its step
+        if device.type != "cpu":
+            torch.accelerator.empty_cache()
+        assert self.size is not None
+        found = trainer.all_gather((fits, peak, meter.first_step, meter.speed if fits else 0.0))
+        if any(first is not None and first < self.size * self._accumulate for _, _, first, _ in found):
+            return None
+        fits = all(one[0] for one in found)
+        peaks = [one[1] for one in found if one[1] is not None]
+        speed = min(one[3] for one in found) if fits else None
+        return BatchSizeTrial(self.size, fits, max(peaks, default=None), speed)
+
+    def _fits(self, meter: _Meter) -> bool:
+        environment = self._trainer.strategy.environment
+        several = bool(environment.world_size > 1 or environment.starts)
+        try:
+            run_trial(
+                self._trainer,
+                self._module,
+                self._data,
+                self._steps,
+                meter,
+                change_loader=self._resized,
+                alone=several,
+                accumulate=self._accumulate,
+                global_batch_size=None,
+                nonfinite="ignore",
+            )
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
+        return True
+
+
+def _peak(device: torch.device) -> int | None:
+    if device.type != "cpu":
+        with suppress(Exception):
+            return int(torch.accelerator.max_memory_allocated(device))
+    return None
+
+
+def find_batch_size(
+    trainer: Any,
+    module: Any,
+    data: tuple[Any, Any],
+    start: int | None,
+    most: int,
+    steps: int,
+    headroom: float,
+) -> BatchSizeSearch:
+    """``Trainer.find_batch_size``."""
+    check_arguments(
+        "find_batch_size",
+        start=(start, COUNT_OR_NONE),
+        most=(most, COUNT),
+        steps=(steps, COUNT),
+        headroom=(headroom, PART),
+    )
+    if start is not None and start > most:
+        raise PacelineError(
+            "find_batch_size begins at start and takes no batch size above most",
+            got=f"start={start}, most={most}",
+            allowed="start <= most",
+        )
+    check_stage("find_batch_size", module, trainer.stage)
+    trials = _Trials(trainer, module, data, start, most, steps)
+    tried: list[BatchSizeTrial] = []
+    fits = 0
+    fails: int | None = None
+    while trials.size is None or trials.size > fits:
+        trial = trials.run()
+        tried += [] if trial is None else [trial]
+        if trial is not None and trial.fits:
+            fits = trial.batch_size
+        else:
+            fails = trials.size
+        trials.size = min(2 * fits, trials.most) if fails is None else (fits + fails) // 2
+    suggestion = max(int(fits * (1 - headroom)), 1) if fits else None
+    return BatchSizeSearch(type(module).__name__, tuple(tried), suggestion)

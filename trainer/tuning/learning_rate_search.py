@@ -1,0 +1,216 @@
+"""``Trainer.find_learning_rate``: the loss of a copy of the module while its learning rate rises.
+
+L. N. Smith, "Cyclical Learning Rates for Training Neural Networks", 2017, arXiv:1506.01186, section 3.3.
+The average of the losses and the bound on them are fastai's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...argument_checks import ABOVE_ONE_OR_NONE, ABOVE_ZERO, COUNT, check_arguments, one_of
+from ...callbacks import Callback
+from ...errors import PacelineError
+from ..loops.lifecycle import check_stage
+from ..optimization import read_configuration
+from ..trial import run_trial
+from .figure import drawn
+
+_BETA = 0.98  # fastai's
+_FEWEST = 10
+_ROUNDING = 1e-9
+_MODES = one_of("exponential", "linear")
+_LOSS = "train/loss"
+
+
+@dataclass(frozen=True)
+class LearningRateSearch:
+    """What ``Trainer.find_learning_rate`` found.
+
+    Attributes:
+        module: The class of the module.
+        mode: ``"exponential"`` or ``"linear"``.
+        rates: The learning rate of the first parameter group in each step.
+        losses: The loss of each step, over all ranks.
+        smoothed: Their exponential average (0.98 of the one before), corrected for its start at 0.
+        suggestion: The rate at which ``smoothed`` falls fastest from step to step, before it is lowest and
+            after the first tenth of the steps, where few losses are averaged. None: see ``reason``.
+        reason: Why there is no suggestion; None where there is one.
+        diverged_at: The rate that ended the search, because the loss rose too high or was not finite; a
+            loss that is not finite is not among ``losses``. None where all steps were taken.
+    """
+
+    module: str
+    mode: str
+    rates: tuple[float, ...]
+    losses: tuple[float, ...]
+    smoothed: tuple[float, ...]
+    suggestion: float | None
+    reason: str | None
+    diverged_at: float | None
+
+    def __str__(self) -> str:
+        if self.suggestion is None:
+            return f"no learning rate is suggested for {self.module}: {self.reason}"
+        diverged = "" if self.diverged_at is None else f", and it diverges at {self.diverged_at:.3g}"
+        return (
+            f"learning rate {self.suggestion:.3g}: there the loss of {self.module} falls fastest{diverged}"
+        )
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the losses over the learning rates, with the suggestion, into a PNG.
+
+        Args:
+            path: The file; its folder is made if it does not exist.
+        """
+        with drawn(path, f"learning rate of {self.module}") as axes:
+            axes.plot(self.rates, self.losses, color="0.7", linewidth=1, label="loss")
+            axes.plot(self.rates, self.smoothed, linewidth=1.8, label="smoothed")
+            if self.suggestion is not None:
+                at = self.smoothed[self.rates.index(self.suggestion)]
+                label = f"suggestion {self.suggestion:.3g}"
+                axes.plot(self.suggestion, at, "o", color="tab:red", label=label)
+            if self.diverged_at is not None:
+                label = f"diverged at {self.diverged_at:.3g}"
+                axes.axvline(self.diverged_at, color="tab:red", linestyle=":", label=label)
+            if self.mode == "exponential":
+                axes.set_xscale("log")
+            if self.losses:  # one loss far above the others would flatten the curve
+                low, high = min(self.losses), max(*self.smoothed, self.losses[0])
+                margin = 0.08 * (high - low) or 1.0
+                axes.set_ylim(low - margin, high + margin)
+            axes.set_xlabel("learning rate")
+            axes.set_ylabel("loss")
+            axes.legend()
+
+
+class _Sweep(Callback):
+    """Sets the rate of each step, and ends the trial where the loss diverges."""
+
+    def __init__(self, rates: Sequence[float], stop_factor: float | None) -> None:
+        self.all_rates, self._stop_factor = rates, stop_factor
+        self.losses: list[float] = []
+        self.smoothed: list[float] = []
+        self.rates: list[float] = []
+        self.diverged_at: float | None = None
+        self._average = 0.0
+        self._ratios: list[float] = []
+
+    def on_setup(self, trainer: Any, stage: str) -> None:
+        """Leave the schedules out: they would change the rate, and what goes with it."""
+        module = trainer.module
+        configured = module.configure_optimizers
+        automatic = module.automatic_optimization
+        vars(module)["configure_optimizers"] = lambda: (
+            read_configuration(module, configured(), automatic).optimizers
+        )
+
+    def on_fit_start(self, trainer: Any) -> None:
+        groups = trainer.optimizers[0].param_groups
+        # A schedule that begins with a warm-up has set the rate already.
+        initial = [float(group.get("initial_lr", group["lr"])) for group in groups]
+        if not initial[0]:
+            raise PacelineError(
+                "find_learning_rate keeps the ratio of each parameter group's learning rate to the first "
+                "group's, which is 0",
+                fix="give the first group a learning rate above 0 in configure_optimizers",
+            )
+        self._ratios = [rate / initial[0] for rate in initial]
+
+    def on_step_start(self, trainer: Any, batches: list[Any]) -> None:
+        rate = self.all_rates[trainer.global_step]
+        for group, ratio in zip(trainer.optimizers[0].param_groups, self._ratios, strict=True):
+            is_tensor = isinstance(group["lr"], torch.Tensor)
+            group["lr"] = torch.full_like(group["lr"], rate * ratio) if is_tensor else rate * ratio
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        loss = trainer.metrics.pop(_LOSS, None)  # a step that was skipped has none
+        if loss is None or self.diverged_at is not None:
+            return
+        rate = self.all_rates[trainer.global_step - 1]
+        if math.isfinite(loss):
+            self.rates.append(rate)
+            self.losses.append(loss)
+            self._average = _BETA * self._average + (1 - _BETA) * loss
+            self.smoothed.append(self._average / (1 - _BETA ** len(self.losses)))
+            best = min(self.smoothed)
+            # A factor bounds nothing where losses are below 0.
+            if self._stop_factor is None or best <= 0 or self.smoothed[-1] <= self._stop_factor * best:
+                return
+        self.diverged_at = rate
+        trainer.stop("the loss diverges")
+        trainer._run.stop.agree()  # every rank knows the loss: none takes another step
+
+
+def find_learning_rate(
+    trainer: Any,
+    module: Any,
+    data: tuple[Any, Any],
+    lowest: float,
+    highest: float,
+    steps: int,
+    mode: str,
+    stop_factor: float | None,
+) -> LearningRateSearch:
+    """``Trainer.find_learning_rate``."""
+    check_arguments(
+        "find_learning_rate",
+        lowest=(lowest, ABOVE_ZERO),
+        highest=(highest, ABOVE_ZERO),
+        steps=(steps, COUNT),
+        mode=(mode, _MODES),
+        stop_factor=(stop_factor, ABOVE_ONE_OR_NONE),
+    )
+    if lowest >= highest:
+        raise PacelineError(
+            "find_learning_rate increases the rate from lowest to highest",
+            got=f"lowest={lowest}, highest={highest}",
+            allowed="a lowest below highest",
+        )
+    check_stage("find_learning_rate", module, trainer.stage)
+    if not module.automatic_optimization:
+        raise PacelineError(
+            "find_learning_rate sets the rate of each step, and under manual optimization the module takes "
+            "the steps itself",
+            fix="set self.optimizers().param_groups[0]['lr'] in training_step, and log the loss",
+        )
+    sweep = _Sweep(_rates(lowest, highest, steps, mode), stop_factor)
+    run_trial(trainer, module, data, steps, sweep, nonfinite="ignore")
+    index, reason = _steepest(sweep.smoothed)
+    return LearningRateSearch(
+        module=type(module).__name__,
+        mode=mode,
+        rates=tuple(sweep.rates),
+        losses=tuple(sweep.losses),
+        smoothed=tuple(sweep.smoothed),
+        suggestion=None if index is None else sweep.rates[index],
+        reason=reason,
+        diverged_at=sweep.diverged_at,
+    )
+
+
+def _rates(lowest: float, highest: float, steps: int, mode: str) -> list[float]:
+    parts = [step / max(steps - 1, 1) for step in range(steps)]
+    if mode == "linear":
+        return [lowest + (highest - lowest) * part for part in parts]
+    return [lowest * (highest / lowest) ** part for part in parts]
+
+
+def _steepest(smoothed: list[float]) -> tuple[int | None, str | None]:
+    """Where the curve falls fastest, as the mean of the slopes on both sides; else why nowhere."""
+    if len(smoothed) < _FEWEST:
+        return None, f"{len(smoothed)} losses were measured, and {_FEWEST} are needed"
+    bottom = min(
+        smoothed.index(min(smoothed)), len(smoothed) - 2
+    )  # what falls after it has diverged before
+    slopes = [(smoothed[i + 1] - smoothed[i - 1], i) for i in range(len(smoothed) // 10, bottom + 1)]
+    slope, index = min(slopes, default=(0.0, 0))
+    if slope < -_ROUNDING * abs(smoothed[index]):
+        return index, None
+    return None, "the smoothed loss does not fall after the first tenth of the steps"
