@@ -51,6 +51,7 @@ def _duration(unit: str | None = None) -> Any:
 
 
 COUNT = Kind(lambda: _number(int, ge=1), "an integer of at least 1")
+SOME_STEPS = Kind(lambda: _number(int, ge=1, le=100_000), "an integer from 1 to 100000")
 COUNT_OR_ZERO = Kind(lambda: _number(int, ge=0), "an integer of at least 0")
 COUNT_OR_NONE = Kind(lambda: _number(int, ge=1) | None, "an integer of at least 1, or None")
 SEED = Kind(lambda: _number(int, ge=0, lt=2**64), "an integer from 0 to 2**64 - 1")

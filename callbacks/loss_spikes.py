@@ -7,7 +7,7 @@ from collections import deque
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import ABOVE_ZERO, COUNT, NAME_OR_NONE, check_arguments, one_of
+from ..argument_checks import ABOVE_ZERO, COUNT, NAME_OR_NONE, SOME_STEPS, check_arguments, one_of
 from ..errors import PacelineError
 from .base import Callback
 
@@ -59,7 +59,7 @@ class LossSpikes(Callback):
         check_arguments(
             "LossSpikes",
             threshold=(threshold, ABOVE_ZERO),
-            window=(window, COUNT),
+            window=(window, SOME_STEPS),
             action=(action, one_of("skip", "roll_back")),
             most=(most, COUNT),
             name=(name, NAME_OR_NONE),

@@ -28,6 +28,7 @@ def _tokens() -> Any:
     return Callable[[Any], Any] | str | StrictInt | None
 
 
+_MOST_MARKS = 10_000
 _TOKENS = Kind(_tokens, "a function of a batch, a key or attribute of it, or None")
 
 
@@ -57,7 +58,7 @@ class Throughput(Callback):
 
     Args:
         every: Steps between two publications: 50 or ``"50st"``.
-        window: Rates are means over the last so many steps; None: over ``every``.
+        window: Rates are means over the last so many steps, 10,000 at most; None: over ``every``.
         tokens: Tokens in a micro-batch of this rank: a function of the batch, or the key or attribute of
             the batch whose elements count. None: no tokens.
         flops: Count FLOPs.
@@ -99,7 +100,7 @@ class Throughput(Callback):
 
     def _forget(self) -> None:
         self._clock = PhaseClock()
-        self._marks: deque[_Mark] = deque(maxlen=self.window + 1)
+        self._marks: deque[_Mark] = deque(maxlen=min(self.window, _MOST_MARKS) + 1)
         self._in_step: list[Any] = []
         self._tokens: Any = 0
         self._peak: float | None = None

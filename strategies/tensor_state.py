@@ -132,7 +132,8 @@ def check_kind(name: str, saved: Any, own: Any, lengths: bool = True) -> None:
             return kinds if lengths else [one for n, one in enumerate(kinds) if one not in kinds[:n]]
         return type(value).__name__
 
-    empty = not lengths and (saved == [] or own == [])
+    lists = isinstance(saved, (tuple, list)) and isinstance(own, (tuple, list))
+    empty = not lengths and lists and not (saved and own)
     if own is not None and not empty and kind(saved) != kind(own):
         raise TypeError(f"{name} is {shown(saved)}, and {shown(own)} here")
 

@@ -83,10 +83,10 @@ class Tuner(Diagnosis):
         the samples in a step, and so the numbers, unless ``global_batch_size`` is set: set that too.
         Weights, random generators and data with a ``state_dict`` stay as they are. Nothing is written.
 
-        On several ranks each searches alone on its device, and what fits all of them counts: a rank that
-        runs out of memory in a common step would leave the others waiting. What the strategy needs or saves
-        there is not measured: leave ``headroom`` for it where the model is replicated, and take the result
-        as a lower bound where it is sharded.
+        On several ranks each searches by itself on its device, and what fits all of them counts: a rank
+        that runs out of memory in a common step would leave the others waiting. What the strategy needs or
+        saves there is not measured: leave ``headroom`` for it where the model is replicated, and take the
+        result as a lower bound where it is sharded.
 
         Args:
             module: Stays as it is.

@@ -1,4 +1,4 @@
-"""Averages weights on two ranks, under each strategy. python averages_job.py FOLDER"""
+"""Averages weights on two ranks, under each strategy. python averages_job.py FOLDER STRATEGY..."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.averages import Net, fit, loader
 from paceline.callbacks import EMA, SWA, Checkpoint
 
 FOLDER = Path(sys.argv[1])
-STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3")
+STRATEGIES = sys.argv[2:]
 
 
 def exported(trainer, module):
@@ -20,7 +20,7 @@ def exported(trainer, module):
 
 
 def main() -> None:
-    before = FOLDER / "runs" / "ddp-cut" / "1" / "checkpoints" / "step-00000007"
+    before = FOLDER / "runs" / f"{STRATEGIES[0]}-cut" / "1" / "checkpoints" / "step-00000007"
     for strategy in STRATEGIES:
         usual = {"devices": 2, "size": 2, "strategy": strategy, "run_dir": FOLDER / "runs"}
 

@@ -16,7 +16,7 @@ FOLDER = Path(sys.argv[1])
 
 def main() -> None:
     schedule = BatchSizeScheduler({1: 12, 2: 24})
-    for strategy in ("ddp", "fsdp", "deepspeed_stage_2"):
+    for strategy in sys.argv[2:]:
         module = Net()
         trainer = fit(module, schedule, size=2, devices=2, strategy=strategy)
         weights = {n: t.tolist() for n, t in trainer.strategy.full_tensors(module).items()}

@@ -20,7 +20,7 @@ class OneGroup(Net):
 
 
 def main() -> None:
-    for strategy in ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3"):
+    for strategy in sys.argv[2:]:
         usual = {"size": 2, "devices": 2, "strategy": strategy, "run_dir": FOLDER / strategy}
 
         zero = strategy.startswith("deepspeed")

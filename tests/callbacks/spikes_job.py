@@ -14,7 +14,7 @@ FOLDER = Path(sys.argv[1])
 
 
 def main() -> None:
-    for strategy in ("ddp", "fsdp", "deepspeed_stage_0", "deepspeed_stage_2", "deepspeed_stage_3"):
+    for strategy in sys.argv[2:]:
         found = {}
         for action in ("skip", "roll_back"):
             module, folder = Net(), FOLDER / strategy / action

@@ -18,22 +18,25 @@ from helpers.averages import (
     trained,
     weights_by_hand,
 )
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 from paceline.callbacks import EMA
 
 JOB = Path(__file__).with_name("averages_job.py")
-STRATEGIES = ["ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3"]
+STRATEGIES = ["fsdp", "deepspeed_stage_3", "ddp", "deepspeed_stage_1"]
+USUAL = STRATEGIES[:2]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(JOB, 2, folder, folder=folder)
+    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
+    run_ranks(JOB, 2, folder, *strategies, folder=folder)
     return folder
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_ranks_have_the_average_of_one_device(ranks, strategy):
     weights = weights_by_hand()
     found = torch.load(ranks / f"{strategy}-ema.pt")
@@ -47,13 +50,13 @@ def test_ranks_have_the_average_of_one_device(ranks, strategy):
     assert found["val/loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_ranks_resume_to_the_same_average(ranks, strategy):
     found = torch.load(ranks / f"{strategy}-ema.pt")
     assert_same(found["resumed"], found["exported"], 0)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_one_device_resumes_what_ranks_averaged_and_they_what_it_did(ranks, strategy, tmp_path):
     module = Net()
     fit(module, EMA(0.9), resume=ranks / "runs" / f"{strategy}-cut" / "1" / "checkpoints" / "step-00000007")
@@ -62,14 +65,14 @@ def test_one_device_resumes_what_ranks_averaged_and_they_what_it_did(ranks, stra
     assert_same(found["of another"], averaged(weights_by_hand(), [0.9] * 17))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_ranks_have_the_plain_mean_of_one_device(ranks, strategy):
     weights = weights_by_hand()
     found = torch.load(ranks / f"{strategy}-swa.pt")
     assert_same(found["plain"], mean([weights[step - 1] for step in (9, 12, 15, 18)]))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_ranks_average_the_statistics_of_their_parts(ranks, strategy):
     """Two ranks of 2 samples: the mean of both ranks' means is that of all."""
     found = torch.load(ranks / f"{strategy}-swa.pt")["norm"]

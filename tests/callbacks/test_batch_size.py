@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.averages import Net, X, assert_same, fit, parameters
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 from helpers.stops import StopsAt
 
@@ -15,6 +16,8 @@ from paceline import PacelineError, Trainer
 from paceline.callbacks import BatchSizeScheduler, Callback, Checkpoint, GradientAccumulationScheduler
 
 JOB = Path(__file__).with_name("batch_size_job.py")
+STRATEGIES = ["fsdp", "ddp", "deepspeed_stage_2"]
+USUAL = STRATEGIES[:1]
 SCHEDULE = {1: 12, 2: 24}  # of 24 samples, from batches of 4: 6, 2, 1 steps
 
 
@@ -90,7 +93,7 @@ def test_what_is_no_schedule_is_refused(scheduling):
         BatchSizeScheduler(scheduling)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "deepspeed_stage_2"])
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_two_ranks_have_the_steps_and_numbers_of_one(strategy, ranks):
     for rank in (0, 1):
         found = json.loads((ranks / f"{strategy}-{rank}.json").read_text())
@@ -100,9 +103,10 @@ def test_two_ranks_have_the_steps_and_numbers_of_one(strategy, ranks):
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(JOB, 2, folder, folder=folder)
+    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
+    run_ranks(JOB, 2, folder, *strategies, folder=folder)
     return folder
 
 

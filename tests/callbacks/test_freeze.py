@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.averages import assert_same, parameters
 from helpers.freezing import Net, by_hand, fit
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 from helpers.stops import StopsAt
 
@@ -98,10 +99,15 @@ def test_wrong_arguments_are_reported_together():
     assert "until" in str(error.value)
 
 
+STRATEGIES = ["ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3"]
+USUAL = STRATEGIES[:3]
+
+
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(JOB, 2, folder, folder=folder)
+    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
+    run_ranks(JOB, 2, folder, *strategies, folder=folder)
     return folder
 
 
@@ -112,12 +118,12 @@ def test_ranks_train_them_from_the_same_step_on_and_resume(ranks, strategy):
     assert_same(found["resumed"], found["until"], 0)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3"])
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_ranks_leave_them_as_they_are(ranks, strategy):
     assert_same(torch.load(ranks / f"{strategy}.pt")["whole run"], by_hand(18), 1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["deepspeed_stage_1", "deepspeed_stage_3"])
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES[2:], USUAL))
 def test_zero_refuses_to_train_them_later(ranks, strategy):
     later, group = torch.load(ranks / f"{strategy}.pt")["refused"]
     assert "fixes at the start which parameters are trained" in later

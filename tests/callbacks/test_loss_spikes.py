@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.averages import assert_same, in_checkpoint, parameters
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 from helpers.spikes import PLANTED, Net, by_hand, fit
 from helpers.stops import StopsAt
@@ -103,16 +104,19 @@ def test_wrong_arguments_are_reported_together():
     assert all(name in str(error.value) for name in ("threshold", "window", "'roll_back'?", "most"))
 
 
+STRATEGIES = ["fsdp", "deepspeed_stage_0", "deepspeed_stage_3", "ddp", "deepspeed_stage_2"]
+USUAL = STRATEGIES[:3]
+
+
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(JOB, 2, folder, folder=folder)
+    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
+    run_ranks(JOB, 2, folder, *strategies, folder=folder)
     return folder
 
 
-@pytest.mark.parametrize(
-    "strategy", ["ddp", "fsdp", "deepspeed_stage_0", "deepspeed_stage_2", "deepspeed_stage_3"]
-)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_ranks_do_what_one_device_does(ranks, strategy):
     found = torch.load(ranks / f"{strategy}.pt")
     assert_same(found["skip"], by_hand(skipped=PLANTED), 1e-5)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.averages import Net, X, fit
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 from paceline import PacelineError, Run
@@ -67,17 +68,19 @@ def test_wrong_arguments_are_reported_together():
     assert "each" in str(error.value)
 
 
+STRATEGIES = ["fsdp", "deepspeed_stage_2", "deepspeed_stage_3", "ddp", "deepspeed_stage_1"]
+USUAL = STRATEGIES[:3]
+
+
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(JOB, 2, folder, folder=folder)
+    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
+    run_ranks(JOB, 2, folder, *strategies, folder=folder)
     return folder
 
 
-STRATEGIES = ["ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3"]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_ranks_have_the_norms_of_one_device(ranks, strategy):
     expected = by_hand()
     for rank in (0, 1):
@@ -86,7 +89,7 @@ def test_ranks_have_the_norms_of_one_device(ranks, strategy):
             assert found["norms"][step - 1] == pytest.approx(total, rel=1e-5)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_ranks_evaluate_each_sample_once(ranks, strategy):
     module = Net()
     losses = [module.loss((x,)).item() * len(x) for x in X[:21].split(4)]

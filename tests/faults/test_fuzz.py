@@ -107,6 +107,15 @@ VALUES = [
 ]  # fmt: skip
 
 
+NEEDED = {
+    "EarlyStopping": {"monitor": "val/loss"},
+    "Evaluator": {"dataloader": [], "name": "other"},
+    "Freeze": {"patterns": "*"},
+    "PredictionWriter": {"path": "predictions.jsonl"},
+}
+"""What a class has to be given besides the argument under test."""
+
+
 def names_of(function):
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds][1:]
@@ -126,7 +135,7 @@ def calls():
         Trainer,
     ]
     for cls in made:
-        usual = {"monitor": "val/loss"} if cls is EarlyStopping else {}
+        usual = NEEDED.get(cls.__name__, {})
         for name in names_of(cls.__init__):
             found[f"{cls.__name__}({name}=...)"] = lambda value, cls=cls, name=name, usual=usual: cls(
                 **(usual | {name: value})
@@ -140,6 +149,12 @@ def calls():
             found[f"{stage}({name}=...)"] = lambda value, stage=stage, name=name: getattr(quiet(), stage)(
                 Net(), DATA, **{name: value}
             )
+    for verb in ("find_learning_rate", "find_batch_size"):
+        for name in names_of(getattr(Trainer, verb))[3:]:
+            usual = {} if name == "steps" else {"steps": 1}
+            found[f"{verb}({name}=...)"] = lambda value, verb=verb, name=name, usual=usual: getattr(
+                quiet(), verb
+            )(Net(), DATA, **(usual | {name: value}))
     found["load_from_checkpoint"] = Net.load_from_checkpoint
     found["Run"] = Run
     found["seed_everything"] = seed_everything

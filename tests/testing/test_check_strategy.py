@@ -55,7 +55,12 @@ def test_a_right_strategy_passes(make_strategy, options):
 @pytest.mark.parametrize(
     ("make_strategy", "promises", "sentence"),
     [
-        (broken.NoAverage, {"training"}, r"the loss of step 2 is 0\.\d+, and 0\.\d+ on one device"),
+        pytest.param(
+            broken.NoAverage,
+            {"training"},
+            r"the loss of step 2 is 0\.\d+, and 0\.\d+ on one device",
+            marks=LONG,
+        ),
         pytest.param(
             broken.WrongWhole,
             {"export"},

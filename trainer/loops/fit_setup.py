@@ -184,6 +184,7 @@ class _Source:
 
     def __init__(self, context: StageContext, resume: str | Path | None, allow: frozenset[str]) -> None:
         self._resume, self._allow, self._fit = resume, allow, context.fit_number
+        self._newest = isinstance(resume, str) and resume in ("auto", "latest")
         self._search = ResumeSearch(
             context.strategy,
             context.ranks,
@@ -195,7 +196,7 @@ class _Source:
 
     def _find(self) -> Path | None:
         found = self._search.find_restart(self._fit)
-        self.in_place = found is not None or self._resume in ("auto", "latest")
+        self.in_place = found is not None or self._newest
         return self._search.find(self._resume) if found is None and self._resume is not None else found
 
     @property
@@ -206,7 +207,7 @@ class _Source:
 
     def restore(self, run_state: RunState) -> list[str]:
         """Load the checkpoint, or where there is a choice, the newest that is whole. What is not exact."""
-        is_choice = self._resume in ("auto", "latest") or restarts()
+        is_choice = self._newest or restarts()
         while self.path is not None:
             try:
                 return run_state.restore(self.path, self._allow)

@@ -13,6 +13,7 @@ from .fit_context import FitContext
 from .optimizer_step import OptimizerStep
 
 _LOG_EVERY = "50st"
+_SECONDS = "perf/seconds_since_log_point"
 
 
 class TrainLoop:
@@ -177,7 +178,7 @@ class TrainLoop:
         self.optimizer_step.without_loss.end_epoch()
         state, logger = self.state, self.logger
         window = self.store.close_window()
-        means = {f"{name}_epoch": value for name, value in self.store.close_epoch().items()}
+        means = {f"{n}_epoch": v for n, v in self.store.close_epoch().items() if n != _SECONDS}
         logger.publish(window | means | self.optimization.learning_rates())
         self.context.report_compilation()
         logger.publish_each(self.hooks["on_train_epoch_end"], self.trainer)
@@ -192,8 +193,10 @@ class TrainLoop:
         now, samples = time.perf_counter(), self.state.samples
         before, samples_before = self.logged_at
         self.logged_at, self.logged_step = (now, samples), self.state.global_step
-        speed = {"perf/samples_per_second": (samples - samples_before) / max(now - before, 1e-9)}
+        self.store.log(_SECONDS, now - before, reduce="max")  # by the slowest rank: one value for all
         values = self.store.close_window()
+        seconds = max(values.pop(_SECONDS), 1e-9)
+        speed = {"perf/samples_per_second": (samples - samples_before) / seconds}
         self.logger.publish(values | self.optimization.learning_rates() | speed)
         self.context.report_compilation()
 

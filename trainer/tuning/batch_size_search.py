@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...argument_checks import COUNT, COUNT_OR_NONE, PART, check_arguments
+from ...argument_checks import COUNT, COUNT_OR_NONE, PART, SOME_STEPS, check_arguments
 from ...callbacks import Callback
 from ...errors import PacelineError
 from ..faults.out_of_memory import is_out_of_memory
@@ -216,7 +216,7 @@ def find_batch_size(
         "find_batch_size",
         start=(start, COUNT_OR_NONE),
         most=(most, COUNT),
-        steps=(steps, COUNT),
+        steps=(steps, SOME_STEPS),
         headroom=(headroom, PART),
     )
     if start is not None and start > most:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...argument_checks import ABOVE_ONE_OR_NONE, ABOVE_ZERO, COUNT, check_arguments, one_of
+from ...argument_checks import ABOVE_ONE_OR_NONE, ABOVE_ZERO, SOME_STEPS, check_arguments, one_of
 from ...callbacks import Callback
 from ...errors import PacelineError
 from ..loops.lifecycle import check_stage
@@ -163,7 +163,7 @@ def find_learning_rate(
         "find_learning_rate",
         lowest=(lowest, ABOVE_ZERO),
         highest=(highest, ABOVE_ZERO),
-        steps=(steps, COUNT),
+        steps=(steps, SOME_STEPS),
         mode=(mode, _MODES),
         stop_factor=(stop_factor, ABOVE_ONE_OR_NONE),
     )
