@@ -171,6 +171,25 @@ def plugins(
         typer.echo("no package with callbacks, loggers or strategies for paceline is installed")
 
 
+@app.command("plot-lr")
+def plot_lr(
+    schedule: Annotated[str, typer.Argument(help="constant, linear, cosine or wsd.")],
+    options: Annotated[list[str] | None, typer.Argument(help="Its arguments: warmup=5% end=0.1")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of the run.")] = 1000,
+    epoch: Annotated[int | None, typer.Option(min=1, help="Optimizer steps in an epoch.")] = None,
+    lr: Annotated[float, typer.Option(min=0.0, help="The optimizer's learning rate.")] = 1.0,
+    out: Annotated[Path, typer.Option(help="The picture.")] = Path("lr.png"),
+) -> None:
+    """Draw a learning rate schedule, without a run."""
+    from paceline.schedules import RunLength, make_schedule, plot, read_options
+
+    made, length = make_schedule(schedule, **read_options(options or [])), RunLength(steps, epoch)
+    plot(made, out, length, lr)
+    for step in sorted({1, steps // 10, steps // 2, steps * 9 // 10, steps} - {0}):
+        typer.echo(f"step {step:>9}  {lr * made.factor(step - 1, length):.6g}")
+    typer.echo(out)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"paceline {__version__}")

@@ -17,6 +17,9 @@ from typing import Any
 
 import paceline
 import paceline.callbacks
+import paceline.mixing
+import paceline.parameter_groups
+import paceline.schedules
 import paceline.strategies
 import paceline.testing
 from paceline.trainer.config.arguments import TrainerArguments
@@ -44,7 +47,15 @@ it is up to date. Examples are in the [guide](guide.md), [several devices](strat
 
 def page() -> str:
     """The text of docs/api.md."""
-    packages = (paceline, paceline.callbacks, paceline.strategies, paceline.testing)
+    packages = (
+        paceline,
+        paceline.callbacks,
+        paceline.strategies,
+        paceline.schedules,
+        paceline.parameter_groups,
+        paceline.mixing,
+        paceline.testing,
+    )
     return "\n".join([_TITLE, *(line for package in packages for line in _package(package))])
 
 

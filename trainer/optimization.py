@@ -15,6 +15,7 @@ from ..argument_checks import NAME_OR_NONE, SWITCH, TEXT_OR_NONE, check_argument
 from ..callbacks.hooks import with_arity
 from ..callbacks.monitor import monitor_name
 from ..errors import PacelineError, nearest
+from ..schedules import WSD, RateSchedule, RunLength, make_schedule
 from ..strategies.base import parameters_of
 
 _ALLOWED = (
@@ -76,10 +77,15 @@ class Schedule:
 
 @dataclass
 class Optimization:
-    """The optimizers and schedules of a run."""
+    """The optimizers and schedules of a run.
+
+    Args:
+        decays: Whether a ``WSD`` schedule is among them, which has a last decay.
+    """
 
     optimizers: list[Optimizer] = field(default_factory=list)
     schedules: list[Schedule] = field(default_factory=list)
+    decays: bool = False
 
     def optimizer_of(self, schedule: Schedule) -> int | None:
         """Which optimizer a schedule sets the rate of; None where it does not say."""
@@ -125,8 +131,16 @@ class Optimization:
         return found
 
 
-def read_configuration(module: Any, configured: Any, automatic: bool) -> Optimization:
+def read_configuration(
+    module: Any, configured: Any, automatic: bool, length: RunLength | None = None
+) -> Optimization:
     """Check and sort what ``configure_optimizers`` returned.
+
+    Args:
+        module: The module, whose trainable parameters must be in the optimizers.
+        configured: What it returned.
+        automatic: Whether the loop steps the optimizer.
+        length: How long the run is, for the schedules of ``paceline.schedules``.
 
     Raises:
         PacelineError: for another shape, for trainable parameters no optimizer holds, and for several
@@ -139,8 +153,12 @@ def read_configuration(module: Any, configured: Any, automatic: bool) -> Optimiz
     _check_coverage(module, optimizers)
     if automatic:
         _check_automatic(optimizers)
+    ours = [_ours(given) for given in schedules]
+    for number, (one, given) in enumerate(zip(ours, schedules, strict=True)):
+        if one is not None:
+            schedules[number] = _built(one, given, optimizers[number:], length or RunLength(None))
     read = [_read_schedule(s, optimizers, with_arity(module.lr_scheduler_step, 2)) for s in schedules]
-    return Optimization(optimizers, read)
+    return Optimization(optimizers, read, any(isinstance(one, WSD) for one in ours))
 
 
 def _wrong(what: str, configured: Any) -> PacelineError:
@@ -180,6 +198,34 @@ def _sorted_out(configured: Any) -> tuple[list[Any], list[Any]]:
     if len(configured) == 2 and not isinstance(configured[1], Optimizer):
         return [configured[0]], [configured[1]]
     return list(configured), []
+
+
+def _ours(given: Any) -> RateSchedule | None:
+    """The schedule of ``paceline.schedules`` that was given, by itself, by name or in a mapping."""
+    schedule = given.get("scheduler") if isinstance(given, Mapping) else given
+    if isinstance(schedule, str):
+        return make_schedule(schedule)
+    return schedule if isinstance(schedule, RateSchedule) else None
+
+
+def _built(
+    schedule: RateSchedule, given: Any, optimizers: Sequence[Optimizer], length: RunLength
+) -> dict[str, Any]:
+    """What was given, with torch's scheduler for the first of these optimizers in the schedule's place."""
+    keys = dict(given) if isinstance(given, Mapping) else {}
+    for key, value in (("interval", "step"), ("frequency", 1)):
+        if keys.setdefault(key, value) != value:
+            raise PacelineError(
+                f"configure_optimizers: {type(schedule).__name__} steps after each optimizer step",
+                got=f"{key}={keys[key]!r}",
+                fix=f"leave {key} out",
+            )
+    if not optimizers:
+        raise PacelineError(
+            f"configure_optimizers: there is no optimizer for {type(schedule).__name__}",
+            fix="return as many optimizers as schedules, in one order",
+        )
+    return keys | {"scheduler": schedule.build(optimizers[0], length)}
 
 
 def _read_schedule(

@@ -31,6 +31,7 @@ class ReplayTrainer(Trainer):
         datamodule: Any = None,
         resume: str | Path | None = None,
         allow: str | Sequence[str] = (),
+        decay: int | str | None = None,
         **unknown: Any,
     ) -> Run:
         """Replay the step, print it and end the script; a run that does nothing where it is another fit."""

@@ -29,6 +29,8 @@ class TrainState:
         validating: What the current validation follows, ``"step"`` or ``"epoch"``; "" outside of one. It
             is in a checkpoint where a signal interrupted it: the resumed run repeats it.
         global_batch: Samples in a full step, as the run began; 0 where it is not known.
+        decay_start: The step from which ``fit(decay=...)`` has the last decay; -1 without one.
+        decay_steps: How many steps that decay has.
         epoch_lengths: Where loaders are made again: from which epoch on an epoch has how many steps, as the
             run began. A resumed run shows ``configure_optimizers`` the same.
     """
@@ -46,6 +48,8 @@ class TrainState:
     validated_step: int = -1
     validating: str = ""
     global_batch: int = 0
+    decay_start: int = -1
+    decay_steps: int = 0
     epoch_lengths: list[list[int | None]] = field(default_factory=list)
 
     @property
@@ -139,6 +143,7 @@ class Limits:
 
     Attributes:
         unlimited: Whether no limit was given.
+        decay_steps: The steps of a last decay that ends the run; None without one.
     """
 
     def __init__(
@@ -155,11 +160,17 @@ class Limits:
         self.max_steps = max_steps
         self.max_epochs = 1 if self.unlimited else max_epochs
         self._max_time, self.max_seconds = max_time, max_seconds
+        self.decay_steps: int | None = None
         self._lengths: dict[int, int | None] = {0: None}
 
     def set_epoch_length(self, steps: int | None, epoch: int = 0) -> None:
         """The data is known: so many optimizer steps are an epoch, from this one on."""
         self._lengths = {n: length for n, length in self._lengths.items() if n < epoch} | {epoch: steps}
+
+    def end_after_decay(self, start: int, steps: int) -> None:
+        """The run ends so many steps after ``start``, whatever the limits on steps and epochs were."""
+        self.max_steps, self.max_epochs, self.unlimited = start + steps, None, False
+        self.decay_steps = steps
 
     @property
     def lengths(self) -> list[list[int | None]]:

@@ -20,7 +20,7 @@ from .data.sources import as_datamodule
 from .loops import evaluation_setup, fit_setup
 from .loops.context import RunContext, StageContext
 from .loops.evaluation_loop import EvaluationLoop
-from .loops.fit_data import FitData
+from .loops.fit_data import FitData, Resumption
 from .loops.lifecycle import attach, check_stage, stage, start_or_join_ranks
 from .loops.predictions import Predictions
 from .loops.training_loop import TrainLoop
@@ -183,6 +183,7 @@ class Trainer(Tuner):
         datamodule: Any = None,
         resume: str | Path | None = None,
         allow: str | Sequence[str] = (),
+        decay: int | str | None = None,
         **unknown: Never,
     ) -> Run:
         """Train ``module`` until the first limit is reached or the run is stopped.
@@ -194,6 +195,8 @@ class Trainer(Tuner):
             datamodule: A ``DataModule`` with the dataloaders that are not given here.
             resume: ``"auto"``, ``"latest"``, ``"best"`` or the path of a checkpoint or run.
             allow: What may differ from that checkpoint: ``"data"``.
+            decay: With ``resume``: end the run after so many more steps (a duration, or a part of the steps
+                that are done, ``"10%"``), over which a ``WSD`` schedule decays.
             **unknown: No others are taken; the error names the right argument.
 
         Raises:
@@ -210,7 +213,9 @@ class Trainer(Tuner):
         with deterministic(self.settings.deterministic), self._begin("fit", module, datamodule) as begun:
             fit_setup.check_module(begun.module)
             self.strategy.precision.attach(self.strategy.device)
-            self._fit = context = fit_setup.prepare(begun, data, resume, check_allowed(allow))
+            self._fit = context = fit_setup.prepare(
+                begun, data, Resumption(resume, check_allowed(allow), decay)
+            )
             loop, stop, hooks = TrainLoop(context), context.stop, context.hooks
             stop.agree()  # a callback may have asked for a stop when its state was restored
             faultpoint("start.ready")

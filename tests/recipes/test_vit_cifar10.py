@@ -75,7 +75,7 @@ def test_auto_without_cifar10_says_that_it_takes_digits(tmp_path, monkeypatch, c
 @pytest.mark.parametrize(  # .ci/run trains the whole 40 epochs, which reach 0.98
     ("epochs", "learned"),
     [
-        pytest.param(5, 0.3, marks=pytest.mark.launch),
+        pytest.param(5, 0.3, marks=[pytest.mark.launch, pytest.mark.soak]),  # CI runs the recipe itself
         pytest.param(18, 0.9, marks=[pytest.mark.launch, pytest.mark.soak]),
     ],
 )

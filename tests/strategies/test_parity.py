@@ -64,7 +64,7 @@ def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
 
 
 PAIRS = [(layout, kind) for layout, _ in LAYOUTS for kind in cases(layout)]
-USUAL = covering(PAIRS, each=3)
+USUAL = covering(PAIRS)
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ def broken_promises(make_strategy, **options) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("make_strategy", "options"),
     [
-        (Mine, {}),
+        pytest.param(Mine, {}, marks=LONG),
         pytest.param("single", {"world_size": 1}, marks=LONG),
         pytest.param(partial(DDP, bucket_cap_mb=1), {"world_size": 3}, marks=LONG),
         pytest.param(FSDP, {}, marks=LONG),

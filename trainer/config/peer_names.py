@@ -93,7 +93,7 @@ _ATTRIBUTE_PEERS = {
     "scale_batch_size": "find_batch_size(module, dataloader)",
     "save_model": "save_checkpoint(path)",
 }
-_FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume", "allow")
+_FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume", "allow", "decay")
 _EVALUATION_ARGUMENTS = ("dataloader", "datamodule", "weights")
 
 

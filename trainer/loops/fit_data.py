@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ...callbacks import BatchSizeScheduler, GradientAccumulationScheduler
@@ -31,6 +32,21 @@ class FitData:
     train: Any
     val: Any
     datamodule: Any
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """How ``fit`` was asked to continue an earlier run.
+
+    Args:
+        source: ``"auto"``, ``"latest"``, ``"best"`` or a path; None: a new run.
+        allow: What may differ from the checkpoint.
+        decay: The duration of a last decay, which the run ends with; None without one.
+    """
+
+    source: str | Path | None = None
+    allow: frozenset[str] = frozenset()
+    decay: Any = None
 
 
 def schedule_of(context: StageContext, kind: type[S]) -> S | None:

@@ -15,6 +15,7 @@ from ...callbacks.monitor import monitor_name
 from ...durations import Duration
 from ...errors import PacelineError, nearest
 from ...faultpoints import faultpoint
+from ...schedules import RunLength
 from ...strategies import StepPlan
 from ...strategies.launch.job_notes import note_run, restarts
 from ..checkpoint import format as files
@@ -33,7 +34,7 @@ from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
 from .fit_context import FitContext
-from .fit_data import FitData, FitFeeds, schedule_of
+from .fit_data import FitData, FitFeeds, Resumption, schedule_of
 from .manual_optimizer import ManualOptimization, ManualOptimizer
 from .startup_report import first_lines
 from .step_arguments import check_arguments_of_step
@@ -63,17 +64,16 @@ def check_module(module: Any) -> None:
         )
 
 
-def prepare(
-    context: StageContext, data: FitData, resume: str | Path | None, allow: frozenset[str]
-) -> FitContext:
+def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitContext:
     """Data, optimizers, checkpoint, folder, first lines: a fit that is ready to run."""
     settings, module, strategy = context.settings, context.module, context.strategy
     seed_everything(settings.seed)
     faultpoint("start.data")
     if restarts():
         context.directory.log_line(f"restart {restarts()} of at most {settings.max_restarts} times")
-    source = _Source(context, resume, allow)
+    source = _Source(context, resume)
     feed, validation = FitFeeds(context, data, source.counters).open()
+    decay = _last_decay(context, source, resume.decay)
     check_ranks(context, feed)
     faultpoint("start.module")
     first_weights = sample_of_weights(module)
@@ -101,6 +101,7 @@ def prepare(
     if feed.reloads:
         context.state.epoch_lengths = context.limits.lengths
     inexact = source.restore(run_state)
+    context.state.decay_start, context.state.decay_steps = decay
     fit = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
     context.directory.open(source.path, config, fit, in_place=source.in_place)
     if context.ranks.is_global_zero and context.directory.path is not None:
@@ -182,9 +183,9 @@ class _Source:
         in_place: Whether the run continues in the folder of ``path``; else it gets a new one.
     """
 
-    def __init__(self, context: StageContext, resume: str | Path | None, allow: frozenset[str]) -> None:
-        self._resume, self._allow, self._fit = resume, allow, context.fit_number
-        self._newest = isinstance(resume, str) and resume in ("auto", "latest")
+    def __init__(self, context: StageContext, resume: Resumption) -> None:
+        self._resume, self._allow, self._fit = resume.source, resume.allow, context.fit_number
+        self._newest = isinstance(resume.source, str) and resume.source in ("auto", "latest")
         self._search = ResumeSearch(
             context.strategy,
             context.ranks,
@@ -219,13 +220,49 @@ class _Source:
         return []
 
 
+def _last_decay(context: StageContext, source: _Source, decay: Any) -> tuple[int, int]:
+    """Where the decay of ``fit(decay=...)`` starts, and its steps; (-1, 0) without one.
+
+    A run that resumes within a decay continues it, unless it is a branch with another one.
+
+    Raises:
+        PacelineError: without a checkpoint to start from.
+    """
+    saved = source.counters
+    start, steps = saved["decay_start"], saved["decay_steps"]
+    unfinished = saved["global_step"] < start + steps
+    if steps and (unfinished if decay is None else source.in_place):
+        pass
+    elif decay is None:
+        return -1, 0
+    else:
+        start = saved["global_step"]
+        if source.path is None or not start:
+            raise PacelineError(
+                "fit(decay=...) decays the learning rate from a checkpoint on, and there is none",
+                fix='fit(..., resume=path, decay="10%")',
+            )
+        steps = RunLength(start, context.limits.steps_in(saved["epoch"])).amount(decay, "decay")
+    context.limits.end_after_decay(start, steps)
+    context.directory.log_line(f"decays over {steps} steps, from step {start} to {start + steps}")
+    return start, steps
+
+
 def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
     """Place and wrap the module, and build its optimizers, as the strategy has it."""
     module, strategy = context.module, context.strategy
 
     def build() -> Optimization:
         configured = module.configure_optimizers()
-        return read_configuration(module, configured, module.automatic_optimization)
+        limits = context.limits
+        length = RunLength(limits.total_steps, limits.steps_in(0), limits.decay_steps)
+        found = read_configuration(module, configured, module.automatic_optimization, length)
+        if limits.decay_steps is not None and not found.decays:
+            raise PacelineError(
+                "fit(decay=...) is for a WSD schedule, and configure_optimizers returned none",
+                fix='{"optimizer": optimizer, "lr_scheduler": WSD(...)} with WSD of paceline.schedules',
+            )
+        return found
 
     whole, pieces = feed.step_size, feed.micro_batches * context.ranks.world_size
     strategy.set_plan(
