@@ -82,7 +82,7 @@ class RunLength:
             raise PacelineError(
                 f"{name}={value!r} cannot be counted in steps before the run",
                 allowed=_ALLOWED,
-                fix=None if duration.unit == "s" else "count in steps: the data has no length",
+                fix=None if duration.unit == "s" else "count in steps: how many an epoch has is unknown",
             )
         return math.ceil(duration.amount * self.epoch)
 

@@ -12,6 +12,7 @@ import torch
 
 from ..argument_checks import AMOUNT, check_arguments
 from .base import Callback
+from .evaluator import Evaluator
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView
@@ -59,7 +60,9 @@ class Progress(Callback):
     def on_validation_end(self, trainer: TrainerView) -> None:
         if not trainer.is_fit_validation:
             return
-        values = {k: v for k, v in trainer.metrics.items() if k.startswith("val/")}
+        others = tuple(f"val/{c.name}/" for c in trainer.callbacks if isinstance(c, Evaluator))
+        metrics = trainer.metrics.items()
+        values = {k: v for k, v in metrics if k.startswith("val/") and not k.startswith(others)}
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if text and trainer.is_global_zero:
             trainer.log_line(f"epoch {trainer.epoch + 1}, step {trainer.global_step}: {text}")

@@ -22,7 +22,7 @@ class Timer(Callback):
 
     At the end of each epoch ``time/train_seconds``, ``time/data_seconds``, ``time/validation_seconds`` and
     ``time/save_seconds`` are published, since the beginning of the run. The fit ends with a line of them:
-    ``time: 3:12 training (4 % waiting for data), 0:20 validation, 0:03 saving``. They are times of rank 0's
+    ``time: 3:12 training (4 % waiting for data), 20.1 s validation, 3.4 s saving``. They are times of rank 0's
     host. The save at the end of the fit is in none of them, nor is the thread of a background save.
 
     Raises:
@@ -87,12 +87,16 @@ class Timer(Callback):
 
     def _line(self) -> str:
         train, data, *others = (self.seconds(phase) for phase in _SHOWN)
-        line = f"time: {clock_text(train)} training ({data / max(train, 1e-9):.0%} waiting for data)"
+        line = f"time: {_shown(train)} training ({data / max(train, 1e-9):.0%} waiting for data)"
         named = zip(("validation", "saving"), others, strict=True)
-        return ", ".join([line.replace("%", " %"), *(f"{clock_text(s)} {name}" for name, s in named if s)])
+        return ", ".join([line.replace("%", " %"), *(f"{_shown(s)} {name}" for name, s in named if s)])
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self._clock.seconds)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._clock.seconds = {phase: float(state[phase]) for phase in PHASES}
+
+
+def _shown(seconds: float) -> str:
+    return clock_text(seconds) if seconds >= 60 else f"{seconds:.1f} s"

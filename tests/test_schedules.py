@@ -189,7 +189,7 @@ def test_without_a_checkpoint_or_a_schedule_that_decays_it_is_refused(tmp_path):
         (lambda: Linear(warmup="1min"), "cannot be counted in steps before the run"),
         (lambda: Linear(warmup=-1), "warmup is not a duration"),
         (lambda: Cosine().factor(0, RunLength(None)), "needs the length of the run, which is unknown"),
-        (lambda: Constant(warmup="1ep").factor(0, RunLength(9)), "the data has no length"),
+        (lambda: Constant(warmup="1ep").factor(0, RunLength(9)), "how many an epoch has is unknown"),
         (lambda: fit(Net("cosin")), "there is no schedule 'cosin'"),
         (lambda: fit(Net({"scheduler": "cosine", "interval": "epoch"})), "leave interval out"),
         (lambda: fit(Net("cosine"), max_epochs=None, max_time="1min"), "Cosine() needs the length"),

@@ -38,6 +38,13 @@ def test_each_has_its_own_times_and_the_weights_of_its_step(tmp_path, capsys):
     assert f"step 12: val/rarely/loss {found['val/rarely/loss'].values[0]:.4g}" in capsys.readouterr().out
 
 
+def test_the_line_of_the_run_s_own_validation_has_no_values_of_others(capsys):
+    fit(Net(), Evaluator(OTHER, "other"), val=loader(), progress=True)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]
+    assert len(lines) >= 3
+    assert not [line for line in lines if "val/other" in line]
+
+
 def test_it_leaves_training_alone():
     plain, evaluated = Net(), Net()
     fit(plain)

@@ -30,14 +30,14 @@ def test_each_second_belongs_to_one_phase(clock, capsys):
     assert spent(timer) == [4 * 10 + 8 * 1, 8, 2 * 300, 4 * 7000]  # not the sanity pass
     published = [trainer.metrics[f"time/{n}_seconds"] for n in ("train", "data", "validation", "save")]
     assert published == [48, 8, 600, 3 * 7000]
-    assert "time: 0:48 training (17 % waiting for data), 10:00 validation, 7:46:40 saving" in (
+    assert "time: 48.0 s training (17 % waiting for data), 10:00 validation, 7:46:40 saving" in (
         capsys.readouterr().out.splitlines()
     )
 
 
 def test_what_a_run_has_not_done_is_not_in_its_line(clock, capsys):
     fit(clock, Timer(), validate_every=None)
-    assert "time: 0:48 training (17 % waiting for data)" in capsys.readouterr().out.splitlines()
+    assert "time: 48.0 s training (17 % waiting for data)" in capsys.readouterr().out.splitlines()
 
 
 def test_a_resumed_run_adds_to_the_time_before(clock):
