@@ -22,8 +22,8 @@ class Timer(Callback):
 
     At the end of each epoch ``time/train_seconds``, ``time/data_seconds``, ``time/validation_seconds`` and
     ``time/save_seconds`` are published, since the beginning of the run. The fit ends with a line of them:
-    ``time: 3:12 training (4 % waiting for data), 20.1 s validation, 3.4 s saving``. They are times of rank 0's
-    host. The save at the end of the fit is in none of them, nor is the thread of a background save.
+    ``time: 3:12 training (4 % waiting for data), 20.1 s validation, 3.4 s saving``. They are times of rank
+    0's host. The save at the end of the fit is in none of them, nor is the thread of a background save.
 
     Raises:
         PacelineError: for any argument. The limit on a run's time is ``Trainer(max_time=...)``.
