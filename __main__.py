@@ -181,7 +181,8 @@ def plot_lr(
     out: Annotated[Path, typer.Option(help="The picture.")] = Path("lr.png"),
 ) -> None:
     """Draw a learning rate schedule, without a run."""
-    from paceline.schedules import RunLength, make_schedule, plot, read_options
+    from paceline.schedule_plot import plot, read_options
+    from paceline.schedules import RunLength, make_schedule
 
     made, length = make_schedule(schedule, **read_options(options or [])), RunLength(steps, epoch)
     plot(made, out, length, lr)

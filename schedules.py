@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LambdaLR
 
-from .argument_checks import AMOUNT, PART, check_arguments, one_of
+from .argument_checks import PART, check_arguments, one_of
 from .durations import Duration
 from .errors import PacelineError, nearest
 
@@ -37,8 +35,6 @@ __all__ = [
     "RateSchedule",
     "RunLength",
     "make_schedule",
-    "plot",
-    "read_options",
 ]
 
 _ALLOWED = 'steps (500 or "500st"), epochs ("2ep"), a part of the run ("5%")'
@@ -75,7 +71,16 @@ class RunLength:
         part = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,9})?)\s*%\s*", value) if isinstance(value, str) else None
         if part is not None and Fraction(part[1]) <= 100:
             return math.ceil(Fraction(part[1]) / 100 * self.total(f"{name}={value!r}"))
-        duration = Duration.parse(value, where=name)
+        try:
+            duration = Duration.parse(value, where=name)
+        except PacelineError:
+            is_part = isinstance(value, float) and 0 < value <= 1
+            raise PacelineError(
+                f"{name} is not a duration in steps",
+                got=value,
+                allowed=_ALLOWED,
+                meant=f'"{value * 100:g}%"' if is_part else None,
+            ) from None
         if duration.unit == "st":
             return int(duration.amount)
         if duration.unit == "s" or self.epoch is None:
@@ -346,56 +351,3 @@ def make_schedule(name: str, **arguments: Any) -> RateSchedule:
                 meant=nearest(argument, fields),
             )
     return kind(**arguments)
-
-
-def read_options(options: Sequence[str]) -> dict[str, Any]:
-    """Arguments of a schedule as a command has them: ``["warmup=5%", "end=0.1"]``.
-
-    Raises:
-        PacelineError: for one without ``=``.
-
-    Example:
-        >>> read_options(["warmup=100", "end=0.1", "decay=10%"])
-        {'warmup': 100, 'end': 0.1, 'decay': '10%'}
-    """
-    found: dict[str, Any] = {}
-    for option in options:
-        name, equals, text = option.partition("=")
-        if not equals:
-            raise PacelineError("an argument of a schedule is name=value", got=option)
-        number = re.fullmatch(r"\d{1,18}", text), re.fullmatch(r"\d{0,18}\.?\d{1,18}(e-?\d{1,3})?", text)
-        found[name] = int(text) if number[0] else float(text) if number[1] else text
-    return found
-
-
-def plot(schedule: RateSchedule, path: str | Path, length: RunLength, rate: float = 1.0) -> None:
-    """Draw the learning rate of each step into a PNG.
-
-    Args:
-        schedule: The schedule.
-        path: The file; its folder is made if it does not exist.
-        length: Of the run.
-        rate: The optimizer's.
-
-    Raises:
-        PacelineError: for a rate below 0, and where a length is unknown that is needed.
-
-    Example:
-        >>> plot(WSD(warmup="5%"), "rates.png", RunLength(1000), rate=3e-4)
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    check_arguments("plot", rate=(rate, AMOUNT))
-    steps = length.total("plot()")
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.plot(range(1, steps + 1), [rate * schedule.factor(step, length) for step in range(steps)])
-    axes.set_title(str(schedule))
-    axes.set_xlabel("step")
-    axes.set_ylabel("learning rate")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)

@@ -90,6 +90,7 @@ class DeviceMonitor(Callback):
         )
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
+        self._process = None
         if self._nvml is not None:
             self._nvml.close()
             self._nvml = None

@@ -41,7 +41,7 @@ class Evaluator(Callback):
         check_arguments("Evaluator", name=(name, NAME), every=(every, DURATION))
         self.dataloader, self.name, self.every = dataloader, name, Duration.parse(every)
         self._pending = False
-        self._evaluate: Callable[[], dict[str, float] | None]
+        self._evaluate: Callable[[], dict[str, float] | None] = dict
 
     def on_setup(self, trainer: TrainerView, stage: str) -> None:
         self._pending = False  # a resumed run gets its state back after this
@@ -64,6 +64,9 @@ class Evaluator(Callback):
         if values:
             shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
             trainer.log_line(f"step {trainer.global_step}: {shown}")
+
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
+        self._evaluate = dict  # the other one holds the parts of the run
 
     def state_dict(self) -> dict[str, Any]:
         return {"pending": self._pending}

@@ -73,6 +73,13 @@ class Freeze(Callback):
                     meant=nearest(pattern, [*parameters, *parts]),
                 )
         found = {name for names in matching.values() for name in names}
+        for other in trainer.callbacks:
+            if isinstance(other, Freeze) and other is not self and (both := found & other._names):
+                raise PacelineError(
+                    "two Freeze callbacks hold the same parameters",
+                    got=", ".join(sorted(both)[:6]),
+                    fix="patterns that do not overlap",
+                )
         self._names = {name for name in found if parameters[name].requires_grad}
         self._unfrozen = False
         for parameter in self._matching(trainer).values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ class LossSpikes(Callback):
     Under ``action="roll_back"`` weights, optimizer states and averages of weights are also taken back from
     the newest checkpoint, while steps, schedules and data continue: the batches since then are skipped, as
     in PaLM (Chowdhery et al. 2022, section 5.1, https://arxiv.org/abs/2204.02311).
+
+    One that a stop has written besides is not taken, so that a resumed run does the same, as long as
+    ``Checkpoint(keep=...)`` keeps the one before.
 
     Each step waits for its loss, and costs a reduction of one number on several ranks.
 
@@ -70,6 +74,8 @@ class LossSpikes(Callback):
 
     def _start(self) -> None:
         self.count, self._rolls_back = 0, False
+        self._target: str | None = None
+        self._ends = False
         self._losses: deque[float] = deque(maxlen=self.window)
 
     def on_setup(self, trainer: TrainerView, stage: str) -> None:
@@ -84,6 +90,8 @@ class LossSpikes(Callback):
 
     def on_before_optimizer_step(self, trainer: TrainerView, optimizer: Optimizer) -> None:
         loss = trainer.step_loss()
+        if not math.isfinite(loss):  # the argument nonfinite decides about those
+            return
         if len(self._losses) == self.window:
             mean = fmean(self._losses)
             spread = max(pstdev(self._losses), 1e-6 * abs(mean))  # losses may be all the same
@@ -109,20 +117,41 @@ class LossSpikes(Callback):
         trainer.log_line(f"{what}; the update is skipped (spike {self.count} of at most {self.most})")
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
+        newest = trainer.checkpoints.newest
+        if newest is not None:
+            self._target = str(newest)
         if not self._rolls_back:
             return
         self._rolls_back = False
         trainer.checkpoints.wait()  # the newest one, whether it is written by now or not
-        path = trainer.on_rank_zero(lambda: trainer.latest)
+        path = trainer.on_rank_zero(lambda: self._find(trainer))
         if path is None:
             trainer.log_line("there is no checkpoint to roll back to yet: the weights stay as they are")
             return
         trainer.roll_back(path)
         trainer.log_line(f"rolled back to the weights of {path.name}; steps and data continue")
 
+    def on_save_checkpoint(self, trainer: TrainerView, state: dict[str, Any]) -> None:
+        if not self._ends and trainer.checkpoints.newest is not None:
+            self._target = str(trainer.checkpoints.newest)  # the one that is being written
+
+    def on_fit_end(self, trainer: TrainerView) -> None:
+        self._ends = True
+
+    def on_exception(self, trainer: TrainerView, error: BaseException) -> None:
+        self._ends = True
+
+    def _find(self, trainer: TrainerView) -> Path | None:
+        """The newest checkpoint that was not written by a stop: an uninterrupted run has no other."""
+        if self._target is None or trainer.folder is None:
+            return trainer.latest
+        target = Path(self._target)
+        here = trainer.folder / "checkpoints" / target.name  # where the folder of the run was moved
+        return next((path for path in (target, here) if path.exists()), trainer.latest)
+
     def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "losses": list(self._losses)}
+        return {"count": self.count, "losses": list(self._losses), "target": self._target}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count = int(state["count"])
+        self.count, self._target = int(state["count"]), state.get("target")
         self._losses = deque(map(float, state["losses"]), maxlen=self.window)

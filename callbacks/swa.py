@@ -53,7 +53,6 @@ class SWA(WeightAverage):
         check_arguments("SWA", **kinds, **({} if is_part else {"start": (start, DURATION)}))
         super().__init__(validate, name)
         self.start, self.every = start if is_part else Duration.parse(start), Duration.parse(every)
-        self._statistics: list[tuple[Tensor, Tensor]] = []
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         super().on_fit_start(trainer)
@@ -76,36 +75,27 @@ class SWA(WeightAverage):
     def combine(self, values: list[Tensor], weights: list[Tensor]) -> None:
         get_swa_multi_avg_fn()(values, weights, self.averaged)
 
-    def on_fit_end(self, trainer: TrainerView) -> None:
+    def finish(self, trainer: TrainerView) -> None:
         norms: list[Any] = [part for part in trainer.module.modules() if _has_statistics(part)]
-        if not (norms and self.averaged) or trainer.interrupted:
+        if not norms or trainer.interrupted:
             return
         buffers = [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
-        trained, momenta = [b.clone() for b in buffers], [norm.momentum for norm in norms]
-        with self.in_use(trainer):
-            for norm in norms:
-                norm.reset_running_stats()
-                norm.momentum = None  # a plain mean over the batches
-            try:
-                trainer.forward_training_data()
-                found = [_mean_over_ranks(trainer, buffer) for buffer in buffers]
-            except PacelineError as error:  # of data that cannot be read once more: the run is whole
-                lines = " ".join(str(error).split())
-                trainer.log_line(f"warning: batch norms keep their statistics: {lines}")
-                found = trained
-            finally:
-                for norm, momentum in zip(norms, momenta, strict=True):
-                    norm.momentum = momentum
-                for buffer, before in zip(buffers, trained, strict=True):
-                    buffer.copy_(before)
-        self._statistics = [*zip(buffers, found, strict=True)]
-
-    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
-        if stage == "fit" and not self._failed:
-            for buffer, value in self._statistics:
-                buffer.copy_(value)
-        self._statistics = []
-        super().on_teardown(trainer, stage)
+        before, momenta = [b.clone() for b in buffers], [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain mean over the batches
+        try:
+            trainer.forward_training_data()
+            found = [_mean_over_ranks(trainer, buffer) for buffer in buffers]
+        except PacelineError as error:  # of data that cannot be read once more: the run is whole
+            lines = " ".join(str(error).split())
+            trainer.log_line(f"warning: batch norms keep their statistics: {lines}")
+            found = before
+        finally:
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
+        for buffer, value in zip(buffers, found, strict=True):
+            buffer.copy_(value)
 
 
 def _has_statistics(part: nn.Module) -> bool:

@@ -42,6 +42,10 @@ class CheckpointWriter(Protocol):
     def seconds(self) -> float:
         """Seconds that training has waited for saves on this rank, since the fit began."""
 
+    @property
+    def newest(self) -> Path | None:
+        """The newest checkpoint of this session that a run can resume from, written or about to be."""
+
     def save(self, name: str, *, weights_only: bool, background: bool) -> Save:
         """Write ``checkpoints/<name>``; one that exists is not written again. On all ranks."""
 

@@ -112,9 +112,15 @@ class WeightAverage(Callback):
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         if stage != "fit":
             return
-        if self.averaged and self._parts and not self._failed:
+        if self.averaged and self._values and not self._failed:
+            if not self._parts:  # there was nothing left to do after the run was restored
+                self._parts = trainer.strategy.parameter_parts(trainer.module)
             self._write(trainer, self._ordered())
+            self.finish(trainer)
         self._parts, self._values = {}, {}
+
+    def finish(self, trainer: TrainerView) -> None:
+        """The fit is over and the module has the average. On all ranks."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"averaged": self.averaged}

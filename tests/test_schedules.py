@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from paceline import PacelineError, Trainer
 from paceline.__main__ import app
 from paceline.callbacks import Callback, Checkpoint
-from paceline.schedules import WSD, Constant, Cosine, Linear, RunLength, make_schedule, plot
+from paceline.schedule_plot import plot
+from paceline.schedules import WSD, Constant, Cosine, Linear, RunLength, make_schedule
 
 
 def factors(schedule, steps, **length):
@@ -171,7 +172,9 @@ def test_without_a_checkpoint_or_a_schedule_that_decays_it_is_refused(tmp_path):
     source = stable(tmp_path) / "step-00000012"
     with pytest.raises(PacelineError, match="is for a WSD schedule"):
         resumed(Net("cosine"), source, Rates(), tmp_path, "10%")
-    with pytest.raises(PacelineError, match="decay is not a duration"):
+    with pytest.raises(PacelineError, match="has no step"):
+        resumed(Net(WSD()), source, Rates(), tmp_path, "0%")
+    with pytest.raises(PacelineError, match="decay is not a duration in steps"):
         resumed(Net(WSD()), source, Rates(), tmp_path, "soon")
 
 
@@ -185,9 +188,10 @@ def test_without_a_checkpoint_or_a_schedule_that_decays_it_is_refused(tmp_path):
         (lambda: make_schedule("wsd", warm_up=3), "did you mean: warmup"),
         (lambda: Cosine(end=2), "end: got 2"),
         (lambda: WSD(shape="square"), "shape: got 'square'"),
-        (lambda: Linear(warmup="110%"), "warmup is not a duration"),
+        (lambda: Linear(warmup="110%"), "warmup is not a duration in steps"),
         (lambda: Linear(warmup="1min"), "cannot be counted in steps before the run"),
-        (lambda: Linear(warmup=-1), "warmup is not a duration"),
+        (lambda: Cosine(warmup=0.05), 'did you mean: "5%"'),
+        (lambda: Linear(warmup=-1), "warmup is not a duration in steps"),
         (lambda: Cosine().factor(0, RunLength(None)), "needs the length of the run, which is unknown"),
         (lambda: Constant(warmup="1ep").factor(0, RunLength(9)), "how many an epoch has is unknown"),
         (lambda: fit(Net("cosin")), "there is no schedule 'cosin'"),

@@ -70,6 +70,14 @@ def test_a_resumed_run_has_the_size_of_its_epoch(tmp_path, stop):
     assert_same(parameters(second), parameters(whole), 0)
 
 
+def test_epochs_that_are_not_named_keep_their_size_in_a_run_that_is_resumed_twice(tmp_path):
+    kept = {"run_dir": tmp_path, "name": "n"}
+    fit(Net(), BatchSizeScheduler(SCHEDULE), StopsAt(7), Checkpoint(), **kept)
+    fit(Net(), BatchSizeScheduler(SCHEDULE), StopsAt(8), Checkpoint(), resume="latest", **kept)
+    trainer = fit(Net(), BatchSizeScheduler(SCHEDULE), Checkpoint(), resume="latest", **kept)
+    assert trainer.total_steps == 9
+
+
 @pytest.mark.parametrize("settings", [{"accumulate": 2}, {"global_batch_size": 8}])
 def test_it_is_the_only_one_that_says_how_many(settings):
     with pytest.raises(PacelineError, match="BatchSizeScheduler gives it"):

@@ -181,3 +181,12 @@ def test_wrong_arguments_are_reported_together():
     with pytest.raises(PacelineError) as error:
         EMA(1.5, every="1ep", warmup="yes")
     assert [name in str(error.value) for name in ("decay", "every", "warmup", "start")] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("stop", [None, 18])
+def test_a_run_that_has_ended_gives_the_average_again_when_it_is_resumed(tmp_path, stop):
+    kept = {"run_dir": tmp_path, "name": "n"}
+    fit(Net(), EMA(0.9), *([StopsAt(stop)] if stop else []), Checkpoint(), **kept)
+    module = Net()
+    fit(module, EMA(0.9), Checkpoint(), resume="latest", **kept)
+    assert_same(parameters(module), averaged(weights_by_hand(), [0.9] * 17))

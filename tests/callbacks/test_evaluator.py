@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 
 import pytest
@@ -11,7 +13,15 @@ from helpers.averages import Net, X, fit, loader, weights_by_hand
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run
-from paceline.callbacks import EMA, Callback, Checkpoint, EarlyStopping, Evaluator, JSONLogger
+from paceline.callbacks import (
+    EMA,
+    Callback,
+    Checkpoint,
+    DeviceMonitor,
+    EarlyStopping,
+    Evaluator,
+    JSONLogger,
+)
 
 OTHER = DataLoader(TensorDataset(X[:21]), 4)
 
@@ -100,6 +110,13 @@ def test_a_pass_that_a_signal_interrupts_is_repeated_on_resume(tmp_path):
     found = metrics(tmp_path)["val/other/loss"]
     assert found.steps == [6, 12, 18]
     assert found.values[1] == pytest.approx(expected(weights_by_hand()[11]), rel=1e-5)
+
+
+def test_callbacks_can_be_copied_after_a_fit():
+    callbacks = [Evaluator(OTHER, "other"), DeviceMonitor(1)]
+    fit(Net(), *callbacks, max_epochs=1)
+    assert copy.deepcopy(callbacks)[0].name == "other"
+    assert pickle.loads(pickle.dumps(callbacks))[1].every == 1
 
 
 def test_a_module_without_validation_step_is_refused():

@@ -82,6 +82,12 @@ def test_a_pattern_that_matches_nothing_is_an_error():
         fit(Net(), Freeze("bakbone.*"))
 
 
+def test_two_of_them_may_not_hold_the_same_parameters():
+    both = [Freeze("backbone.*", "1ep"), Freeze("*.weight", name="weights")]
+    with pytest.raises(PacelineError, match="two Freeze callbacks hold the same parameters"):
+        fit(Net(), *both)
+
+
 def test_parameters_that_are_in_no_optimizer_cannot_be_trained_later():
     class Filtered(Net):
         def configure_optimizers(self):

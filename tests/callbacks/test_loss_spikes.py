@@ -79,6 +79,38 @@ def test_a_resumed_run_ends_the_same_to_the_bit(tmp_path, stop, action):
     assert_same(parameters(second), parameters(whole), 0)
 
 
+def test_a_checkpoint_that_a_stop_wrote_is_not_the_one_to_roll_back_to(tmp_path):
+    whole, second = Net(), Net()
+    spikes = {"action": "roll_back"}
+    fit(whole, LossSpikes(4.0, 5, **spikes), Checkpoint("4st", keep=None), run_dir=tmp_path / "whole")
+    fit(Net(), LossSpikes(4.0, 5, **spikes), Checkpoint("4st", keep=None), StopsAt(9), run_dir=tmp_path)
+    again = [LossSpikes(4.0, 5, **spikes), Checkpoint("4st", keep=None)]
+    fit(second, *again, resume="latest", run_dir=tmp_path)
+    assert_same(parameters(second), parameters(whole), 0)
+
+
+def test_a_branch_rolls_back_to_the_checkpoint_that_it_came_from(tmp_path):
+    whole, branch = Net(), Net()
+    often = [Checkpoint("4st", keep=None)]
+    fit(whole, LossSpikes(4.0, 5, action="roll_back"), *often, run_dir=tmp_path)
+    source = tmp_path / "n" / "1" / "checkpoints" / "step-00000008"
+    fit(branch, LossSpikes(4.0, 5, action="roll_back"), *often, run_dir=tmp_path / "b", resume=source)
+    assert_same(parameters(branch), parameters(whole), 0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_losses_that_are_not_finite_are_left_to_the_argument_for_them(value):
+    class Bad(Net):
+        def training_step(self, batch):
+            loss = super().training_step(batch)
+            return loss * value if self.global_step == 2 else loss
+
+    spikes = LossSpikes(4.0, 5)
+    fit(Bad(), spikes, nonfinite="skip")
+    assert spikes.count == len(PLANTED)
+    fit(Bad(), LossSpikes(4.0, 5), nonfinite="ignore")
+
+
 def test_one_too_many_is_an_error():
     with pytest.raises(PacelineError, match="after 1 others, the most allowed"):
         fit(Net(), LossSpikes(4.0, 5, most=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.averages import Net, X, assert_same, fit, mean, parameters, weights_by_hand
+from helpers.averages import Net, X, assert_same, fit, loader, mean, parameters, weights_by_hand
 from helpers.stops import StopsAt
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.data import DataLoader, IterableDataset
@@ -100,3 +100,34 @@ def test_wrong_arguments_are_reported_together():
     with pytest.raises(PacelineError) as error:
         SWA(1.5, "x", validate=1)
     assert all(name in str(error.value) for name in ("start", "every", "validate"))
+
+
+def test_a_run_that_has_ended_gives_the_same_again_when_it_is_resumed(tmp_path):
+    whole, again = Net(norm=True), Net(norm=True)
+    kept = {"run_dir": tmp_path, "name": "n"}
+    fit(whole, SWA("1ep"), Checkpoint(), **kept)
+    fit(again, SWA("1ep"), Checkpoint(), resume="latest", **kept)
+    assert_same(again.state_dict(), whole.state_dict(), 0)
+
+
+def test_statistics_of_several_loaders_and_of_manual_optimization(capsys):
+    class Several(Net):
+        def training_step(self, batch):
+            return self.loss(batch["a"]) + self.loss(batch["b"])
+
+    class Manual(Net):
+        automatic_optimization = False
+
+        def training_step(self, batch):
+            optimizer = self.optimizers()
+            self.manual_backward(self.loss(batch))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    module = Several(norm=True)
+    fit(module, SWA("1st"), data={"a": loader(), "b": loader()})
+    assert module.net[1].num_batches_tracked == 12  # both, in each of the 6 steps of the last pass
+    assert "batch norms keep their statistics" not in capsys.readouterr().out
+    module = Manual(norm=True)
+    fit(module, SWA("1st"))
+    assert "batch norms keep their statistics: training_step updates by itself" in capsys.readouterr().out

@@ -33,6 +33,7 @@ class CheckpointManager:
 
     Attributes:
         seconds: How long training has waited for saves, on this rank.
+        newest: The newest checkpoint of this session that a run can resume from, written or about to be.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class CheckpointManager:
         self._writer = CheckpointWriter(strategy, ranks.on_rank_zero)
         self._repeated = ""
         self.seconds = 0.0
+        self.newest: Path | None = None
 
     def save(self, name: str, *, weights_only: bool, background: bool) -> Save:
         """Write ``checkpoints/<name>``. To be called on all ranks.
@@ -68,6 +70,8 @@ class CheckpointManager:
         assert self._folder is not None
         target = self._folder / name
         again, self._repeated = name.endswith(self._repeated or "-"), ""
+        if not weights_only:
+            self.newest = target
         found = None if again else self._writer.find(target)
         return found or self._start(target, weights_only, background, replace=again)
 

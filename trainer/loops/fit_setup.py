@@ -10,7 +10,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ...callbacks import Checkpoint, GradientAccumulationScheduler
+from ...callbacks import Checkpoint
+from ...callbacks.epoch_schedule import EpochSchedule
 from ...callbacks.monitor import monitor_name
 from ...durations import Duration
 from ...errors import PacelineError, nearest
@@ -107,8 +108,8 @@ def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitCont
     if context.ranks.is_global_zero and context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
     faultpoint("start.folder")
-    accumulates = schedule_of(context, GradientAccumulationScheduler)
-    kept = source.counters["global_batch"] if accumulates else 0
+    scheduled = schedule_of(context, EpochSchedule)  # epochs that it does not name keep their size
+    kept = source.counters["global_batch"] if scheduled else 0
     context.state.global_batch = kept or feed.step_size or 0
     for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
         context.directory.log_line(line)
@@ -243,6 +244,8 @@ def _last_decay(context: StageContext, source: _Source, decay: Any) -> tuple[int
                 fix='fit(..., resume=path, decay="10%")',
             )
         steps = RunLength(start, context.limits.steps_in(saved["epoch"])).amount(decay, "decay")
+        if not steps:
+            raise PacelineError("fit(decay=...) has no step", got=decay, fix='decay="10%"')
     context.limits.end_after_decay(start, steps)
     context.directory.log_line(f"decays over {steps} steps, from step {start} to {start + steps}")
     return start, steps

@@ -26,7 +26,13 @@ def forward_training_data(context: FitContext) -> None:
         PacelineError: for data that keeps its own position, which a second pass would move.
     """
     module, strategy, feed = context.module, context.strategy, context.feed
-    if feed.state_dict():
+    if not module.automatic_optimization:
+        raise PacelineError(
+            "training_step updates by itself under manual optimization, and cannot be run without",
+            fix="run the model on the data in on_fit_end of the module",
+        )
+    position = feed.state_dict()
+    if _is_of_source(position):
         raise PacelineError(
             "the training data keeps its own position, and cannot be read once more during a run",
             got=type(feed.data).__name__,
@@ -49,8 +55,16 @@ def forward_training_data(context: FitContext) -> None:
             with kept:
                 step(*(batch, batch_idx)[: 2 if takes_index else 1])
             context.watchdog.beat()
+    if position:
+        feed.load_state_dict(position)
     for metric in scratch.objects.values():
         metric.reset()
+
+
+def _is_of_source(position: dict[str, Any]) -> bool:
+    """Whether a feed's state has the position of a source that keeps it itself."""
+    loaders = position.get("loaders")  # several have their counts
+    return bool(position) if loaders is None else any(one["source"] for one in loaders.values())
 
 
 def _micro_batches(context: FitContext, epoch: int) -> Iterator[tuple[Any, int]]:

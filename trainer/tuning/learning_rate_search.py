@@ -17,6 +17,7 @@ import torch
 from ...argument_checks import ABOVE_ONE_OR_NONE, ABOVE_ZERO, SOME_STEPS, check_arguments, one_of
 from ...callbacks import Callback
 from ...errors import PacelineError
+from ...schedules import RunLength
 from ..loops.lifecycle import check_stage
 from ..optimization import read_configuration
 from ..trial import run_trial
@@ -106,9 +107,9 @@ class _Sweep(Callback):
         """Leave the schedules out: they would change the rate, and what goes with it."""
         module = trainer.module
         configured = module.configure_optimizers
-        automatic = module.automatic_optimization
+        automatic, length = module.automatic_optimization, RunLength(len(self.all_rates), 1)
         vars(module)["configure_optimizers"] = lambda: (
-            read_configuration(module, configured(), automatic).optimizers
+            read_configuration(module, configured(), automatic, length).optimizers
         )
 
     def on_fit_start(self, trainer: Any) -> None:

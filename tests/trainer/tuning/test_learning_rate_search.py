@@ -367,3 +367,13 @@ def test_all_ranks_find_the_same_as_one_device(tmp_path):
         assert (suggestion, diverged_at) == (alone.suggestion, alone.diverged_at)
         assert ranks[0]["steps"] == len(losses) < 40  # none after the loss diverged
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("schedule", ["linear", "wsd", "constant"])
+def test_schedules_of_ours_are_left_out_whatever_length_they_need(schedule):
+    class Scheduled(Quadratic):
+        def configure_optimizers(self):
+            return {"optimizer": super().configure_optimizers(), "lr_scheduler": schedule}
+
+    plain = quiet().find_learning_rate(Quadratic(), loader(), steps=12)
+    assert quiet().find_learning_rate(Scheduled(), loader(), steps=12).losses == plain.losses
