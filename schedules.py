@@ -106,7 +106,7 @@ class RunLength:
 
 
 class RateLR(LambdaLR):
-    """Torch's ``LambdaLR``; a run that resumes has the rates of its own length at once.
+    """Torch's ``LambdaLR``; a run that resumes has the rates of its new length at once.
 
     Example:
         >>> optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)

@@ -105,7 +105,7 @@ class PredictionWriter(Callback):
         if batch_idx <= self._last_batch:
             raise PacelineError(
                 "PredictionWriter writes the predictions of one dataloader, and there are several",
-                fix="call predict for each of them, with a PredictionWriter of its own path",
+                fix="call predict for each of them, with a PredictionWriter for each",
             )
         self._last_batch = batch_idx
         indices = trainer.sample_indices
