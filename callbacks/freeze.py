@@ -94,7 +94,7 @@ class Freeze(Callback):
             raise PacelineError(
                 f"Freeze trains {len(missing)} parameters after {self.until} that are in no optimizer",
                 got=", ".join(missing[:6]),
-                fix="give configure_optimizers' optimizer self.parameters(): frozen ones are left out",
+                fix="give configure_optimizers' optimizer self.parameters(): frozen ones are skipped",
             )
         if self._unfrozen or self._is_over(trainer):
             self._unfreeze(trainer)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from .base import Callback
 
 if TYPE_CHECKING:
     from .trainer_view import CheckpointWriter, TrainerView
@@ -54,3 +56,28 @@ class PhaseClock:
         """Add to no phase from here on."""
         self.enter("")
         self._checkpoints = None
+
+
+class PhaseCallback(Callback):
+    """The base of callbacks that report phases: its hooks are the ends of the phases of a fit."""
+
+    def __init__(self) -> None:
+        self._clock = PhaseClock()
+
+    def on_train_epoch_start(self, trainer: TrainerView) -> None:
+        self._clock.start(trainer)
+
+    def on_step_start(self, trainer: TrainerView, batches: list[Any]) -> None:
+        self._clock.enter("step")
+
+    def on_validation_start(self, trainer: TrainerView) -> None:
+        self._clock.enter("validation")
+
+    def on_validation_end(self, trainer: TrainerView) -> None:
+        self._clock.enter("step")
+
+    def on_step_boundary(self, trainer: TrainerView) -> None:
+        self._clock.enter("data")
+
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
+        self._clock.stop()

@@ -12,9 +12,8 @@ import torch
 
 from ..argument_checks import ABOVE_ZERO_OR_NONE, COUNT_OR_NONE, STEPS, SWITCH, Kind, check_arguments
 from ..durations import Duration
-from .base import Callback
 from .peak_flops import peak_flops as find_peak
-from .phase_clock import PhaseClock
+from .phase_clock import PhaseCallback, PhaseClock
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
@@ -42,7 +41,7 @@ class _Mark(NamedTuple):
     tokens: Any
 
 
-class Throughput(Callback):
+class Throughput(PhaseCallback):
     """Publishes steps, tokens and FLOPs per second every so many steps, without validations and saves.
 
     ``perf/steps_per_second``; ``perf/tokens_per_second`` over all ranks; ``perf/data_wait_share``: of the
@@ -125,11 +124,8 @@ class Throughput(Callback):
                 "is not known; give Throughput(peak_flops=...)"
             )
 
-    def on_train_epoch_start(self, trainer: TrainerView) -> None:
-        self._clock.start(trainer)
-
     def on_step_start(self, trainer: TrainerView, batches: list[Any]) -> None:
-        self._clock.enter("step")
+        super().on_step_start(trainer, batches)
         if self.tokens is not None:
             self._in_step = [self._count(batch) for batch in batches]
         if self.flops and self._flops_per_sample is None and trainer.global_step:
@@ -173,18 +169,9 @@ class Throughput(Callback):
         self._counter = None
         self._marks.clear()  # counting takes time
 
-    def on_validation_start(self, trainer: TrainerView) -> None:
-        self._clock.enter("validation")
-
-    def on_validation_end(self, trainer: TrainerView) -> None:
-        self._clock.enter("step")
-
-    def on_step_boundary(self, trainer: TrainerView) -> None:
-        self._clock.enter("data")
-
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         self._counting.close()
-        self._clock.stop()
+        super().on_teardown(trainer, stage)
 
     def _publish(self, trainer: TrainerView) -> None:
         first, last = self._marks[0], self._marks[-1]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Never
 
 from ..argument_checks import check_arguments, one_of
-from .base import Callback
 from .monitor import refuse_unknown
-from .phase_clock import PHASES, PhaseClock
+from .phase_clock import PHASES, PhaseCallback, PhaseClock
 from .progress import clock_text
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ _SHOWN = ("train", "data", "validation", "save")
 _LIMIT = "Trainer(max_time=...)"
 
 
-class Timer(Callback):
+class Timer(PhaseCallback):
     """Adds up the time of a run by phase, over all sessions of a resumed run.
 
     At the end of each epoch ``time/train_seconds``, ``time/data_seconds``, ``time/validation_seconds`` and
@@ -38,7 +37,7 @@ class Timer(Callback):
 
     def __init__(self, **unknown: Never) -> None:
         refuse_unknown("Timer", unknown, "", {"duration": _LIMIT, "interval": _LIMIT})
-        self._clock = PhaseClock()
+        super().__init__()
 
     def seconds(self, phase: str) -> float:
         """Seconds spent in a phase, up to the last change of phases.
@@ -57,21 +56,6 @@ class Timer(Callback):
         if stage == "fit":  # a resumed run gets its state back after this
             self._clock = PhaseClock()
 
-    def on_train_epoch_start(self, trainer: TrainerView) -> None:
-        self._clock.start(trainer)
-
-    def on_step_start(self, trainer: TrainerView, batches: list[Any]) -> None:
-        self._clock.enter("step")
-
-    def on_validation_start(self, trainer: TrainerView) -> None:
-        self._clock.enter("validation")
-
-    def on_validation_end(self, trainer: TrainerView) -> None:
-        self._clock.enter("step")
-
-    def on_step_boundary(self, trainer: TrainerView) -> None:
-        self._clock.enter("data")
-
     def on_train_epoch_end(self, trainer: TrainerView) -> None:
         self._clock.enter("step")
         mine = {f"time/{phase}_seconds": self.seconds(phase) for phase in _SHOWN}
@@ -81,9 +65,6 @@ class Timer(Callback):
         self._clock.stop()
         if trainer.is_global_zero:
             trainer.log_line(self._line())
-
-    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
-        self._clock.stop()
 
     def _line(self) -> str:
         train, data, *others = (self.seconds(phase) for phase in _SHOWN)

@@ -86,15 +86,10 @@ class WeightAverage(Callback):
 
     @contextmanager
     def evaluation(self, trainer: TrainerView) -> Iterator[None]:
-        if not (self.validate and self.averaged and trainer.stage == "fit"):
+        """Inside, the module of a fit has the average in place of the trained weights, where asked."""
+        if not (self.has_evaluation_weights and trainer.stage == "fit"):
             yield
             return
-        with self.in_use(trainer):
-            yield
-
-    @contextmanager
-    def in_use(self, trainer: TrainerView) -> Iterator[None]:
-        """Inside, the module has the average in place of the trained weights. On all ranks."""
         trained = [part.clone() for part in self._parts.values()]
         self._write(trainer, self._ordered())
         try:

@@ -24,6 +24,16 @@ import paceline.strategies
 import paceline.testing
 from paceline.trainer.config.arguments import TrainerArguments
 
+PACKAGES = (
+    paceline,
+    paceline.callbacks,
+    paceline.strategies,
+    paceline.schedules,
+    paceline.parameter_groups,
+    paceline.mixing,
+    paceline.testing,
+)
+"""Everything public is in the ``__all__`` of one of them."""
 TRAINER = Path(inspect.getfile(paceline.Trainer))
 PAGE = Path(__file__).with_name("api.md")
 # The methods a user calls; hooks are in docs/loop.md.
@@ -47,16 +57,7 @@ it is up to date. Examples are in the [guide](guide.md), [several devices](strat
 
 def page() -> str:
     """The text of docs/api.md."""
-    packages = (
-        paceline,
-        paceline.callbacks,
-        paceline.strategies,
-        paceline.schedules,
-        paceline.parameter_groups,
-        paceline.mixing,
-        paceline.testing,
-    )
-    return "\n".join([_TITLE, *(line for package in packages for line in _package(package))])
+    return "\n".join([_TITLE, *(line for package in PACKAGES for line in _package(package))])
 
 
 def trainer_file() -> str:

@@ -73,7 +73,7 @@ def check_strategy(
         world_size: How many ranks to train on; 1 for a strategy of one device.
         precision: ``"64"``, or ``"32"`` for a strategy that cannot train in double precision.
         tolerance: How far values may be from those of one device; None is 1e-10, and 1e-5 in ``"32"``.
-        seconds: After which all processes are ended and the check fails. None is left behind.
+        seconds: After which all processes are ended and the check fails. No process outlives the check.
 
     Raises:
         AssertionError: with a sentence for each promise that is broken.

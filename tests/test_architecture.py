@@ -14,6 +14,7 @@ import types
 from pathlib import Path
 
 import pytest
+from helpers.public import PACKAGES
 
 import paceline
 
@@ -159,8 +160,7 @@ def test_public_face_is_exactly_the_documented_names():
 
 
 def public_things():
-    modules = ["paceline", "paceline.callbacks", "paceline.strategies", "paceline.testing"]
-    for module in map(importlib.import_module, modules):
+    for module in PACKAGES:
         for name in module.__all__:
             yield f"{module.__name__}.{name}", getattr(module, name)
 

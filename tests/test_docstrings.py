@@ -7,29 +7,14 @@ import inspect
 
 import pytest
 import torch
+from helpers.public import PACKAGES
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import paceline
-import paceline.callbacks
-import paceline.mixing
-import paceline.parameter_groups
-import paceline.schedules
-import paceline.strategies
-import paceline.testing
 from paceline import Predictions, Run, Trainer, TrainModule
 from paceline.callbacks import Hooks, JSONLogger
 from paceline.trainer.run.directory import RunLog
 
-PACKAGES = (
-    paceline,
-    paceline.callbacks,
-    paceline.strategies,
-    paceline.schedules,
-    paceline.parameter_groups,
-    paceline.mixing,
-    paceline.testing,
-)
 WITHOUT_EXAMPLE = {
     "TrainModule.untoggle_optimizer": "the example of toggle_optimizer calls it",
     "Trainer.fit": "the example of Trainer calls it",

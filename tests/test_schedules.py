@@ -1,4 +1,4 @@
-"""Schedules by name and duration: their factors, against torch's own and by hand, and in runs."""
+"""Schedules by name and duration: their factors, against torch's own and hand-written ones, and in runs."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from helpers.averages import (
     weights_by_hand,
 )
 from helpers.pairwise import soaked
-from helpers.ranks import run_ranks
+from helpers.ranks import run_strategies
 
 from paceline.callbacks import EMA
 
@@ -29,11 +29,8 @@ USUAL = STRATEGIES[:2]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory, request):
-    folder = tmp_path_factory.mktemp("ranks")
-    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
-    run_ranks(JOB, 2, folder, *strategies, folder=folder)
-    return folder
+def ranks(request):
+    return run_strategies(request, JOB, STRATEGIES, USUAL)
 
 
 @pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.averages import Net, X, assert_same, fit, parameters
 from helpers.pairwise import soaked
-from helpers.ranks import run_ranks
+from helpers.ranks import run_strategies
 from helpers.stops import StopsAt
 
 from paceline import PacelineError, Trainer
@@ -111,11 +111,8 @@ def test_two_ranks_have_the_steps_and_numbers_of_one(strategy, ranks):
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory, request):
-    folder = tmp_path_factory.mktemp("ranks")
-    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
-    run_ranks(JOB, 2, folder, *strategies, folder=folder)
-    return folder
+def ranks(request):
+    return run_strategies(request, JOB, STRATEGIES, USUAL)
 
 
 def test_a_run_of_two_ranks_resumes_on_one_with_the_same_steps(ranks):

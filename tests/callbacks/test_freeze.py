@@ -9,7 +9,7 @@ import torch
 from helpers.averages import assert_same, parameters
 from helpers.freezing import Net, by_hand, fit
 from helpers.pairwise import soaked
-from helpers.ranks import run_ranks
+from helpers.ranks import run_strategies
 from helpers.stops import StopsAt
 
 from paceline import PacelineError
@@ -93,7 +93,7 @@ def test_parameters_that_are_in_no_optimizer_cannot_be_trained_later():
         def configure_optimizers(self):
             return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.1)
 
-    with pytest.raises(PacelineError, match="frozen ones are left out"):
+    with pytest.raises(PacelineError, match="frozen ones are skipped"):
         fit(Filtered(), Freeze("backbone.*", "1ep"))
     fit(Filtered(), Freeze("backbone.*"))
 
@@ -110,11 +110,8 @@ USUAL = STRATEGIES[:3]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory, request):
-    folder = tmp_path_factory.mktemp("ranks")
-    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
-    run_ranks(JOB, 2, folder, *strategies, folder=folder)
-    return folder
+def ranks(request):
+    return run_strategies(request, JOB, STRATEGIES, USUAL)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

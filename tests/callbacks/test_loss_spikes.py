@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.averages import assert_same, in_checkpoint, parameters
 from helpers.pairwise import soaked
-from helpers.ranks import run_ranks
+from helpers.ranks import run_strategies
 from helpers.spikes import PLANTED, Net, by_hand, fit
 from helpers.stops import StopsAt
 
@@ -141,11 +141,8 @@ USUAL = STRATEGIES[:3]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory, request):
-    folder = tmp_path_factory.mktemp("ranks")
-    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
-    run_ranks(JOB, 2, folder, *strategies, folder=folder)
-    return folder
+def ranks(request):
+    return run_strategies(request, JOB, STRATEGIES, USUAL)
 
 
 @pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))

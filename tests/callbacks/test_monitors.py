@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.jobs import load_job
 from helpers.pairwise import soaked
-from helpers.ranks import run_ranks
+from helpers.ranks import run_strategies
 
 JOB = Path(__file__).with_name("monitors_job.py")
 job = load_job(JOB)
@@ -19,10 +19,8 @@ USUAL = STRATEGIES[:2]
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory, request):
-    folder = tmp_path_factory.mktemp("monitors")
-    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
-    run_ranks(JOB, 2, folder, *strategies, folder=folder)
+def seen(request):
+    folder = run_strategies(request, JOB, STRATEGIES, USUAL)
     return lambda name: [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in (0, 1)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.averages import Net, X, fit
 from helpers.pairwise import soaked
-from helpers.ranks import run_ranks
+from helpers.ranks import run_strategies
 
 from paceline import PacelineError, Run
 from paceline.callbacks import JSONLogger, Norms
@@ -73,11 +73,8 @@ USUAL = STRATEGIES[:3]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory, request):
-    folder = tmp_path_factory.mktemp("ranks")
-    strategies = STRATEGIES if request.config.getoption("--soak") else USUAL
-    run_ranks(JOB, 2, folder, *strategies, folder=folder)
-    return folder
+def ranks(request):
+    return run_strategies(request, JOB, STRATEGIES, USUAL)
 
 
 @pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))

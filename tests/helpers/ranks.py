@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,21 @@ class Job:
 
     def __exit__(self, *error: Any) -> None:
         self.close()
+
+
+def run_strategies(request: Any, script: Path, every: Sequence[str], usual: Sequence[str]) -> Path:
+    """Run a job of two ranks for the usual strategies, under ``--soak`` for every one. Its folder.
+
+    Args:
+        request: pytest's, of a fixture.
+        script: Takes the folder and the strategies.
+        every: All strategies it has tests for.
+        usual: Those that are run by default.
+    """
+    folder: Path = request.getfixturevalue("tmp_path_factory").mktemp("ranks")
+    strategies = every if request.config.getoption("--soak") else usual
+    run_ranks(script, 2, folder, *strategies, folder=folder)
+    return folder
 
 
 def run_ranks(

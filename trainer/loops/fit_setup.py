@@ -232,11 +232,10 @@ def _last_decay(context: StageContext, source: _Source, decay: Any) -> tuple[int
     saved = source.counters
     start, steps = saved["decay_start"], saved["decay_steps"]
     unfinished = saved["global_step"] < start + steps
-    if steps and (unfinished if decay is None else source.in_place):
-        pass
-    elif decay is None:
-        return -1, 0
-    else:
+    continues = steps and (unfinished if decay is None else source.in_place)
+    if not continues:
+        if decay is None:
+            return -1, 0
         start = saved["global_step"]
         if source.path is None or not start:
             raise PacelineError(

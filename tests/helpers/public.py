@@ -1,0 +1,10 @@
+"""The public packages, as docs/api.md has them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import paceline
+
+PACKAGES = runpy.run_path(str(Path(paceline.__file__).parent / "docs" / "make_api.py"))["PACKAGES"]
