@@ -144,7 +144,10 @@ class RunState:
         found: dict[str, Tensor] = {}
         first = {p: name for name, p in self.module.named_parameters()}
         for callback in self.callbacks:
-            saved = self.strategy.save_parts(self.module, callback.parameter_state())
+            parts = callback.parameter_state()
+            if not parts:
+                continue
+            saved = self.strategy.save_parts(self.module, parts)
             for name, parameter in self.module.named_parameters(remove_duplicate=False):
                 value = saved.get(first[parameter])
                 if value is not None and not value.is_meta:
