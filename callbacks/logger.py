@@ -6,6 +6,8 @@ from abc import abstractmethod
 
 from .base import Callback
 
+POSITION = ("step", "epoch", "time", "samples", "tokens")  # the keys of a row that say where it belongs
+
 
 class Logger(Callback):
     """A callback that also gets every row of reduced metrics, on rank 0 only.

@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .logger import Logger
+from .logger import POSITION, Logger
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView
 
-_POSITION = {"step", "epoch", "time", "samples"}
 _QUEUE = 1000  # rows; at tensorboard's default of 10, a row every step would wait for the disk
 _FLUSH_SECONDS = 10
 
@@ -44,7 +43,7 @@ class TensorBoard(Logger):
         # One event for the whole row: a fraction of the time of one event per value.
         event = self._event(wall_time=time.time(), step=int(row["step"]))
         for name, value in row.items():
-            if name not in _POSITION:
+            if name not in POSITION:
                 event.summary.value.add(tag=name, simple_value=value)
         self._writer.add_event(event)
 

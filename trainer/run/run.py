@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from ...callbacks.jsonl import read_rows
+from ...callbacks.logger import POSITION
 from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
 from ..checkpoint.locate import find_checkpoint
@@ -86,7 +87,7 @@ class Run:
         series = Metrics()
         for row in self.rows:
             for name, value in row.items():
-                if name not in ("step", "epoch", "time", "samples"):
+                if name not in POSITION:
                     one = series.setdefault(name, Series([], []))
                     one.steps.append(int(row["step"]))
                     one.values.append(value)
