@@ -13,10 +13,12 @@ from .evaluator import Evaluator
 from .freeze import Freeze
 from .gradient_accumulation import GradientAccumulationScheduler
 from .hooks import Hooks
-from .jsonl import JSONLogger
 from .lambda_callback import LambdaCallback
 from .learning_rate import LearningRateMonitor
-from .logger import Logger
+from .loggers.json_lines import JSONLogger
+from .loggers.logger import Logger
+from .loggers.media import Histogram, Image, Table, Text
+from .loggers.tensorboard import TensorBoard
 from .loss_spikes import LossSpikes
 from .norms import Norms
 from .prediction_writer import PredictionWriter
@@ -26,7 +28,6 @@ from .replica_check import ReplicaCheck
 from .stragglers import Stragglers
 from .summary import ModelSummary
 from .swa import SWA
-from .tensorboard import TensorBoard
 from .throughput import Throughput
 from .timer import Timer
 from .trainer_view import TrainerView
@@ -44,7 +45,9 @@ __all__ = [
     "Evaluator",
     "Freeze",
     "GradientAccumulationScheduler",
+    "Histogram",
     "Hooks",
+    "Image",
     "JSONLogger",
     "LambdaCallback",
     "LearningRateMonitor",
@@ -57,7 +60,9 @@ __all__ = [
     "Progress",
     "ReplicaCheck",
     "Stragglers",
+    "Table",
     "TensorBoard",
+    "Text",
     "Throughput",
     "Timer",
     "TrainerView",

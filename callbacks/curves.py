@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..argument_checks import COUNT, check_arguments
 from .base import Callback
-from .jsonl import read_rows
+from .loggers.json_lines import read_rows
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView

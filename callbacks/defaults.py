@@ -8,12 +8,12 @@ from .base import Callback
 from .checkpoint import Checkpoint
 from .curves import Curves
 from .fast_dev_run import FastDevRun
-from .jsonl import JSONLogger
-from .logger import Logger
+from .loggers.json_lines import JSONLogger
+from .loggers.logger import Logger
+from .loggers.tensorboard import TensorBoard
 from .profiler import Profiler
 from .progress import Progress
 from .summary import ModelSummary
-from .tensorboard import TensorBoard
 
 
 def with_defaults(

@@ -202,6 +202,18 @@ class TrainerView(Protocol):
     ) -> None:
         """Log a value, as ``TrainModule.log`` does."""
 
+    def log_image(self, name: str, image: Any, *, caption: str = "") -> None:
+        """Log a picture, as ``TrainModule.log_image`` does; so do the next three."""
+
+    def log_histogram(self, name: str, values: Any, *, bins: int = 64) -> None:
+        """Log how values are distributed."""
+
+    def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Any]) -> None:
+        """Log a table."""
+
+    def log_text(self, name: str, text: str) -> None:
+        """Log a text."""
+
     def publish(self, values: dict[str, float]) -> None:
         """Write a row of values that are reduced already, at once. On all ranks, with the same values."""
 
@@ -229,6 +241,10 @@ class TrainerView(Protocol):
         """End the epoch after the step under way, like any other. To be called on all ranks."""
 
     # -- files and lines -----------------------------------------------------------------------
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration, as config.yaml has it; secrets are masked."""
 
     @property
     def name(self) -> str:

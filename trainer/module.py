@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..callbacks.hooks import Hooks
+from ..callbacks.loggers.media import Media
 from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError, nearest
 from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
+from .media_logs import MediaLogs
 from .metrics.logger import MetricLogger
 from .user_methods import UserMethods
 
@@ -29,7 +32,7 @@ _LOG_PEERS = {
 }
 
 
-class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks):
+class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs):
     """Subclass it, write ``training_step`` and ``configure_optimizers``, and give it to ``Trainer.fit``.
 
     Attributes:
@@ -151,6 +154,10 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks):
         """
         for name, value in values.items():
             self.log(name, value, **options)
+
+    def _log_media(self, name: str, kind: type[Media], make: Callable[[], Media]) -> None:
+        if self._logger is not None:
+            self._logger.log_media(name, kind, make)
 
     def print(self, *values: Any) -> None:
         """Print on rank 0 only, above a progress bar.

@@ -21,6 +21,7 @@ class TrainState:
         epoch_start: The value of ``global_step`` when the epoch began.
         batch_idx: Micro-batches of this epoch that this rank has done.
         samples: Samples trained on over the whole run, all ranks.
+        tokens: The weights that ``training_step`` returned, summed up to the last log point, all ranks.
         elapsed: Seconds of training, earlier sessions of a resumed run included.
         skipped_steps: Updates skipped because a loss or gradient was not finite.
         steps_without_loss: Updates skipped because ``training_step`` returned None.
@@ -41,6 +42,7 @@ class TrainState:
     epoch_start: int = 0
     batch_idx: int = 0
     samples: int = 0
+    tokens: float = 0.0
     elapsed: float = 0.0
     skipped_steps: int = 0
     steps_without_loss: int = 0

@@ -5,11 +5,13 @@ This is what ``paceline.callbacks.TrainerView`` promises. ``Trainer`` adds the v
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..callbacks import Callback
+from ..callbacks.loggers.media import Media
 from ..durations import Cadence
 from ..errors import PacelineError
 from ..strategies import Strategy
@@ -17,13 +19,15 @@ from .checkpoint.export import export
 from .config.peer_names import attribute_hint
 from .loops.context import RunContext
 from .loops.fit_context import FitContext
+from .media_logs import MediaLogs
 from .module import TrainModule
 from .rank_view import RankView
+from .run.directory import run_config
 from .run.run import Run
 from .utils.paths import as_path
 
 
-class RunView(RankView):
+class RunView(RankView, MediaLogs):
     """Reads and calls the parts of the current run, or of the last one.
 
     Args:
@@ -222,6 +226,9 @@ class RunView(RankView):
         """
         self._run.logger.log(name, value, prog_bar, weight, reduce)
 
+    def _log_media(self, name: str, kind: type[Media], make: Callable[[], Media]) -> None:
+        self._run.logger.log_media(name, kind, make)
+
     def publish(self, values: dict[str, float]) -> None:
         """Write a row of values that are reduced already, at once. On all ranks, with the same values.
 
@@ -269,6 +276,16 @@ class RunView(RankView):
         self._run.stop.request(why)
 
     # -- files and lines -----------------------------------------------------------------------
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration, as config.yaml has it; secrets are masked.
+
+        Example:
+            >>> trainer.config["module"]["hparams"], trainer.config["trainer"]["precision"]
+            ({}, '32')
+        """
+        return run_config(self.name, self._run.settings, self.strategy, self.module)
 
     @property
     def name(self) -> str:

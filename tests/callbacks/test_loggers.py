@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint, Curves, JSONLogger, Logger, TensorBoard
-from paceline.callbacks.jsonl import keep_rows_until
+from paceline.callbacks.loggers.json_lines import keep_rows_until
 
 
 class Module(TrainModule):

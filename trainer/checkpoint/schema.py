@@ -46,6 +46,7 @@ class _Counters(_Form):
     global_batch: _Whole
     validating: str = ""
     steps_without_loss: _Whole = 0
+    tokens: Annotated[float, Field(ge=0)] = 0.0
     decay_start: Annotated[int, Field(ge=-1)] = -1
     decay_steps: _Whole = 0
     epoch_lengths: list[Annotated[list[_Whole | None], Field(min_length=2, max_length=2)]] = []

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ...callbacks.base import Callback
-from ...callbacks.logger import Logger
+from ...callbacks.loggers.logger import Logger
 from ...callbacks.profiler import Profiler
 from ...durations import Duration
 from ...strategies import PRECISIONS, STRATEGIES, Strategy

@@ -16,7 +16,7 @@ from ..faults.signals import SignalStop
 from ..faults.stop import StopController
 from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger
-from ..metrics.row_writer import RowWriter
+from ..metrics.logger_queue import LoggerQueue
 from ..module import TrainModule
 from ..run.directory import RunDirectory
 from ..runtime.compilation import Compilation
@@ -65,8 +65,7 @@ class RunContext:
         directory = RunDirectory(ranks, None if settings.fast_dev_run else settings.run_dir, quiet)
         strategy.log_to(directory.log_line)
         line = directory.log_line
-        loggers = [callback for callback in callbacks if isinstance(callback, Logger)]
-        writers = [RowWriter(o.write, type(o).__name__, line, background=o.background) for o in loggers]
+        queues = [LoggerQueue(callback, line) for callback in callbacks if isinstance(callback, Logger)]
         return cls(
             settings=settings,
             strategy=strategy,
@@ -80,7 +79,7 @@ class RunContext:
             limits=limits,
             stop=StopController(strategy, state, limits, clock),
             directory=directory,
-            logger=MetricLogger(strategy, state, clock, writers, directory.log_line),
+            logger=MetricLogger(strategy, state, clock, queues, directory.log_line),
         )
 
 

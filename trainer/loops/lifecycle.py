@@ -125,7 +125,7 @@ def stage(
             raise
         finally:
             faultpoint("end.teardown")
-            run.logger.close_writers()
+            run.logger.close_queues()
             teardowns = [owner.teardown for owner in (datamodule, module) if hasattr(owner, "teardown")]
             with run.logger.refusing("on_teardown"):
                 _call_each(context, "on_teardown", failed, trainer, name, also=teardowns)

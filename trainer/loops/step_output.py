@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import PacelineError
+from ..metrics.logger import TOKENS
 from ..metrics.store import MetricStore
 from ..utils.nested import describe
 
@@ -34,6 +35,8 @@ def read_training_output(output: Any, weight: Any, store: MetricStore, where: st
                 fix="name the value to train on 'loss'",
             )
         loss, weight = output["loss"], output.get("weight", weight)
+        if "weight" in output:
+            store.log(TOKENS, weight, reduce="sum")
         log_rest(output, store, weight)
     elif isinstance(output, (int, float)):
         raise _bad_loss(output, where)

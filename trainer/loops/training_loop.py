@@ -49,7 +49,7 @@ class TrainLoop:
 
     def run(self) -> None:
         """Train until there is a reason to stop."""
-        stop, store = self.stop, self.store
+        stop = self.stop
         stop.agree()
         while not stop.done:
             self.epoch()
@@ -62,7 +62,7 @@ class TrainLoop:
                 "no weight was updated: with manual optimization training_step must call optimizer.step()"
             )
         # A window cut by the end is logged too. One cut by a stop continues when the run is resumed.
-        rest = store.peek_window()
+        rest = self.logger.peek_window()
         self.logger.latest.update(rest)
         if not stop.asked:
             self.logger.publish(rest)
@@ -177,8 +177,8 @@ class TrainLoop:
         faultpoint("epoch.end")
         self.optimizer_step.without_loss.end_epoch()
         state, logger = self.state, self.logger
-        window = self.store.close_window()
-        means = {f"{n}_epoch": v for n, v in self.store.close_epoch().items() if n != _SECONDS}
+        window = logger.close_window()
+        means = {f"{n}_epoch": v for n, v in logger.close_epoch().items() if n != _SECONDS}
         logger.publish(window | means | self.optimization.learning_rates())
         self.context.report_compilation()
         logger.publish_each(self.hooks["on_train_epoch_end"], self.trainer)
@@ -194,7 +194,7 @@ class TrainLoop:
         before, samples_before = self.logged_at
         self.logged_at, self.logged_step = (now, samples), self.state.global_step
         self.store.log(_SECONDS, now - before, reduce="max")  # by the slowest rank: one value for all
-        values = self.store.close_window()
+        values = self.logger.close_window()
         seconds = max(values.pop(_SECONDS), 1e-9)
         speed = {"perf/samples_per_second": (samples - samples_before) / seconds}
         self.logger.publish(values | self.optimization.learning_rates() | speed)

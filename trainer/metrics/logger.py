@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ...callbacks.loggers.media import Media
 from ...errors import PacelineError, nearest
 from ...strategies import Strategy
 from ..state import Clock, TrainState
-from .row_writer import RowWriter
+from .logger_queue import LoggerQueue
 from .store import MetricStore
 
 SECONDS = 10.0
+TOKENS = "perf/tokens_since_log_point"  # the returned weights, summed
 
 
 class NoLogging(MetricStore):
@@ -34,7 +36,18 @@ class NoLogging(MetricStore):
         Raises:
             PacelineError: always.
         """
-        raise PacelineError(
+        raise self._refusal(name)
+
+    def full_name(self, name: str) -> str:
+        """Refuse it: an image, a table or the like.
+
+        Raises:
+            PacelineError: always.
+        """
+        raise self._refusal(name)
+
+    def _refusal(self, name: str) -> PacelineError:
+        return PacelineError(
             f"nothing can be logged in {self._place}",
             got=f"log({name!r})",
             allowed="every step, and the hooks from on_fit_start to on_fit_end, from "
@@ -43,13 +56,12 @@ class NoLogging(MetricStore):
 
 
 class MetricLogger:
-    """Takes values, reduces them at log points, and passes rows to the writers on rank 0.
+    """Takes values, reduces them at log points, and passes rows to the loggers on rank 0.
 
     Args:
         strategy: Reduces over the ranks.
         state, clock: Where the run is, for the rows.
-        writers: Each passes rows to a logger: ``step``, ``epoch``, ``time``, ``samples``, and values by
-            full name.
+        queues: Each passes rows and media to a logger, as ``callbacks.Logger`` describes them.
         log_line: Takes a line for the log.
 
     Attributes:
@@ -64,8 +76,11 @@ class MetricLogger:
         >>> strategy = make_strategy("single")
         >>> strategy.attach(find_environment("cpu", 1), make_precision("32"))
         >>> state, rows = TrainState(global_step=3), []
-        >>> writer = RowWriter(rows.append, "Rows", print, background=False)
-        >>> logger = MetricLogger(strategy, state, Clock(state), [writer], print)
+        >>> class Keeps(Logger):
+        ...     background = False
+        ...     def write(self, row):
+        ...         rows.append(row)
+        >>> logger = MetricLogger(strategy, state, Clock(state), [LoggerQueue(Keeps(), print)], print)
         >>> logger.log("accuracy", 0.5)
         >>> logger.publish(logger.train.close_window())
         >>> rows
@@ -77,22 +92,38 @@ class MetricLogger:
         strategy: Strategy,
         state: TrainState,
         clock: Clock,
-        writers: Iterable[RowWriter],
+        queues: Iterable[LoggerQueue],
         log_line: Callable[[str], None],
     ) -> None:
         self._state, self._clock = state, clock
-        self._writers = list(writers) if strategy.environment.is_global_zero else []
+        self._queues = list(queues) if strategy.environment.is_global_zero else []
         self._log_line = log_line
         self._strategy = strategy
         self.train = self.current = MetricStore("train", log_line, strategy)
         self.latest: dict[str, float] = {}
         self.publishes, self.is_evaluating = True, False
+        self._tokens, self._tokens_step = 0.0, -1
 
     def log(
         self, name: str, value: Any, prog_bar: bool = False, weight: Any = None, reduce: str = "mean"
     ) -> None:
         """``TrainModule.log``."""
         self.current.log(name, value, prog_bar, weight, reduce)
+
+    def log_media(self, name: str, kind: type[Media], make: Callable[[], Media]) -> None:
+        """Pass an image, histogram, table or text to the loggers that show its kind. Only rank 0 makes it.
+
+        Args:
+            name: As ``log`` takes it.
+            kind: What ``make`` returns.
+            make: Called at most once, and not where no logger shows it.
+        """
+        full = self.current.full_name(name)
+        queues = [queue for queue in self._queues if queue.shows(kind, full)] if self.publishes else []
+        if queues:
+            media, row = make(), self._position()
+            for queue in queues:
+                queue.put_media(row, full, media)
 
     @contextmanager
     def logging_to(self, store: MetricStore) -> Iterator[None]:
@@ -138,20 +169,52 @@ class MetricLogger:
         if not values:
             return
         self.latest.update(values)
+        self._count_tokens()
+        row = self._position()
+        for queue in self._queues:
+            queue.put(row | values)
+
+    def _position(self) -> dict[str, float]:
+        """Where the run is: what each row begins with."""
         state = self._state
-        row = {
+        row: dict[str, float] = {
             "step": state.global_step,
             "epoch": state.epoch,
             "time": round(self._clock.seconds(), 3),
             "samples": state.samples,
         }
-        for writer in self._writers:
-            writer.put(row | values)
+        if self._tokens and self._tokens_step == state.global_step:
+            row["tokens"] = int(self._tokens) if self._tokens.is_integer() else self._tokens
+        return row
 
-    def close_writers(self) -> None:
+    def _count_tokens(self) -> None:
+        """The tokens up to this step, where ``training_step`` returns weights. On all ranks."""
+        state = self._state
+        counts = state.tokens or state.weight_reference is not None or self.train.has(TOKENS)
+        if counts and self._tokens_step != state.global_step:
+            self._tokens = state.tokens + self.train.peek_window().get(TOKENS, 0.0)
+            self._tokens_step = state.global_step
+
+    def close_window(self) -> dict[str, float]:
+        """The values of the training steps since the last call, by full name. On all ranks."""
+        values = self.train.close_window()
+        if TOKENS in values:
+            self._tokens = self._state.tokens = self._state.tokens + values.pop(TOKENS)
+            self._tokens_step = self._state.global_step
+        return values
+
+    def close_epoch(self) -> dict[str, float]:
+        """The means of the epoch's training steps, by full name. On all ranks."""
+        return {name: value for name, value in self.train.close_epoch().items() if name != TOKENS}
+
+    def peek_window(self) -> dict[str, float]:
+        """The values since the window was closed, which stay in it. On all ranks."""
+        return {name: value for name, value in self.train.peek_window().items() if name != TOKENS}
+
+    def close_queues(self) -> None:
         """Let loggers write what waits for them, for ten seconds each, and report what they did not get."""
-        for writer in self._writers:
-            writer.close(SECONDS)
+        for queue in self._queues:
+            queue.close(SECONDS)
 
     def publish_each(self, hooks: Iterable[Callable[..., None]], *args: Any) -> None:
         """Call hooks; what each of them logs is published after it."""
@@ -169,8 +232,8 @@ class MetricLogger:
             Exception: the first that a hook raised, with notes of the others.
         """
         failed: Exception | None = None
-        for writer in self._writers:
-            writer.flush(SECONDS)
+        for queue in self._queues:
+            queue.flush(SECONDS)
         store = MetricStore("train", self._log_line, self._strategy)
         with self._storing_in(store):
             for hook in hooks:

@@ -108,7 +108,7 @@ class MetricStore:
                 got=describe(name),
                 fix="self.log(name, value): the name comes first",
             )
-        full = self._full(name)
+        full = self.full_name(name)
         found = self._values.get(full)
         if found is not None and found.reduce != reduce:
             raise PacelineError(
@@ -122,7 +122,12 @@ class MetricStore:
             self.shown[full] = None
         return value
 
-    def _full(self, name: str) -> str:
+    def has(self, full_name: str) -> bool:
+        """Whether a value was logged under this name, on this rank."""
+        return full_name in self._values
+
+    def full_name(self, name: str) -> str:
+        """The name with its phase, and its dataloader where there are several."""
         full = full_name(name, self.phase)
         if not self.loader_name:
             return full
@@ -146,7 +151,7 @@ class MetricStore:
                 got=f"a mapping with keys {list(value)[:6]}",
                 fix="self.log_dict(mapping)",
             )
-        full = self._full(name)
+        full = self.full_name(name)
         self.objects[full] = value
         if prog_bar:
             self.shown[full] = None

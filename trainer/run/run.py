@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ...callbacks.jsonl import read_rows
-from ...callbacks.logger import POSITION
+from ...callbacks.loggers.json_lines import read_rows
+from ...callbacks.loggers.logger import POSITION
 from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
 from ..checkpoint.locate import find_checkpoint

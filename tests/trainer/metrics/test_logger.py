@@ -6,11 +6,22 @@ import pytest
 import torch
 
 from paceline import PacelineError
+from paceline.callbacks import Logger
 from paceline.strategies import Environment, Single, make_precision
 from paceline.trainer.metrics.logger import MetricLogger
-from paceline.trainer.metrics.row_writer import RowWriter
+from paceline.trainer.metrics.logger_queue import LoggerQueue
 from paceline.trainer.metrics.store import MetricStore
 from paceline.trainer.state import Clock, TrainState
+
+
+class Writes(Logger):
+    background = False
+
+    def __init__(self, write):
+        self.write = write
+
+    def write(self, row):
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -27,8 +38,8 @@ def lines():
 def logger(rows, lines):
     strategy, state = Single(), TrainState(global_step=3, epoch=1, samples=24)
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
-    writer = RowWriter(rows.append, "Rows", lines.append, background=False)
-    return MetricLogger(strategy, state, Clock(state), [writer], lines.append)
+    queue = LoggerQueue(Writes(rows.append), lines.append)
+    return MetricLogger(strategy, state, Clock(state), [queue], lines.append)
 
 
 def test_published_values_are_the_latest_and_a_row(logger, rows):
@@ -75,7 +86,7 @@ def test_a_full_disk_is_reported_and_the_run_continues(logger, lines):
     def full(row):
         raise OSError(28, "No space left on device")
 
-    logger._writers.insert(0, RowWriter(full, "Full", lines.append, background=False))
+    logger._queues.insert(0, LoggerQueue(Writes(full), lines.append))
     logger.publish({"train/loss": 1.0})
     assert "No space left" in lines[0]
     assert logger.latest == {"train/loss": 1.0}

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import JSONLogger, Logger
-from paceline.trainer.metrics import row_writer
-from paceline.trainer.metrics.row_writer import RowWriter
+from paceline.trainer.metrics import logger_queue
+from paceline.trainer.metrics.logger_queue import LoggerQueue
 
 
 class Net(TrainModule):
@@ -126,12 +126,12 @@ def test_one_that_blocks_holds_nobody_up(tmp_path, whole, monkeypatch):
 
 @pytest.mark.fault(41)
 def test_a_full_queue_drops_rows_and_counts_them(monkeypatch):
-    monkeypatch.setattr(row_writer, "MOST_ROWS", 4)
+    monkeypatch.setattr(logger_queue, "MOST_ROWS", 4)
     blocks, lines = Blocks(), []
-    writer = RowWriter(blocks.write, "Blocks", lines.append, background=True)
+    writer = LoggerQueue(blocks, lines.append)
     writer.put({"step": 0})
     deadline = time.monotonic() + 10
-    while writer._rows.qsize():  # until the thread holds the first one
+    while writer._items.qsize():  # until the thread holds the first one
         assert time.monotonic() < deadline
     for step in range(1, 10):
         writer.put({"step": step})

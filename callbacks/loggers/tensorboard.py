@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .logger import POSITION, Logger
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 _QUEUE = 1000  # rows; at tensorboard's default of 10, a row every step would wait for the disk
 _FLUSH_SECONDS = 10

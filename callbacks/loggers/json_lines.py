@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from .logger import Logger
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class JSONLogger(Logger):

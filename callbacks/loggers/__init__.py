@@ -1,0 +1,1 @@
+"""Loggers: callbacks that write metrics, images, histograms, tables and texts somewhere."""
