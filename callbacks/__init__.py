@@ -15,6 +15,7 @@ from .gradient_accumulation import GradientAccumulationScheduler
 from .hooks import Hooks
 from .lambda_callback import LambdaCallback
 from .learning_rate import LearningRateMonitor
+from .loggers.csv_file import CSVLogger
 from .loggers.json_lines import JSONLogger
 from .loggers.logger import Logger
 from .loggers.media import Histogram, Image, Table, Text
@@ -37,6 +38,7 @@ __all__ = [
     "EMA",
     "SWA",
     "BatchSizeScheduler",
+    "CSVLogger",
     "Callback",
     "Checkpoint",
     "Curves",

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from .logger import Logger
+from .media import Histogram, Image, Media, Table, Text
+from .media_folder import MediaFolder
 
 if TYPE_CHECKING:
     from ..trainer_view import TrainerView
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 class JSONLogger(Logger):
     """Appends each row to ``metrics.jsonl`` in the run folder; NaN and infinities become strings.
+
+    Images, histograms, tables and texts are files: ``media/<name>/step-<n>.png``, ``.json``, ``.csv``,
+    ``.txt``.
 
     Example:
         >>> trainer = Trainer(max_epochs=1, loggers=JSONLogger(), progress=False)  # no TensorBoard
@@ -26,9 +31,11 @@ class JSONLogger(Logger):
     """
 
     background = False  # a line of a local file
+    shows = (Image, Histogram, Table, Text)
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
+        self._media: MediaFolder | None = None
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         if trainer.folder is None or not trainer.is_global_zero:
@@ -36,6 +43,8 @@ class JSONLogger(Logger):
         path = (trainer.folder / "metrics.jsonl").resolve()
         if path.exists():
             keep_rows_until(path, trainer.global_step)
+        self._media = MediaFolder(path.with_name("media"))
+        self._media.keep_until(trainer.global_step)
         self._file = path.open("ab", buffering=0)
 
     def write(self, row: dict[str, float]) -> None:
@@ -52,6 +61,10 @@ class JSONLogger(Logger):
             if written:  # a row that is cut would spoil the next one
                 self._file.truncate(size)
             raise
+
+    def write_media(self, row: dict[str, float], name: str, media: Media) -> None:
+        if self._file is not None and self._media is not None:
+            self._media.write(int(row["step"]), name, media)
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         if self._file is not None:

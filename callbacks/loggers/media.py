@@ -144,12 +144,11 @@ def _channels_last(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def _as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    if array.dtype == np.uint8:
-        return np.asarray(array, dtype=np.uint8)
     if array.dtype == bool or array.dtype.kind == "f":
-        scaled = np.clip(np.nan_to_num(array.astype(np.float64), nan=0.0), 0, 1) * 255
-        return np.rint(scaled).astype(np.uint8)
-    raise _no_image(f"values of {array.dtype}")
+        array = np.rint(np.clip(np.nan_to_num(array.astype(np.float64), nan=0.0), 0, 1) * 255)
+    elif array.dtype != np.uint8:
+        raise _no_image(f"values of {array.dtype}")
+    return array.astype(np.uint8)
 
 
 def _grid(images: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:

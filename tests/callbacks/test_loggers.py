@@ -181,7 +181,8 @@ def test_a_full_disk_on_resume_loses_no_row(operation, tmp_path, monkeypatch):
 def test_tensorboard_reads_what_was_logged():
     run = fit([TensorBoard(), JSONLogger()])
     found = scalars(run)
-    assert set(found) == set(run.metrics)
+    assert set(found) == {*run.metrics, "position/epoch", "position/samples"}
+    assert [value for _, value in found["position/samples"]] == [row["samples"] for row in run.rows]
     for name, series in run.metrics.items():
         assert [step for step, _ in found[name]] == series.steps, name
         assert [value for _, value in found[name]] == pytest.approx(series.values, rel=1e-6), name
@@ -222,6 +223,7 @@ def test_every_row_of_a_long_run_is_one_event():
     run = fit([TensorBoard()], max_epochs=100, validate_every="5ep")
     (file,) = (run.folder / "tb").iterdir()
     events = [event for event in EventFileLoader(str(file)).Load() if event.HasField("summary")]
+    events = [event for event in events if event.summary.value[0].tag.startswith("position/")]
     assert len({event.step for event in events}) == 300
     assert any(len(event.summary.value) > 1 for event in events)
     assert [step for step, _ in scalars(run)["train/loss"]] == list(range(1, 301))
@@ -229,7 +231,7 @@ def test_every_row_of_a_long_run_is_one_event():
 
 def test_loader_workers_forked_while_its_locks_are_held_are_not_disturbed(tmp_path):
     tensorboard = TensorBoard()
-    trainer = SimpleNamespace(folder=tmp_path, is_global_zero=True, global_step=0)
+    trainer = SimpleNamespace(folder=tmp_path, is_global_zero=True, global_step=0, config={}, metrics={})
     tensorboard.on_fit_start(trainer)
     tensorboard.write({"step": 1, "x": 0.5})
     asynchronous = tensorboard._writer._async_writer
@@ -239,7 +241,7 @@ def test_loader_workers_forked_while_its_locks_are_held_are_not_disturbed(tmp_pa
         assert torch.cat([batch for (batch,) in read]).tolist() == list(range(8))
     tensorboard.write({"step": 2, "x": 0.25})
     tensorboard.on_teardown(trainer, "fit")
-    assert scalars(trainer) == {"x": [(1, 0.5), (2, 0.25)]}
+    assert scalars(trainer)["position/x"] == [(1, 0.5), (2, 0.25)]
 
 
 def test_tensorboard_is_not_imported_before_the_first_row():
