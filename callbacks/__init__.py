@@ -5,6 +5,7 @@ from __future__ import annotations
 from .base import Callback
 from .batch_size import BatchSizeScheduler
 from .checkpoint import Checkpoint
+from .confusion_matrix import ConfusionMatrix
 from .curves import Curves
 from .device_monitor import DeviceMonitor
 from .early_stopping import EarlyStopping
@@ -26,6 +27,7 @@ from .prediction_writer import PredictionWriter
 from .profiler import Profiler
 from .progress import Progress
 from .replica_check import ReplicaCheck
+from .sample_images import SampleImages
 from .stragglers import Stragglers
 from .summary import ModelSummary
 from .swa import SWA
@@ -41,6 +43,7 @@ __all__ = [
     "CSVLogger",
     "Callback",
     "Checkpoint",
+    "ConfusionMatrix",
     "Curves",
     "DeviceMonitor",
     "EarlyStopping",
@@ -61,6 +64,7 @@ __all__ = [
     "Profiler",
     "Progress",
     "ReplicaCheck",
+    "SampleImages",
     "Stragglers",
     "Table",
     "TensorBoard",

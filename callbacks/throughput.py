@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..argument_checks import ABOVE_ZERO_OR_NONE, COUNT_OR_NONE, STEPS, SWITCH, Kind, check_arguments
+from ..argument_checks import ABOVE_ZERO_OR_NONE, COUNT_OR_NONE, STEPS, SWITCH, check_arguments
 from ..durations import Duration
+from .batch_part import PART_OF_BATCH_OR_NONE, part_of
 from .peak_flops import peak_flops as find_peak
 from .phase_clock import PhaseCallback, PhaseClock
 
@@ -21,14 +22,7 @@ if TYPE_CHECKING:
     from .trainer_view import TrainerView
 
 
-def _tokens() -> Any:
-    from pydantic import StrictInt
-
-    return Callable[[Any], Any] | str | StrictInt | None
-
-
 _MOST_MARKS = 10_000
-_TOKENS = Kind(_tokens, "a function of a batch, a key or attribute of it, or None")
 
 
 class _Mark(NamedTuple):
@@ -88,7 +82,7 @@ class Throughput(PhaseCallback):
             "Throughput",
             every=(every, STEPS),
             window=(window, COUNT_OR_NONE),
-            tokens=(tokens, _TOKENS),
+            tokens=(tokens, PART_OF_BATCH_OR_NONE),
             flops=(flops, SWITCH),
             peak_flops=(peak_flops, ABOVE_ZERO_OR_NONE),
         )
@@ -133,10 +127,9 @@ class Throughput(PhaseCallback):
             self._samples_before = trainer.samples
 
     def _count(self, batch: Any) -> Any:
-        if callable(self.tokens):
-            return self.tokens(batch)
-        by_name = isinstance(self.tokens, str) and not isinstance(batch, Mapping)
-        return (getattr(batch, str(self.tokens)) if by_name else batch[self.tokens]).numel()
+        assert self.tokens is not None
+        found = part_of(batch, self.tokens)
+        return found if callable(self.tokens) else found.numel()
 
     def _begin_counting(self) -> None:
         from torch.utils.flop_counter import FlopCounterMode

@@ -24,6 +24,11 @@ class Image:
     Attributes:
         pixels: uint8, of shape (height, width, channels), 3 channels or 4: red, green, blue, opacity.
         caption: A line that belongs to it.
+
+    Example:
+        >>> import numpy
+        >>> Image(numpy.zeros((32, 48, 3), numpy.uint8)).nbytes
+        4608
     """
 
     pixels: np.ndarray[Any, np.dtype[np.uint8]]
@@ -52,6 +57,10 @@ class Histogram:
         edges: Ascending, one more than there are bins; the last bin includes its upper edge.
         total, sum_of_squares: Of the finite values.
         not_finite: How many were NaN or infinite.
+
+    Example:
+        >>> sum(Histogram((2, 1), (1.0, 3.0, 5.0), total=8.0, sum_of_squares=30.0).counts)
+        3
     """
 
     counts: tuple[int, ...]
@@ -73,6 +82,10 @@ class Table:
     Attributes:
         columns: Their names.
         rows: Strings, numbers, booleans or None, one per column.
+
+    Example:
+        >>> Table(("word", "count"), (("be", 2), ("or", 1))).rows[0]
+        ('be', 2)
     """
 
     columns: tuple[str, ...]
@@ -86,7 +99,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Text:
-    """A text, which loggers may show as Markdown."""
+    """A text, which loggers may show as Markdown.
+
+    Example:
+        >>> Text("to be, or not to be").nbytes
+        19
+    """
 
     text: str
 
