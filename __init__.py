@@ -53,6 +53,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     if name == "Trainer" and "PACELINE_REPLAY" in os.environ:  # see trainer/debug/replay.py
         return import_module(".trainer.replay_trainer", __name__).ReplayTrainer
+    if name == "Trainer" and "PACELINE_TRACE" in os.environ:  # see trainer/debug/trace.py
+        return import_module(".trainer.trace_trainer", __name__).TraceTrainer
     return getattr(import_module(_HOMES[name], __name__), name)
 
 

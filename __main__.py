@@ -93,6 +93,40 @@ def replay(
 
 
 @app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run's folder, runs/<name>/<n>.")],
+    b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one.")],
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Repeat the first step that differs, and name the tensor.")
+    ] = False,
+    code: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="A_DIR B_DIR", help="With --replay: the folders to start the runs' commands in."
+        ),
+    ] = None,
+    accelerator: Annotated[
+        str | None, typer.Option(help="With --replay: where to compute; else as the scripts say.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As a JSON object.")] = False,
+) -> None:
+    """Compare two runs: settings, environments, and the first step that is not the same.
+
+    The exit code is 0 where every compared step is the same, and 3 where one differs.
+    """
+    from paceline import Run
+    from paceline.trainer.debug.diff import compare
+
+    found = compare(Run(a), Run(b))
+    if replay and found.first is not None:
+        from paceline.trainer.debug.trace import first_tensor
+
+        found.tensor = first_tensor((a, b), found.first, code or (None, None), accelerator)
+    typer.echo(found.as_json() if as_json else str(found))
+    raise typer.Exit(3 if found else 0)
+
+
+@app.command()
 def export(
     source: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest one.")],
     folder: Annotated[Path, typer.Argument(help="Where model.safetensors and config.json go.")],

@@ -28,6 +28,7 @@ from .profiler import Profiler
 from .progress import Progress
 from .replica_check import ReplicaCheck
 from .sample_images import SampleImages
+from .step_record import StepRecord, read_record
 from .stragglers import Stragglers
 from .summary import ModelSummary
 from .swa import SWA
@@ -65,6 +66,7 @@ __all__ = [
     "Progress",
     "ReplicaCheck",
     "SampleImages",
+    "StepRecord",
     "Stragglers",
     "Table",
     "TensorBoard",
@@ -73,4 +75,5 @@ __all__ = [
     "Timer",
     "TrainerView",
     "WeightAverage",
+    "read_record",
 ]

@@ -13,6 +13,7 @@ from .loggers.logger import Logger
 from .loggers.tensorboard import TensorBoard
 from .profiler import Profiler
 from .progress import Progress
+from .step_record import StepRecord
 from .summary import ModelSummary
 
 
@@ -23,6 +24,7 @@ def with_defaults(
     checkpoint: bool,
     fast_dev_run: int,
     profile: bool | Profiler = False,
+    record: bool = False,
 ) -> list[Callback]:
     """The user's callbacks, then the defaults; checkpoints last, when all others have changed their state.
 
@@ -32,6 +34,7 @@ def with_defaults(
         loggers: True adds metrics.jsonl, TensorBoard and the curves; else the loggers to add.
         checkpoint: Add a checkpoint at the end of each epoch.
         fast_dev_run: The steps after which the epoch ends, without loggers and checkpoints; 0: a usual run.
+        record: Add a record of each step, for ``paceline diff``.
         profile: True adds a ``Profiler``; else the one to add, or False.
     """
     defaults: list[Callback] = []
@@ -44,6 +47,8 @@ def with_defaults(
     else:
         if loggers:
             defaults += [JSONLogger(), TensorBoard(), Curves()] if loggers is True else loggers
+        if record:
+            defaults.append(StepRecord())
         if checkpoint:
             defaults.append(Checkpoint())
     kept = [default for default in defaults if not any(isinstance(one, type(default)) for one in given)]

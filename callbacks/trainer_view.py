@@ -168,6 +168,14 @@ class TrainerView(Protocol):
         It returns the values, published as ``val/<name>/...``; None where a signal interrupted it.
         """
 
+    @property
+    def step_losses(self) -> list[tuple[Any, Any]]:
+        """This rank's losses of the step under way with weights: numbers, or scalars on the device."""
+
+    @property
+    def step_samples(self) -> Sequence[Any]:
+        """The dataset indices in the step under way, over all ranks; empty where ranks do not know them."""
+
     def step_loss(self) -> float:
         """The loss of the step under way, over its micro-batches and ranks. On all ranks.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,16 @@ class FitView(RunView):
             ['val/other/loss']
         """
         return evaluation_of(self._fit_for("evaluation_of"), dataloader, name)
+
+    @property
+    def step_losses(self) -> list[tuple[Any, Any]]:
+        """This rank's losses of the step under way with weights: numbers, or scalars on the device."""
+        return list(self._run.place.losses)
+
+    @property
+    def step_samples(self) -> Sequence[Any]:
+        """The dataset indices in the step under way, over all ranks; empty where ranks do not know them."""
+        return self._fit_for("step_samples").feed.step_samples()
 
     def step_loss(self) -> float:
         """The loss of the step under way, of all its micro-batches and ranks, by their weights.

@@ -96,7 +96,7 @@ class Place:
         indices: Gives the dataset indices of the batch that an evaluation is at; empty where unknown.
         between_steps: Whether the state of the run is that of a finished step; also in a validation, which
             a resumed run repeats.
-        losses: This rank's losses of the step under way with their weights, where hooks see gradients.
+        losses: This rank's losses of the step under way with their weights, on a CPU as numbers.
         skips_update: Whether the step under way is to end without an update.
     """
 

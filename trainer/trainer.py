@@ -70,7 +70,9 @@ class Trainer(Tuner):
         overfit_batches: Train (and validate) on the same few batches of the training data every epoch.
         callbacks: Added to the default ones; one of the same class (or a subclass) replaces it. A string is
             the name of an installed entry point, as in ``loggers``.
-        progress, checkpoint, loggers: The default callbacks, each off with False.
+        progress, checkpoint: The default callbacks, each off with False.
+        record: Keep 48 bytes of each step in ``steps.bin`` of the run folder, for ``paceline diff``.
+        loggers: The default callbacks, each off with False.
         nonfinite: For a loss or gradient that is NaN or infinite, on any rank: ``"raise"`` before weights
             change, skip that update (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``. On an
             accelerator looking at them waits for the device once a step (``"skip"``: once a micro-batch),
@@ -140,6 +142,7 @@ class Trainer(Tuner):
         callbacks: str | Callback | Sequence[str | Callback] = (),
         progress: bool = True,
         checkpoint: bool = True,
+        record: bool = True,
         loggers: bool | str | Logger | Sequence[str | Logger] = True,
         nonfinite: str = "raise",
         on_data_error: str = "raise",
@@ -171,6 +174,7 @@ class Trainer(Tuner):
             args.checkpoint,
             int(args.fast_dev_run),
             args.profile,
+            args.record,
         )
         super().__init__(RunContext.begin(args, strategy, callbacks))
 

@@ -231,6 +231,10 @@ class TrainerArguments(BaseModel):
     )
     progress: bool = _argument(True, _DEFAULT_CALLBACKS)
     checkpoint: bool = _argument(True, _DEFAULT_CALLBACKS)
+    record: bool = _argument(
+        True,
+        "Keep 48 bytes of each step in ``steps.bin`` of the run folder, for ``paceline diff``.",
+    )
     loggers: Annotated[bool | list[Logger], BeforeValidator(_as_loggers)] = _argument(
         True,
         _DEFAULT_CALLBACKS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .feed import Feed, StepBatches
@@ -66,6 +66,9 @@ class EpochFeeds(Feed):
 
     def samples_of(self, micro_batch: int) -> list[Any]:
         return self._feed.samples_of(micro_batch)
+
+    def step_samples(self) -> Sequence[Any]:
+        return self._feed.step_samples()
 
     def close(self) -> None:
         self._feed.close()

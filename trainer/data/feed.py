@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -117,6 +117,10 @@ class Feed(ABC):
     def samples_of(self, micro_batch: int) -> list[Any]:
         """The dataset indices in a micro-batch of the step under way, where they are known."""
         return []
+
+    def step_samples(self) -> Sequence[Any]:
+        """The dataset indices in the step under way, over all ranks, where every rank knows them."""
+        return ()
 
     def close(self) -> None:
         """Stop worker processes that outlive an epoch."""

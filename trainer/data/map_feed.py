@@ -63,6 +63,7 @@ class MapFeed(Feed):
             )
         self._order: EpochOrder | None = None
         self._pieces: list[Piece] = []
+        self._span = (0, 0)  # of the step under way, in the order
         self._reader: BatchReader | None = None
         self._pins = loader.pin_memory and pins()
         self._by_rows = is_read_by_rows(loader)
@@ -175,6 +176,7 @@ class MapFeed(Feed):
         while upcoming is not None:
             (advance, pieces), upcoming = upcoming, next(plan, None)
             self.ended, self._pieces = upcoming is None, pieces
+            self._span = first, first + advance
             read = [reader.read(piece, number, first) for number, piece in enumerate(pieces)]
             batches = [
                 self._moved(batch, order.epoch, piece.start if piece.size else first)
@@ -200,6 +202,9 @@ class MapFeed(Feed):
 
     def samples_of(self, micro_batch: int) -> list[Any]:
         return [] if self._order is None else self._order.samples_of(self._pieces[micro_batch])
+
+    def step_samples(self) -> Sequence[Any]:
+        return () if self._order is None else self._order.items[slice(*self._span)]
 
     def fingerprint(self) -> dict[str, Any]:
         dataset = self.data.dataset

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 
@@ -35,7 +35,7 @@ from ..utils.tensor_checksum import sample_of_weights
 T = TypeVar("T")
 VARIABLE = "PACELINE_REPLAY"
 """Names what ``paceline replay`` asks a script for; with it ``paceline.Trainer`` is a ``ReplayTrainer``."""
-_LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "PACELINE_JOB")
+LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "PACELINE_JOB")
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,22 @@ class Replay:
 # -- from the command line ---------------------------------------------------------------------
 
 
-def run_again(run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
-    """Start the run's own command again, to replay one step.
+class Command(NamedTuple):
+    """How a run was started.
+
+    Attributes:
+        program: The arguments of the interpreter.
+        folder: In which folder.
+        fit: Which ``fit`` of the script the run was, from 1.
+    """
+
+    program: list[str]
+    folder: str
+    fit: int
+
+
+def started_by(run: Path, step: int) -> Command:
+    """The command that started a run, for starting it again at a step.
 
     Raises:
         PacelineError: for a folder that is no run's, and for a command that cannot be started again.
@@ -119,13 +133,23 @@ def run_again(run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
             got=" ".join(command),
             fix=f"trainer.replay(module, dataloader, step={step}, run={str(run)!r}) in a script",
         )
-    request = ReplayRequest(str(run.resolve()), step, fit, accelerator, debug)
-    variables = {name: value for name, value in os.environ.items() if name not in _LAUNCHED}
-    os.chdir(folder)
+    return Command(command, folder, fit)
+
+
+def run_again(run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
+    """Start the run's own command again, to replay one step.
+
+    Raises:
+        PacelineError: for a folder that is no run's, and for a command that cannot be started again.
+    """
+    command = started_by(run, step)
+    request = ReplayRequest(str(run.resolve()), step, command.fit, accelerator, debug)
+    variables = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
+    os.chdir(command.folder)
     sys.stdout.flush()
     os.execve(
         sys.executable,
-        [sys.executable, "-u", *command],
+        [sys.executable, "-u", *command.program],
         variables | {VARIABLE: json.dumps(vars(request))},
     )
 
@@ -182,7 +206,7 @@ def replay(
         debug=(request.debug, SWITCH),
     )
     run = as_path(request.run, "replay")
-    source, world_size = _before(run, request.step)
+    source, world_size = checkpoint_before(run, request.step)
     if world_size > 1 and not module.automatic_optimization:
         raise PacelineError(
             "under manual optimization each rank steps by itself, which one device cannot do for several",
@@ -215,7 +239,7 @@ def replay(
     )
 
 
-def _before(run: Path, step: int) -> tuple[Path | None, int]:
+def checkpoint_before(run: Path, step: int) -> tuple[Path | None, int]:
     """The newest whole checkpoint before a step, and how many ranks the run had."""
     if not (run / "env.json").is_file():
         raise PacelineError(

@@ -90,6 +90,7 @@ class ManualOptimization:
 
     Attributes:
         optimizers: In the order of ``configure_optimizers``.
+        losses: Those of the step under way that were gone backward from.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class ManualOptimization:
     ) -> None:
         self.optimizers = list(optimizers)
         self._strategy, self._guard = strategy, guard
+        self.losses: list[Tensor] = []
         self._loss_weight = 1.0
         self._frozen: list[Tensor] = []
 
@@ -112,6 +114,7 @@ class ManualOptimization:
             loss_weight: What its losses are multiplied by, so that samples count alike on all ranks.
         """
         self._loss_weight = loss_weight
+        self.losses.clear()
 
     def toggle(self, optimizer: Any) -> None:
         """Let the parameters of the other optimizers need no gradient."""
@@ -130,6 +133,7 @@ class ManualOptimization:
 
     def backward(self, loss: Tensor) -> None:
         """``loss.backward()`` under the run's precision and strategy."""
+        self.losses.append(loss.detach())
         if self._guard is not None:
             loss = self._guard.watched(loss)
         self._strategy.backward(loss if self._loss_weight == 1.0 else loss * self._loss_weight)

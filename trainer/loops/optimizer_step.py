@@ -124,12 +124,14 @@ class OptimizerStep:
     def record_loss(self, loss: Tensor, weight: Any, size: int, index: int) -> Tensor:
         """Log a micro-batch's loss; what is not finite makes all gradients so, for the guard to find."""
         guard = self.guard
-        if self.on_before_optimizer_step and size:
-            self.place.losses.append((loss.detach(), size if weight is None else weight))
         if not (loss.is_cpu or self.reads_losses):
+            if size:
+                self.place.losses.append((loss.detach(), size if weight is None else weight))
             self.store.log("loss", loss, weight=weight)
             return loss if guard is None else guard.poison_unread(loss)
         value = loss.item()
+        if size:
+            self.place.losses.append((value, size if weight is None else weight))
         if guard is not None and size and not math.isfinite(value):
             return guard.poison(loss, index, value)
         self.loss_value.add(value, size if weight is None else float(weight))
@@ -196,6 +198,7 @@ class OptimizerStep:
         else:
             output = self.training_step(batches[0])
         state.batch_idx += 1
+        self.place.losses = [(loss, sizes[0]) for loss in self.context.manual.losses]
         if sizes[0]:
             log_evaluation_output(output, self.store)
         self.strategy.precision.update()
