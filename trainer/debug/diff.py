@@ -82,8 +82,8 @@ class Difference:
         steps: How many steps of each are recorded.
         compared: How many of them both have.
         first: The first step that differs; None where all are the same.
-        other_layout: Whether their strategies, ranks, devices or precisions differ: losses and norms that are
-            no more than ``ROUNDING`` apart are the same then.
+        other_layout: Whether their strategies, ranks, devices or precisions differ: losses and norms
+            that are no more than ``ROUNDING`` apart are the same then.
         tensor: The first tensor that differs, in words, where the step was repeated.
 
     Example:

@@ -164,7 +164,8 @@ def trace(run: Path, first: int, last: int, code: Path | None, accelerator: str 
         run: The run's folder.
         first: The first of the steps, from 1.
         last: The last of them.
-        code: The folder to start its command in; None: the one where it was started.
+        code: The folder to start its command in, where its modules are looked for first; None: the one
+            where it was started.
         accelerator: Where to compute; None: where the script says.
 
     Returns:
@@ -179,6 +180,9 @@ def trace(run: Path, first: int, last: int, code: Path | None, accelerator: str 
     with tempfile.TemporaryDirectory() as out:
         request = TraceRequest(str(run.resolve()), first, last, command.fit, out, code is None, accelerator)
         variables = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
+        if code is not None:
+            paths = [str(folder), *filter(None, [variables.get("PYTHONPATH")])]
+            variables["PYTHONPATH"] = os.pathsep.join(paths)
         ended = subprocess.run(
             [sys.executable, "-u", *program],
             cwd=folder,
