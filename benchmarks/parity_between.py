@@ -1,11 +1,11 @@
-"""Whether two commits train the same: every loss and metric of a few runs, and the first tensor that differs.
+"""Whether two commits train the same: losses and metrics of a few runs; the first tensor that differs.
 
     python benchmarks/parity_between.py OLD NEW [--only single ddp] [--replay]
 
 Each commit is checked out into a folder for temporary files and runs the same jobs in this environment, on
 the CPU with one thread: a small convolutional net with dropout, shuffled and augmented data, validation,
 AdamW with a schedule. Values are compared as they stand in metrics.jsonl, bit for bit. Where both commits
-write records of their steps, ``paceline diff`` of this checkout names the step, and with --replay the tensor.
+write records of their steps, ``paceline diff`` of this checkout names the step; with --replay the tensor.
 The exit code is 1 where anything differs.
 """
 
