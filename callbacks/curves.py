@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..argument_checks import COUNT, check_arguments
 from .base import Callback
 from .loggers.json_lines import read_rows
+from .panels import in_order
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView
 
-_PANELS = ("loss", "metrics", "learning rate", "samples/s")
-
 
 class Curves(Callback):
     """Draws ``metrics.jsonl`` of the run folder at the end, after an interrupt and after an error.
+
+    A panel shows one metric, with training and validation together. There are 9 at most; the learning rate
+    and the samples per second are among them.
 
     Args:
         dpi: Dots per inch of the picture.
@@ -38,46 +39,12 @@ class Curves(Callback):
 
 
 def draw(rows: Path, picture: Path, dpi: int = 120) -> None:
-    """Draw a ``metrics.jsonl`` into a PNG. Panels without a value are not drawn."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Draw a ``metrics.jsonl`` into a PNG; none where there is no value."""
+    from .picture import draw_panels, lines_of
+    from .series import read_series
 
-    panels = _sorted_into_panels(rows)
-    used = [name for name in _PANELS if panels[name]]
-    if not used:
-        return
-    columns = min(2, len(used))
-    lines = -(-len(used) // columns)
-    figure = Figure(figsize=(5.2 * columns, 3.4 * lines), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(lines, columns, squeeze=False).flatten()
-    for axis, panel in zip(axes, used, strict=False):
-        for name, points in sorted(panels[panel].items()):
-            steps, values = zip(*points, strict=True)
-            marker = "." if len(points) < 60 else None
-            axis.plot(steps, values, label=name, marker=marker, linewidth=1.4)
-        axis.set_title(panel)
-        axis.set_xlabel("step")
-        axis.grid(alpha=0.3)
-        if panel != "samples/s":
-            axis.legend(fontsize=8)
-    for axis in axes[len(used) :]:
-        axis.set_visible(False)
-    figure.savefig(picture, dpi=dpi)
-
-
-def _sorted_into_panels(rows: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    panels: dict[str, dict[str, list[tuple[int, float]]]] = {name: defaultdict(list) for name in _PANELS}
-    for row in read_rows(rows):
-        for name, value in row.items():
-            if "/" in name:
-                panels[_panel(name)][name].append((row["step"], float(value)))
-    return panels
-
-
-def _panel(name: str) -> str:
-    if name.startswith("lr/"):
-        return "learning rate"
-    if name.startswith("perf/"):
-        return "samples/s"
-    return "loss" if "loss" in name else "metrics"
+    panels = lines_of(read_series(read_rows(rows)))
+    if panels:
+        run = rows.resolve().parent
+        ordered = {panel: panels[panel] for panel in in_order(panels)}
+        draw_panels(ordered, picture, title=f"{run.parent.name}/{run.name}", dpi=dpi)
