@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 
 from ...callbacks.loggers.json_lines import read_rows
 from ...callbacks.loggers.logger import POSITION
+from ...callbacks.series import read_series
 from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
 from ..checkpoint.locate import find_checkpoint
@@ -18,6 +20,7 @@ from ..checkpoint.pointers import read_pointer
 from ..checkpoint.reading import read_manifest
 from ..module import TrainModule
 from ..utils.paths import as_path
+from .facts import read_facts
 
 
 class Series(NamedTuple):
@@ -52,6 +55,15 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({None if self._folder is None else str(self._folder)!r})"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a table of facts and values, and curves."""
+        from .notebook import run_as_html
+
+        if self._folder is None:
+            return "<p>a run that wrote nothing</p>"
+        facts = read_facts(self.folder, self.config, self.environment, self.rows)
+        return run_as_html(facts, read_series(self.rows))
+
     @property
     def folder(self) -> Path:
         """The run folder.
@@ -70,6 +82,13 @@ class Run:
     def config(self) -> dict[str, Any]:
         """config.yaml."""
         found: dict[str, Any] = yaml.safe_load((self.folder / "config.yaml").read_text())
+        return found
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """env.json: versions, the host, when the run started; empty where the file is missing."""
+        path = self.folder / "env.json"
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return found
 
     @property
