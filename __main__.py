@@ -225,6 +225,34 @@ def plot_lr(
     typer.echo(out)
 
 
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders above.")],
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Only this value or panel: val/loss, or loss. Repeatable.")
+    ] = None,
+    x: Annotated[str, typer.Option(help="step, epoch, time, samples or tokens.")] = "step",
+    out: Annotated[
+        Path | None, typer.Option(help="The picture: curves.png, in the folder of a single run.")
+    ] = None,
+) -> None:
+    """Draw the curves of runs into one picture."""
+    from paceline.trainer.report.picture import plot_runs
+
+    typer.echo(plot_runs(runs, out, metric or [], x))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders above.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+) -> None:
+    """Write one HTML page about runs: charts, values, differences, checkpoints, warnings."""
+    from paceline.trainer.report.page import write_report
+
+    typer.echo(write_report(runs, out))
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"paceline {__version__}")

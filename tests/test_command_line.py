@@ -10,6 +10,7 @@ import time
 import pytest
 from helpers.environment import clean_environment
 from helpers.ranks import run_ranks
+from helpers.run_folders import rows_of, write_run
 
 from paceline import PacelineError
 
@@ -144,3 +145,18 @@ def test_a_signal_saves_and_stops(number, code, tmp_path):
     resumed = paceline("fit", "vit-cifar10", *arguments[:2], "epochs=1", "--resume", "auto", cwd=tmp_path)
     assert resumed.codes == [0], resumed.output
     assert "nothing to do: the run is at its limit already" in resumed.stdout
+
+
+def test_plot_and_report_print_what_they_wrote(tmp_path):
+    write_run(tmp_path / "runs" / "net" / "1", rows_of([2.0, 1.0]))
+    write_run(tmp_path / "runs" / "net" / "2", rows_of([3.0, 1.0]))
+    drawn = paceline("plot", "runs", "--metric", "loss", "--x", "epoch", cwd=tmp_path)
+    assert (drawn.codes, drawn.stdout.strip()) == ([0], "curves.png"), drawn.output
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    written = paceline("report", "runs/net/1", "runs/net/2", "--out", "r.html", cwd=tmp_path)
+    assert (written.codes, written.stdout.strip()) == ([0], "r.html"), written.output
+    assert "2 runs: net" in (tmp_path / "r.html").read_text()
+    wrong = paceline("report", "runs/nett", cwd=tmp_path)
+    assert wrong.codes == [1]
+    assert "runs/net?" in wrong.stderr
+    assert "Traceback" not in wrong.stderr

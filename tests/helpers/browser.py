@@ -1,0 +1,81 @@
+"""A headless Chromium without a network, which is ended with everything it started."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+SECONDS = 30  # what anything in the browser may take on a machine that is busy
+_ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+)
+
+
+@contextmanager
+def chromium(width: int = 1360, height: int = 900) -> Iterator[Any]:
+    """A driver of a new browser; the test is skipped where there is none."""
+    binary, driver_file = shutil.which("chromium"), shutil.which("chromedriver")
+    if binary is None or driver_file is None:
+        pytest.skip("needs Chromium: apt-get install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in (*_ARGUMENTS, f"--window-size={width},{height}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService(driver_file)
+    before = set(psutil.Process().children(recursive=True))
+    try:
+        driver = webdriver.Chrome(options=options, service=service)
+        driver.set_page_load_timeout(SECONDS)
+        driver.set_script_timeout(SECONDS)
+        driver.command_executor.client_config.timeout = SECONDS
+        yield driver
+    finally:
+        started = set(psutil.Process().children(recursive=True)) - before
+        service.stop()
+        for process in psutil.wait_procs(started, timeout=5)[1]:
+            process.kill()
+
+
+def wait_for(driver: Any, script: str) -> Any:
+    """What a script returns as soon as that is true."""
+    deadline = time.monotonic() + SECONDS
+    while not (found := driver.execute_script(f"return {script}")):
+        assert time.monotonic() < deadline, f"{script} is not true after {SECONDS} s"
+        time.sleep(0.02)
+    return found
+
+
+def open_page(driver: Any, page: Path) -> float:
+    """Open a report; the milliseconds from the start of the navigation until its charts were drawn."""
+    driver.get(page.resolve().as_uri())
+    return float(wait_for(driver, "window.paceline && window.paceline.drawn"))
+
+
+def requested(driver: Any) -> list[str]:
+    """The addresses that were asked for since the last call, but for files."""
+    events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert urls, "the log has no request at all"
+    return [url for url in urls if not url.startswith("file:")]
+
+
+def errors(driver: Any) -> list[str]:
+    """The errors of the console since the last call, uncaught exceptions among them."""
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]

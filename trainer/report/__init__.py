@@ -1,0 +1,1 @@
+"""Pictures and pages of runs: ``paceline plot`` and ``paceline report``."""
