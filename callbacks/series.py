@@ -78,6 +78,12 @@ def _fractions_of_epochs(steps: Array, epochs: Array) -> Array:
     return fractions
 
 
+def drawable(values: Array) -> Array:
+    """The values a picture can show, those of float32: NaN for larger ones, 0 for smaller ones."""
+    sizes = np.abs(values)
+    return np.where(sizes < 3e38, np.where(sizes > 1e-37, values, 0.0), np.nan)
+
+
 class Buckets(NamedTuple):
     """A curve in parts of equal width: where each is, its mean, and its extremes."""
 
@@ -90,14 +96,14 @@ class Buckets(NamedTuple):
 def bucketed(x: Array, y: Array, most: int) -> Buckets:
     """A curve as at most ``most`` points; as it is where it has no more.
 
-    Values that are not finite become NaN, and count in no mean beside others.
+    Values that cannot be drawn become NaN, and count in no mean beside others.
 
     Args:
         x: Ascending.
         y: As many values.
         most: The number of parts.
     """
-    y = np.where(np.isfinite(y), y, np.nan)
+    y = drawable(y)
     if len(x) <= most or x[-1] <= x[0]:
         return Buckets(x, y, y, y)
     part = np.minimum(((x - x[0]) / (x[-1] - x[0]) * most).astype(np.int64), most - 1)

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from paceline.callbacks.curves import draw
 from paceline.callbacks.panels import ends_of_y, in_order, lower_is_better, place_of
-from paceline.callbacks.series import bucketed, read_series
+from paceline.callbacks.series import bucketed, drawable, read_series
 
 
 @pytest.fixture
@@ -98,6 +98,11 @@ def test_buckets_have_the_mean_and_the_extremes_of_their_part():
     assert found.low.tolist() == pytest.approx([1, 5, math.nan], nan_ok=True)
     assert found.high.tolist() == pytest.approx([3, 5, math.nan], nan_ok=True)
     assert bucketed(x, y, 6).mean.tolist() == pytest.approx(y.tolist(), nan_ok=True)
+
+
+def test_what_no_picture_can_show_is_no_value():
+    values = np.array([1e308, -1e308, 5e-324, 2.0, math.inf])
+    assert drawable(values).tolist() == pytest.approx([math.nan, math.nan, 0, 2, math.nan], nan_ok=True)
 
 
 def test_series_of_the_same_rows_share_their_positions():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,10 @@ def chromium(width: int = 1360, height: int = 900) -> Iterator[Any]:
     for argument in (*_ARGUMENTS, f"--window-size={width},{height}"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(driver_file)
     before = set(psutil.Process().children(recursive=True))
+    folder = tempfile.mkdtemp()  # Chromium leaves some in the folder for temporary files
+    service = webdriver.ChromeService(driver_file, env=os.environ | {"TMPDIR": folder})
+    driver = None
     try:
         driver = webdriver.Chrome(options=options, service=service)
         driver.set_page_load_timeout(SECONDS)
@@ -48,9 +52,11 @@ def chromium(width: int = 1360, height: int = 900) -> Iterator[Any]:
         yield driver
     finally:
         started = set(psutil.Process().children(recursive=True)) - before
-        service.stop()
+        with suppress(Exception):  # a browser that does not answer is killed
+            driver.quit() if driver else service.stop()
         for process in psutil.wait_procs(started, timeout=5)[1]:
             process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def wait_for(driver: Any, script: str) -> Any:

@@ -26,10 +26,10 @@ async function decoded(column) {
   const planes = await unpacked(column.data);
   if (column.form === "float") return Float64Array.from(new Float32Array(joined(planes, 4)));
   const values = new Float64Array(column.n);
-  if (column.form === "int") {
+  if (column.form === "count") {
     const differences = new Int32Array(joined(planes, 4));
-    let sum = column.first;
-    for (let i = 0; i < values.length; i++) values[i] = sum += differences[i];
+    let sum = 0;
+    for (let i = 0; i < values.length; i++) values[i] = column.low + column.unit * (sum += differences[i]);
     return values;
   }
   const codes = new Uint16Array(joined(planes, 2));

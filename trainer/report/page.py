@@ -25,6 +25,8 @@ from .series import EXACT, encode_position, encode_values, reduced, reduced_posi
 from .summary import RunSummary, find_runs, summarize
 
 MOST_BYTES = 4_900_000  # of a page
+_NAMES = 4  # in the title
+_STATIC_POINTS = 60_000  # of all pictures without a script together
 _BITS = (EXACT, 16, 14, 12, 11, 10)
 
 
@@ -69,7 +71,7 @@ def build_page(runs: Sequence[RunSummary], most_bytes: int = MOST_BYTES) -> str:
 
 def _static_parts(runs: Sequence[RunSummary], panels: Sequence[str]) -> dict[str, str]:
     """Everything but the data of the charts."""
-    title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs: {', '.join(_names_of(runs))}"
+    title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs: {_names_of(runs)}"
     buttons = (
         f'<button aria-pressed="true" class="{tables.swatch(number)}">{escape(run.label)}</button>'
         for number, run in enumerate(runs)
@@ -100,8 +102,9 @@ def _static_parts(runs: Sequence[RunSummary], panels: Sequence[str]) -> dict[str
     }
 
 
-def _names_of(runs: Sequence[RunSummary]) -> list[str]:
-    return list(dict.fromkeys(run.label.rpartition("/")[0] for run in runs))
+def _names_of(runs: Sequence[RunSummary]) -> str:
+    names = list(dict.fromkeys(run.label.rpartition("/")[0] for run in runs))
+    return ", ".join(names[:_NAMES]) + (", ..." if len(names) > _NAMES else "")
 
 
 def _resource(name: str) -> str:
@@ -121,8 +124,14 @@ def _card(number: int, panel: str, runs: Sequence[RunSummary]) -> str:
     return (
         f'<article class="card" data-chart="{number}"><div class="top"><h3>{escape(panel)}</h3>'
         '<table class="legend"><thead><tr></tr></thead><tbody></tbody></table></div>'
-        f'<div class="live"></div>{chart(panel, curves)}</article>'
+        f'<div class="live"></div>{chart(panel, curves, _points(runs))}</article>'
     )
+
+
+def _points(runs: Sequence[RunSummary]) -> int:
+    """Of each curve in a picture without a script: 200, fewer where there are very many."""
+    curves = sum(len(run.series) for run in runs)
+    return max(min(200, _STATIC_POINTS // max(curves, 1)), 10)
 
 
 def _lines(panel: str, runs: Sequence[RunSummary]) -> list[tuple[int, Series]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...callbacks.series import Array
+from ...callbacks.series import Array, drawable
 
 EXACT = 32  # bits of a value as it is
 _WIDE = 1000.0  # between the ends of a series: above, codes are spread over its logarithm
@@ -17,30 +17,40 @@ _INT32 = 2**31 - 1
 
 
 def encode_position(values: Array, bits: int) -> dict[str, Any]:
-    """A column of positions: whole numbers exactly, others in 16 bits or more."""
-    if len(values) and np.isfinite(values).all() and (values == np.floor(values)).all():
-        differences = np.diff(values, prepend=values[0])
-        if np.abs(differences).max() <= _INT32 and np.abs(values).max() < 2**53:
-            text = _packed(differences.astype("<i4"))
-            return {"form": "int", "n": len(values), "first": float(values[0]), "data": text}
-    return encode_values(values, max(bits, 16), even=True)
+    """A column of positions: whole numbers exactly, others so finely that neighbours stay apart.
+
+    Args:
+        values: Ascending, as a rule.
+        bits: Of the values beside them; fewer make positions coarser.
+    """
+    if not len(values) or not np.isfinite(values).all():
+        return encode_values(values, max(bits, 16), even=True)
+    low, unit = float(values[0]), 1.0
+    if (values != np.floor(values)).any():
+        steps = 2**24 if bits >= EXACT else max(2**16, 4 * len(values))
+        unit = float(values.max() - values.min()) / steps or 1.0
+    counts = np.round((values - low) / unit)
+    differences = np.diff(counts, prepend=counts[0])
+    if np.abs(differences).max() > _INT32:
+        return encode_values(values, EXACT)
+    text = _packed(differences.astype("<i4"))
+    return {"form": "count", "n": len(values), "low": low, "unit": unit, "data": text}
 
 
 def encode_values(values: Array, bits: int, even: bool = False) -> dict[str, Any]:
     """A series: as float32, or as codes of fewer bits.
 
     A code is a place on a scale between the lowest and the highest value: even, logarithmic, or dense
-    around the median, by what fits the values. Code 0 is NaN; infinities become NaN.
+    around the median, by what fits the values. Code 0 is NaN, which infinities become.
 
     Args:
         values: At least one.
         bits: ``EXACT``, or those of a code: 2 to 16.
         even: Whether the scale is even in any case.
     """
-    values = np.where(np.isfinite(values), values, np.nan)
+    values = drawable(values)
     if bits >= EXACT:
-        with np.errstate(over="ignore"):
-            return {"form": "float", "n": len(values), "data": _packed(values.astype("<f4"))}
+        return {"form": "float", "n": len(values), "data": _packed(values.astype("<f4"))}
     scale = {"scale": "even"} if even else _scale_of(values)
     scaled = _onto(values, scale)
     finite = scaled[np.isfinite(scaled)]
@@ -58,19 +68,21 @@ def encode_values(values: Array, bits: int, even: bool = False) -> dict[str, Any
 def decode(found: dict[str, Any]) -> Array:
     """What ``data.js`` makes of an encoded column."""
     raw = np.frombuffer(zlib.decompress(base64.b64decode(found["data"])), dtype=np.uint8)
-    width = {"int": 4, "float": 4, "code": 2}[found["form"]]
+    width = {"count": 4, "float": 4, "code": 2}[found["form"]]
     joined = np.ascontiguousarray(raw.reshape(width, -1).T).reshape(-1)
     if found["form"] == "float":
         return joined.view("<f4").astype(np.float64)
-    if found["form"] == "int":
-        first: float = found["first"]
-        return first + np.cumsum(joined.view("<i4"), dtype=np.float64)
+    if found["form"] == "count":
+        counted: Array = found["low"] + found["unit"] * np.cumsum(joined.view("<i4"), dtype=np.float64)
+        return counted
     codes = joined.view("<u2")
     codes = np.cumsum(codes, dtype=np.uint16) if found["delta"] else codes
-    scaled = np.where(codes == 0, np.nan, found["low"] + (codes - 1.0) * found["unit"])
+    scaled: Array = np.where(codes == 0, np.nan, found["low"] + (codes - 1.0) * found["unit"])
     if found["scale"] == "log":
-        return np.exp(scaled)
-    return found["centre"] + found["spread"] * np.sinh(scaled) if found["scale"] == "asinh" else scaled
+        scaled = np.exp(scaled)
+    elif found["scale"] == "asinh":
+        scaled = found["centre"] + found["spread"] * np.sinh(scaled)
+    return scaled
 
 
 def _packed(values: Array) -> str:

@@ -61,8 +61,9 @@ class Run:
 
         if self._folder is None:
             return "<p>a run that wrote nothing</p>"
-        facts = read_facts(self.folder, self.config, self.environment, self.rows)
-        return run_as_html(facts, read_series(self.rows))
+        rows = self.rows
+        facts = read_facts(self.folder, self.config, self.environment, rows)
+        return run_as_html(facts, read_series(rows))
 
     @property
     def folder(self) -> Path:
@@ -86,9 +87,18 @@ class Run:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        """env.json: versions, the host, when the run started; empty where the file is missing."""
+        """env.json: versions, the host, when the run started; empty where the file is missing.
+
+        Raises:
+            PacelineError: when the file is damaged.
+        """
         path = self.folder / "env.json"
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise PacelineError("the run's env.json is damaged", where=str(path), got=str(error)) from None
         return found
 
     @property

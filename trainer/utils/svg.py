@@ -14,7 +14,6 @@ from ...callbacks.series import Array, bucketed
 _WIDTH, _HEIGHT = 460, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 10, 10, 22
 _ACROSS = _WIDTH - _LEFT - _RIGHT
-_POINTS = 200
 
 
 @dataclass(frozen=True)
@@ -36,19 +35,19 @@ class Curve:
     dashed: bool = False
 
 
-def chart(panel: str, curves: Sequence[Curve], about: str = "") -> str:
-    """An ``<svg>`` of curves over steps, 200 points each at most.
+def chart(panel: str, curves: Sequence[Curve], most: int = 200) -> str:
+    """An ``<svg>`` of curves over steps.
 
     Args:
         panel: Its title, which says whether the y axis begins at 0.
         curves: In the order of drawing.
-        about: What a screen reader says; the title where empty.
+        most: The points of a curve; longer ones are drawn as means.
     """
-    drawn = [(curve, bucketed(curve.x, curve.y, _POINTS)) for curve in curves if len(curve.x)]
+    drawn = [(curve, bucketed(curve.x, curve.y, most)) for curve in curves if len(curve.x)]
     values = [points.mean[np.isfinite(points.mean)] for _, points in drawn]
     finite = np.concatenate(values) if values else np.empty(0)
     head = (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(about or panel)}" '
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(panel)}" '
         'font-family="system-ui, sans-serif" font-size="11" fill="currentColor">'
     )
     if not len(finite):

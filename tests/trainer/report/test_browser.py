@@ -153,6 +153,18 @@ def test_zooming_in_shows_each_point(browser, planted, opened):
     wait_for(browser, f"window.paceline.state.range[1] > {POINTS}")
 
 
+def test_zooming_in_shows_each_point_on_an_axis_of_time_too(browser, opened):
+    browser.find_element("css selector", "#axis option[value=time]").click()
+    wait_for(browser, f"{CHART}.lines[0].x[0] < 0.1")
+    drag(browser, 0.4, 0.5)
+    low, high = drag(browser, 0.45, 0.47)
+    shown = browser.execute_script(f"return {CHART}.view.x")
+    assert browser.execute_script(f"return {CHART}.view.whole")
+    # A row each 0.01 seconds; all runs have them at the same times, but for the points beside the view.
+    assert len(shown) == pytest.approx((high - low) / 0.01, rel=0.02)
+    assert browser.execute_script(f"return {CHART}.view.lines[0].shown") == len(shown)
+
+
 def test_the_cursor_is_in_all_charts(browser, opened):
     hover(browser, 0.25)
     places = browser.execute_script(

@@ -63,10 +63,17 @@ def test_whole_positions_are_exact_and_a_constant_stride_costs_nothing():
     assert len(found["data"]) < 1000
 
 
-def test_positions_that_are_no_whole_numbers_have_16_bits_at_least():
-    seconds = np.cumsum(RANDOM.uniform(0.1, 0.2, 3000))
-    error = np.abs(decode(encode_position(seconds, 10)) - seconds).max()
-    assert error <= (seconds[-1] - seconds[0]) / 65000
+@pytest.mark.parametrize("bits", [10, EXACT])
+def test_neighbours_stay_apart_on_an_axis_of_time(bits):
+    seconds = np.cumsum(RANDOM.uniform(0.1, 0.2, 100_000))
+    found = decode(encode_position(seconds, bits))
+    assert np.abs(found - seconds).max() < 0.05
+    assert (np.diff(found) > 0).all()
+
+
+def test_positions_that_are_not_known_are_nan():
+    found = decode(encode_position(np.array([1.0, np.nan, 3.5]), 16))
+    assert found.tolist() == pytest.approx([1, np.nan, 3.5], nan_ok=True)
 
 
 def test_a_series_is_reduced_to_the_extremes_of_its_parts():

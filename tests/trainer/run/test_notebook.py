@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from helpers.run_folders import rows_of, write_run
 
-from paceline import Run
+from paceline import PacelineError, Run
 
 
 def test_a_run_shows_its_facts_values_and_curves(tmp_path):
@@ -29,3 +30,13 @@ def test_a_curve_is_where_its_values_are(tmp_path):
 def test_runs_without_values_show_that(tmp_path):
     assert "nothing was logged" in Run(write_run(tmp_path / "net" / "1"))._repr_html_()
     assert "wrote nothing" in Run(None)._repr_html_()
+
+
+def test_a_damaged_environment_is_named(tmp_path):
+    folder = write_run(tmp_path / "net" / "1")
+    assert Run(folder).environment["host"] == "box"
+    (folder / "env.json").write_text('{"host": ')
+    with pytest.raises(PacelineError, match=r"env\.json is damaged"):
+        Run(folder).environment  # noqa: B018
+    (folder / "env.json").unlink()
+    assert Run(folder).environment == {}
