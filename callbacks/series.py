@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .logger import POSITION
+from .loggers.logger import POSITION
 
 Array = NDArray[Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...callbacks.logger import POSITION
+from ...callbacks.loggers.logger import POSITION
 from ...callbacks.panels import RATES, in_order, place_of, starts_at_zero
 from ...callbacks.series import Array, Series
 from ...version import __version__

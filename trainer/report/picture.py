@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...callbacks.logger import POSITION
+from ...callbacks.loggers.logger import POSITION
 from ...callbacks.picture import Line, draw_panels, lines_of
 from ...errors import PacelineError, nearest
 from ..utils.paths import as_path
