@@ -28,7 +28,7 @@ from .profiler import Profiler
 from .progress import Progress
 from .replica_check import ReplicaCheck
 from .sample_images import SampleImages
-from .step_record import StepRecord, read_record
+from .step_record import StepRecord
 from .stragglers import Stragglers
 from .summary import ModelSummary
 from .swa import SWA
@@ -75,5 +75,4 @@ __all__ = [
     "Timer",
     "TrainerView",
     "WeightAverage",
-    "read_record",
 ]

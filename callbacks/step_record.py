@@ -59,7 +59,7 @@ class StepRecord(Callback):
     Example:
         >>> trainer = Trainer(max_epochs=1, callbacks=StepRecord(gradients=True), progress=False)
         >>> run = trainer.fit(Net(), train_loader)
-        >>> read_record(run.folder)["step"]
+        >>> run.step_record["step"]
         array([1, 2, 3, 4], dtype=uint64)
     """
 

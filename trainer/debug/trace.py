@@ -134,7 +134,7 @@ class Trace(Callback):
                 "kind": kind,
                 "shape": list(tensor.shape),
                 "dtype": str(tensor.dtype),
-                "checksum": zlib.crc32(memoryview(flat.view(torch.uint8).numpy())),
+                "checksum": zlib.crc32(flat.view(torch.uint8).numpy().data),
                 "values": flat[::stride].clone(),
             }
         )

@@ -8,11 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
 
 from ...callbacks.loggers.json_lines import read_rows
 from ...callbacks.loggers.logger import POSITION
 from ...callbacks.series import read_series
+from ...callbacks.step_record import read_record
 from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
 from ..checkpoint.locate import find_checkpoint
@@ -121,6 +123,20 @@ class Run:
                     one.steps.append(int(row["step"]))
                     one.values.append(value)
         return series
+
+    @property
+    def step_record(self) -> np.ndarray[Any, Any]:
+        """What ``callbacks.StepRecord`` kept of each step: a structured array of shape (steps,).
+
+        Raises:
+            PacelineError: when the run has no record.
+
+        Example:
+            >>> run = Run("runs/net/1")
+            >>> run.step_record["step"], run.step_record["loss"].shape
+            (array([1, 2, 3, 4], dtype=uint64), (4,))
+        """
+        return read_record(self.folder)
 
     @property
     def checkpoints(self) -> list[Path]:
