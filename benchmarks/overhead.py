@@ -2,9 +2,10 @@
 
     python benchmarks/overhead.py [--steps 4000] [--rounds 7] [--json FILE]
 
-"off": no progress bar, no loggers, no checkpoint. "typical": a progress bar, TensorBoard, metrics.jsonl and
-one value logged per step. Peers that are installed run too (``peers.py``). The loops run interleaved, round
-by round; medians are shown.
+"off": no progress bar, no loggers, no checkpoint, no record of steps. "typical": a progress bar,
+TensorBoard, metrics.jsonl and one value logged per step. "full": that with three loggers and five
+callbacks. Peers that are installed run too (``peers.py``). The loops run interleaved, round by round;
+medians are shown.
 """
 
 from __future__ import annotations
@@ -27,7 +28,19 @@ from tiny import Logging, Plain, Stopwatch, Terminal, make_batches, make_net
 from torch.nn import functional as F
 
 from paceline import Trainer
-from paceline.callbacks import Curves, ModelSummary, Progress, TensorBoard
+from paceline.callbacks import (
+    CSVLogger,
+    Curves,
+    DeviceMonitor,
+    EarlyStopping,
+    JSONLogger,
+    LearningRateMonitor,
+    ModelSummary,
+    Progress,
+    TensorBoard,
+    Throughput,
+    Timer,
+)
 
 
 def raw(batches: list) -> float:
@@ -52,6 +65,7 @@ def off(batches: list) -> float:
             progress=False,
             loggers=False,
             checkpoint=False,
+            record=False,
             callbacks=[watch],
             run_dir=folder,
         )
@@ -66,6 +80,28 @@ def typical(batches: list) -> float:
         trainer = Trainer(accelerator="cpu", checkpoint=False, callbacks=[watch], run_dir=folder)
         names = {type(c) for c in trainer.callbacks}
         assert {Progress, TensorBoard, ModelSummary, Curves} <= names
+        trainer.fit(Logging(), batches)
+    return watch.seconds
+
+
+def full(batches: list) -> float:
+    """Ours with three loggers and five callbacks."""
+    watch = Stopwatch()
+    several = [
+        EarlyStopping("train/loss_epoch", patience=9),
+        LearningRateMonitor(),
+        Throughput(flops=False),
+        Timer(),
+        DeviceMonitor(),
+    ]
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(Terminal()):
+        trainer = Trainer(
+            accelerator="cpu",
+            checkpoint=False,
+            callbacks=[watch, *several],
+            loggers=[JSONLogger(), TensorBoard(), CSVLogger()],
+            run_dir=folder,
+        )
         trainer.fit(Logging(), batches)
     return watch.seconds
 
@@ -115,6 +151,7 @@ def main() -> None:
     tables = {
         "off": {"raw": raw, "paceline": off} | peers.found(typical=False),
         "typical": {"raw": raw, "paceline": typical} | peers.found(typical=True),
+        "full": {"raw": raw, "paceline": full},
     }
     result = {}
     for title, loops in tables.items():

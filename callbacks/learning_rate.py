@@ -19,7 +19,7 @@ class LearningRateMonitor(Callback):
     momenta and weight decays. Names are ``lr/AdamW``, or ``lr/AdamW/group-1`` where there are several.
 
     Args:
-        every: Steps between two rows: 10 or ``"10st"``.
+        every: Steps between two rows: 10 or ``"10st"``; 1 writes a row in each step.
         momentum: Also ``momentum/...``: ``momentum``, or the first of ``betas``.
         weight_decay: Also ``weight_decay/...``.
 
@@ -27,14 +27,14 @@ class LearningRateMonitor(Callback):
         PacelineError: for arguments that are not right.
 
     Example:
-        >>> rates = LearningRateMonitor(weight_decay=True)
+        >>> rates = LearningRateMonitor(every=1, weight_decay=True)
         >>> trainer = Trainer(max_epochs=1, callbacks=rates, progress=False)
         >>> run = trainer.fit(Net(), train_loader)
         >>> run.metrics["weight_decay/SGD"].steps
         [1, 2, 3, 4]
     """
 
-    def __init__(self, every: Any = 1, *, momentum: bool = False, weight_decay: bool = False) -> None:
+    def __init__(self, every: Any = 50, *, momentum: bool = False, weight_decay: bool = False) -> None:
         check_arguments(
             "LearningRateMonitor",
             every=(every, STEPS),

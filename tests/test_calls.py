@@ -15,6 +15,7 @@ from paceline.callbacks import Callback
 
 FIRST, LAST = 10, 30
 MOST = 30  # the peer that calls most: 820
+MOST_TO_RECORD = 15  # what `paceline diff` compares
 MOST_TO_READ = 20  # a batch of a TensorDataset's rows, beyond a batch that is ready
 
 
@@ -78,7 +79,13 @@ def batches():
 
 def ours(data, logged=0, first=FIRST, **settings):
     counting = Counting(first)
-    off = {"progress": False, "loggers": False, "checkpoint": False, "log_every": "100000st"}
+    off = {
+        "progress": False,
+        "loggers": False,
+        "checkpoint": False,
+        "record": False,
+        "log_every": "100000st",
+    }
     trainer = Trainer(accelerator="cpu", max_epochs=1, callbacks=[counting], **off | settings)
     trainer.fit(Net(logged), data)
     assert trainer.global_step > first + LAST - FIRST
@@ -104,6 +111,12 @@ def written_by_hand(data):
 def test_with_everything_off(tmp_path):
     calls = ours(batches(), run_dir=tmp_path)
     assert calls.a_step() - written_by_hand(batches()) <= MOST, calls.found.most_common()
+
+
+def test_the_record_of_a_step(tmp_path):
+    calls = ours(batches(), record=True, run_dir=tmp_path)
+    off = ours(batches(), run_dir=tmp_path)
+    assert calls.a_step() - off.a_step() <= MOST_TO_RECORD, (calls.found - off.found).most_common()
 
 
 def test_over_a_loader_of_rows(tmp_path):

@@ -39,7 +39,7 @@ def test_each_group_has_its_rate_momentum_and_decay(tmp_path):
 
 
 def test_rates_alone_by_default(tmp_path):
-    found = rows(tmp_path, Net(), LearningRateMonitor(), max_steps=2)
+    found = rows(tmp_path, Net(), LearningRateMonitor(1), max_steps=2)
     assert found["lr/Adam"].values[-1] == 0.05
     assert not [name for name in found if name.startswith(("momentum", "weight_decay"))]
 

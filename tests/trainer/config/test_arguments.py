@@ -54,6 +54,7 @@ REFUSED = [
     ("callbacks", ["EarlyStopping", 3, [3], EarlyStopping, [EarlyStopping], [None]], "paceline.callbacks"),
     ("progress", _A_SWITCH, _SWITCHED),
     ("checkpoint", _A_SWITCH, _SWITCHED),
+    ("record", _A_SWITCH, _SWITCHED),
     ("loggers", ["tensorboard", 3, [Callback()], [JSONLogger]], "paceline.callbacks.Logger"),
     ("nonfinite", ["rais", "", True, None, "skip:0", "skip:", 3], "'raise', 'skip', 'skip:100', 'ignore'"),
     (
