@@ -20,7 +20,10 @@ from .loggers.csv_file import CSVLogger
 from .loggers.json_lines import JSONLogger
 from .loggers.logger import Logger
 from .loggers.media import Histogram, Image, Table, Text
+from .loggers.mlflow import MLflow
 from .loggers.tensorboard import TensorBoard
+from .loggers.trackio import Trackio
+from .loggers.wandb import WandB
 from .loss_spikes import LossSpikes
 from .norms import Norms
 from .prediction_writer import PredictionWriter
@@ -59,6 +62,7 @@ __all__ = [
     "LearningRateMonitor",
     "Logger",
     "LossSpikes",
+    "MLflow",
     "ModelSummary",
     "Norms",
     "PredictionWriter",
@@ -73,6 +77,8 @@ __all__ = [
     "Text",
     "Throughput",
     "Timer",
+    "Trackio",
     "TrainerView",
+    "WandB",
     "WeightAverage",
 ]

@@ -2,48 +2,74 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
+import threading
 from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
+from ...errors import PacelineError
 from .logger import Logger, values_of
-from .media import Media
+from .media import Histogram, Media
 
 if TYPE_CHECKING:
     from ..trainer_view import TrainerView
+
+Ended = Literal["finished", "failed", "killed"]
+CLOSE_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is given of a run.
+
+    Attributes:
+        name: ``<project>/<n>``, as the run folder is called; ``<project>`` where nothing is written.
+        project: The name of the run: that of the folder's parent.
+        folder: The run folder; None where nothing is written.
+        config: The content of config.yaml.
+        run_id: What ``open`` returned when the run began; None for a new run.
+    """
+
+    name: str
+    project: str
+    folder: Path | None
+    config: dict[str, Any]
+    run_id: str | None
 
 
 class Tracker(Logger):
     """Opens a run of the tracker at the first row, in the thread that writes, and sends rows and media.
 
-    ``<file_name>.json`` in the run folder keeps the tracker's id of the run and what was sent at the last
+    ``<package>.json`` in the run folder keeps the tracker's id of the run and what was sent at the last
     step. A run that resumes in its folder continues the tracker's run; what it repeats of the steps after
     its checkpoint, with the same values, is not sent again. A run in a new folder is a new one.
 
     Attributes:
-        file_name: Of that file.
+        package: What has to be installed.
+        place: Where the run is to be seen; logged when it ends.
     """
 
-    file_name = "tracker"
+    package = ""
+    place = ""
 
     def __init__(self) -> None:
         self._active = self._is_open = False
-        self._run_name = ""
-        self._config: dict[str, Any] = {}
+        self._lock = threading.Lock()  # of these two
+        self._run = TrackedRun("", "", None, {}, None)
         self._sent = SentRows(None)
         self._error: BaseException | None = None
+        self._ended: Ended = "finished"
 
     @abstractmethod
-    def open(self, name: str, config: dict[str, Any], run_id: str | None) -> str:
+    def open(self, run: TrackedRun) -> str:
         """Begin a run of the tracker, or continue one. Called in a thread.
-
-        Args:
-            name: ``<name>/<n>``, as the run folder is called.
-            config: The content of config.yaml.
-            run_id: What this returned when the run began; None for a new run.
 
         Returns:
             The tracker's id of the run.
@@ -58,59 +84,121 @@ class Tracker(Logger):
         raise NotImplementedError(f"{type(self).__name__} has send_media for each kind in shows")
 
     @abstractmethod
-    def close(self, error: BaseException | None) -> None:
-        """End the session; called after ``open`` only, when all rows are sent.
+    def close(self, ended: Ended) -> None:
+        """End the session; called after ``open`` only, when all rows are sent. Called in a thread.
 
         Args:
-            error: What ended the run; None where nothing failed. It may be resumed after either.
+            ended: ``"failed"`` after an error, ``"killed"`` after a signal. The run may be resumed after
+                either.
         """
 
     def on_fit_start(self, trainer: TrainerView) -> None:
+        self._require_package()
         self._active, self._is_open, self._error = trainer.is_global_zero, False, None
-        if self._active:
-            folder = trainer.folder
-            self._run_name = trainer.name if folder is None else f"{trainer.name}/{folder.name}"
-            self._config = trainer.config
-            self._sent = SentRows(None if folder is None else folder / f"{self.file_name}.json")
+        if not self._active:
+            return
+        try:
+            # Not in the thread: a loader's worker that is forked during an import keeps the module's lock.
+            importlib.import_module(self.package)
+        except Exception as error:
+            raise self._missing(f"{type(error).__name__}: {error}") from error
+        folder, name = trainer.folder, trainer.name
+        self.place = ""
+        self._sent = SentRows(None if folder is None else folder / f"{self.package}.json")
+        self._run = TrackedRun(
+            name if folder is None else f"{name}/{folder.name}",
+            name,
+            folder,
+            trainer.config,
+            self._sent.run_id,
+        )
+
+    def _require_package(self) -> None:
+        found = importlib.util.find_spec(self.package)
+        if found is None or found.origin is None:  # without an origin: a folder of that name, no package
+            raise self._missing("it is not installed")
+
+    def _missing(self, why: str) -> PacelineError:
+        return PacelineError(
+            f"{type(self).__name__} needs the package {self.package}",
+            got=why,
+            fix=f"pip install {self.package}, or pip install 'paceline[{self.package}]'",
+        )
 
     def write(self, row: dict[str, float]) -> None:
-        names = values_of(row)
-        if self._begin(row, names):
-            self.send(row)
-            self._sent.add(int(row["step"]), names)
+        self._send_once(row, values_of(row), lambda: self.send(row))
 
     def write_media(self, row: dict[str, float], name: str, media: Media) -> None:
-        if self._begin(row, [name]):
-            self.send_media(row, name, media)
-            self._sent.add(int(row["step"]), [name])
+        kind = type(media).__name__
+        self._send_once(row, [f"{kind} {name}"], lambda: self.send_media(row, name, media))
 
-    def _begin(self, row: dict[str, float], names: Any) -> bool:
-        """Whether something is to be sent; the tracker's run is open then."""
-        if not self._active or self._sent.has(int(row["step"]), names):
-            return False
-        if not self._is_open:
-            self._sent.begin(self.open(self._run_name, self._config, self._sent.run_id))
-            self._is_open = True
-        return True
+    def _send_once(self, row: dict[str, float], names: Iterable[str], send: Callable[[], None]) -> None:
+        step, names = int(row["step"]), list(names)
+        if not self._active or self._sent.has(step, names) or not self._opened():
+            return
+        # First: after a kill in between a row is missing, and none is there twice.
+        self._sent.add(step, names)
+        try:
+            send()
+        except BaseException:
+            self._sent.take_back()
+            raise
+
+    def _opened(self) -> bool:
+        """Open the tracker's run, where that is still to be done. Whether it is open."""
+        if self._is_open:
+            return True
+        self._sent.begin(self.open(self._run))
+        with self._lock:
+            self._is_open = self._active
+        if not self._is_open:  # the fit has ended meanwhile
+            self.close(self._ended)
+        return self._is_open
 
     def on_exception(self, trainer: TrainerView, error: BaseException) -> None:
         self._error = error
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
-        self._active = False
-        if self._is_open:
-            self._is_open = False
-            try:
-                self.close(self._error)
-            except Exception as error:
-                trainer.log_line(f"warning: {type(self).__name__} could not end its run: {error}")
+        killed = trainer.interrupted or isinstance(self._error, KeyboardInterrupt)
+        self._ended = "killed" if killed else "finished" if self._error is None else "failed"
+        with self._lock:
+            is_open, self._active, self._is_open = self._is_open, False, False
+        if not is_open:
+            return
+        who, failed = type(self).__name__, list[Exception]()
+        thread = threading.Thread(target=self._close, args=(failed,), name="tracker", daemon=True)
+        thread.start()
+        thread.join(CLOSE_SECONDS)
+        if thread.is_alive():
+            trainer.log_line(f"warning: {who} still sends after {CLOSE_SECONDS} s and is not waited for")
+        for error in failed:
+            trainer.log_line(f"warning: {who} could not end its run: {type(error).__name__}: {error}")
+        if self.place:
+            trainer.log_line(f"{who}: {self.place}")
+
+    def _close(self, failed: list[Exception]) -> None:
+        try:
+            self.close(self._ended)
+        except Exception as error:
+            failed.append(error)
 
 
 class SentRows:
     """The tracker's id of a run and the last step that was sent, in a file that survives a kill.
 
     Args:
-        path: The file; None keeps nothing.
+        path: The file; None keeps nothing. One that cannot be read is as good as none.
+
+    Attributes:
+        run_id: None where the run is new.
+
+    Example:
+        >>> sent = SentRows(Path("tracker.json"))
+        >>> sent.begin("a1b2")
+        >>> sent.add(50, ["train/loss"])
+        >>> resumed = SentRows(Path("tracker.json"))
+        >>> resumed.has(50, ["train/loss"]), resumed.has(50, ["val/loss"])
+        (True, False)
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -118,11 +206,14 @@ class SentRows:
         self._path = path
         self._step, self._marks = -1, list[int]()
         if path is not None and path.is_file():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            self.run_id, self._step, self._marks = kept["run_id"], kept["step"], kept["marks"]
+            try:
+                kept = json.loads(path.read_text(encoding="utf-8"))
+                self.run_id, self._step, self._marks = str(kept["run_id"]), int(kept["step"]), kept["marks"]
+            except (ValueError, KeyError, TypeError):
+                self.run_id = None
         self._known_step, self._known_marks = self._step, set(self._marks)
 
-    def has(self, step: int, names: Any) -> bool:
+    def has(self, step: int, names: Iterable[str]) -> bool:
         """Whether values of these names were sent at this step, before this session."""
         if step == self._known_step:
             return _mark(names) in self._known_marks
@@ -133,12 +224,17 @@ class SentRows:
         self.run_id = run_id
         self._write()
 
-    def add(self, step: int, names: Any) -> None:
-        """Values of these names were sent at a step."""
+    def add(self, step: int, names: Iterable[str]) -> None:
+        """Values of these names are sent at a step."""
         if step != self._step:
             self._step = step
             self._marks.clear()
         self._marks.append(_mark(names))
+        self._write()
+
+    def take_back(self) -> None:
+        """What was added last was not sent."""
+        self._marks.pop()
         self._write()
 
     def _write(self) -> None:
@@ -150,5 +246,30 @@ class SentRows:
         os.replace(staging, self._path)
 
 
-def _mark(names: Any) -> int:
+def _mark(names: Iterable[str]) -> int:
     return crc32("\0".join(sorted(names)).encode())
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Names of columns, for trackers that keep columns by name.
+
+    Example:
+        >>> unique(["a", "b", "a"])
+        ['a', 'b', 'a (2)']
+    """
+    found: list[str] = []
+    for name in names:
+        number, new = 1, name
+        while new in found:
+            number += 1
+            new = f"{name} ({number})"
+        found.append(new)
+    return found
+
+
+def with_fewer_bins(histogram: Histogram, most: int) -> tuple[list[int], list[float]]:
+    """Counts and edges, of neighbours together where there are more than ``most`` bins."""
+    counts, edges = histogram.counts, histogram.edges
+    size = -(-len(counts) // most)
+    merged = [sum(counts[first : first + size]) for first in range(0, len(counts), size)]
+    return merged, [*edges[:-1:size], edges[-1]]

@@ -1,0 +1,250 @@
+"""Weights & Biases, MLflow and Trackio have what metrics.jsonl has; what they keep is read back."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import trackers
+from helpers.trackers import ALL, EACH, same
+from PIL import Image as pillow
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import Trainer, TrainModule
+from paceline.callbacks import Checkpoint, JSONLogger
+
+HERE = Path(__file__).parent
+LARGEST = sys.float_info.max
+PIXELS = np.arange(8 * 9 * 4, dtype=np.uint8).reshape(8, 9, 4)
+
+
+class Net(TrainModule):
+    def __init__(self, odd=False, media=False, breaks_at=None):
+        super().__init__()
+        torch.manual_seed(3)
+        self.net = nn.Linear(2, 1)
+        self.odd, self.media, self.breaks_at = odd, media, breaks_at
+
+    def training_step(self, batch):
+        if self.global_step == self.breaks_at:
+            raise RuntimeError("broken")
+        if self.odd:
+            self.log_dict({"nothing": math.nan, "endless": math.inf, "below": -math.inf, "third": 1 / 3})
+        if self.media and self.global_step == 1:
+            self.log_image("picture", PIXELS, caption="a gradient")
+            self.log_histogram("weights", [1.0, 2.0, 2.0, 5.0], bins=2)
+            self.log_table("cells", ["a", "b", "a"], [(1, "x", 0.5), (2, None, True)])
+            self.log_text("text", "# one <b>\ntwo")
+        return F.mse_loss(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch):
+        self.log("loss", F.mse_loss(self.net(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.25)
+
+
+def data(samples=12):
+    x = torch.linspace(-1, 1, 2 * samples).reshape(samples, 2)
+    return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4)
+
+
+def fit(kind, *callbacks, module=None, resume=None, name="run", loggers=None, **settings):
+    usual = {"max_epochs": 2, "log_every": 1, "progress": False, "checkpoint": False, "accelerator": "cpu"}
+    loggers = loggers or [JSONLogger(), trackers.make(kind)]
+    trainer = Trainer(loggers=loggers, callbacks=callbacks, name=f"{name}-{kind}", **usual | settings)
+    return trainer.fit(module or Net(), data(), data(), resume=resume)
+
+
+# -- what arrives --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def of_odd_values(tmp_path_factory):
+    """The folder of one run for each tracker."""
+    folders = {}
+
+    def of(kind):
+        if kind not in folders:
+            module, runs = Net(odd=True), tmp_path_factory.mktemp(kind)
+            folders[kind] = fit(kind, module=module, name="values", run_dir=runs).folder
+        return folders[kind]
+
+    return of
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_every_value_of_every_row_arrives(kind, of_odd_values):
+    folder = of_odd_values(kind)
+    kept, wanted = trackers.read(kind, folder), trackers.expected(folder, kind)
+    assert set(kept.points) == set(wanted)
+    assert {"train/loss", "val/loss", "train/nothing", "lr/SGD"} < set(wanted)
+    for name, points in wanted.items():
+        if kind == "mlflow":  # which has no infinities, and one point of a value at a step
+            points = [(step, min(max(value, -LARGEST), LARGEST)) for step, value in points]
+            if name.startswith("position/"):
+                points = [*{step: (step, value) for step, value in reversed(points)}.values()]
+        assert same(kept.points[name], points), name
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_the_run_has_its_name_and_configuration(kind, of_odd_values):
+    folder = of_odd_values(kind)
+    kept = trackers.read(kind, folder)
+    assert kept.name == f"values-{kind}/{folder.name}"
+    if kind == "mlflow":
+        assert (kept.config["trainer.max_epochs"], kept.config["name"]) == ("2", "values-mlflow")
+    else:
+        assert (kept.config["trainer"]["max_epochs"], kept.config["name"]) == (2, f"values-{kind}")
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_long_values_and_odd_names_are_kept(kind):
+    class Odd(Net):
+        def __init__(self, text="x" * 9000, **more):
+            super().__init__(**more)
+
+        def training_step(self, batch):
+            self.log("recall@5 (top)", 0.5)
+            return super().training_step(batch)
+
+    kept = trackers.read(kind, fit(kind, module=Odd(), name="odd").folder)
+    name = "train/recall_5 _top_" if kind == "mlflow" else "train/recall@5 (top)"
+    assert [value for _, value in kept.points[name]] == [0.5] * 6
+    if kind == "mlflow":
+        assert kept.config["module.hparams.text"] == "x" * 6000
+
+
+# -- media ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    kept = {}
+
+    def of(kind):
+        if kind not in kept:
+            run = fit(kind, module=Net(media=True), name="media", run_dir=tmp_path_factory.mktemp(kind))
+            kept[kind] = trackers.read(kind, run.folder).media
+        return kept[kind]
+
+    return of
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_the_pixels_of_an_image_arrive(kind, shown):
+    if kind == "mlflow":
+        path = next(path for name, path in shown(kind).items() if name.endswith(".png"))
+        assert "train~picture" in path.name
+        assert "step" in path.name
+    else:
+        found = shown(kind)["train/picture"]
+        path = found["path"]
+        assert (found["caption"], found["step"]) == ("a gradient", 1)
+    assert np.array_equal(np.asarray(pillow.open(path)), PIXELS)
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_the_cells_of_a_table_arrive(kind, shown):
+    if kind == "wandb":
+        table = json.loads(shown(kind)["train/cells"]["path"].read_text())
+        assert table["columns"] == ["a", "b", "a"]
+        assert table["data"] == [[1, "x", 0.5], [2, None, True]]
+    elif kind == "mlflow":
+        table = json.loads(shown(kind)["tables/train/cells/step-00000001.json"].read_text())
+        assert table["columns"] == ["a", "b", "a (2)"]
+        assert table["data"] == [[1, "x", 0.5], [2, None, True]]
+    else:
+        rows = shown(kind)["train/cells"]["_value"]
+        assert rows == [{"a": 1, "b": "x", "a (2)": 0.5}, {"a": 2, "b": None, "a (2)": True}]
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_text_arrives(kind, shown):
+    if kind == "wandb":
+        text = shown(kind)["train/text"]["path"].read_text()
+        assert "# one &lt;b&gt;\ntwo" in text
+    elif kind == "mlflow":
+        assert shown(kind)["texts/train/text/step-00000001.md"].read_text() == "# one <b>\ntwo"
+    else:
+        assert shown(kind)["train/text"]["_value"] == "# one <b>\ntwo"
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_histogram_arrives(kind, shown):
+    if kind == "mlflow":
+        assert not [name for name in shown(kind) if "weights" in name]
+        return
+    found = shown(kind)["train/weights"]
+    assert found["values"] == [3, 1]
+    assert found["bins"] == [1.0, 3.0, 5.0]
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_run_that_resumes_continues_under_its_id(kind):
+    first = fit(kind, Checkpoint(every=2), name="resumed", max_steps=4, max_epochs=4)
+    before = trackers.read(kind, first.folder)
+    second = fit(kind, Checkpoint(every=2), name="resumed", max_epochs=4, resume="latest")
+    assert second.folder == first.folder
+    kept = trackers.read(kind, first.folder)
+    assert kept.id == before.id
+    assert [step for step, _ in kept.points["train/loss"]] == list(range(1, 13))
+    assert same(kept.points["train/loss"], trackers.expected(first.folder, kind)["train/loss"])
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_each_fit_is_a_new_run(kind):
+    logger = trackers.make(kind)
+    folders = [fit(kind, name="two", loggers=[JSONLogger(), logger]).folder for _ in range(2)]
+    first, second = (trackers.read(kind, folder) for folder in folders)
+    assert first.id != second.id
+    assert len(first.points["train/loss"]) == len(second.points["train/loss"]) == 6
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_without_a_folder_there_is_a_run_all_the_same(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    logger = trackers.make(kind, project="bare") if kind != "mlflow" else trackers.make(kind)
+    fit(kind, loggers=[logger], run_dir=None)
+    assert logger.place
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_an_error_fails_the_run_and_a_new_fit_does_not(kind):
+    with pytest.raises(RuntimeError, match="broken"):
+        fit(kind, module=Net(breaks_at=3), name="fails")
+    kept = trackers.read(kind, Path(f"runs/fails-{kind}/1").absolute())
+    assert len(kept.points["train/loss"]) == 3
+    assert kept.ended == {"wandb": [1], "mlflow": ["FAILED"], "trackio": []}[kind]
+    kept = trackers.read(kind, fit(kind, name="fails").folder)
+    assert kept.ended == {"wandb": [0], "mlflow": ["FINISHED"], "trackio": []}[kind]
+
+
+@ALL
+def test_nothing_global_is_changed(capfd):
+    def state():
+        watched = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
+        return [sys.stdout, sys.stderr, sys.excepthook, sys.exit, *map(signal.getsignal, watched)]
+
+    before, threads = state(), set(threading.enumerate())
+    run = fit("all", loggers=[JSONLogger(), *map(trackers.make, trackers.KINDS)], name="global")
+    assert state() == before
+    left = {thread.name for thread in set(threading.enumerate()) - threads}
+    assert not {name for name in left if "wandb" not in name.lower()}, left
+    printed = capfd.readouterr()
+    lines = [line for line in printed.out.splitlines() if not line.startswith("* Run finished.")]
+    log = (run.folder / "log.txt").read_text().splitlines()
+    assert lines == [line.partition(" ")[2] for line in log]  # without the time of day
+    assert printed.err == ""
