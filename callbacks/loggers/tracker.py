@@ -136,7 +136,7 @@ class Tracker(Logger):
         step, names = int(row["step"]), list(names)
         if not self._active or self._sent.has(step, names) or not self._opened():
             return
-        # First: after a kill in between a row is missing, and none is there twice.
+        # First: after a kill in between the tracker misses a row, and has none twice.
         self._sent.add(step, names)
         try:
             send()
