@@ -6,13 +6,17 @@ import importlib
 import importlib.util
 import json
 import os
+import random
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
+
+import numpy as np
 
 from ...errors import PacelineError
 from .logger import Logger, values_of
@@ -99,7 +103,8 @@ class Tracker(Logger):
             return
         try:
             # Not in the thread: a loader's worker that is forked during an import keeps the module's lock.
-            importlib.import_module(self.package)
+            with _generators_kept():
+                importlib.import_module(self.package)
         except Exception as error:
             raise self._missing(f"{type(error).__name__}: {error}") from error
         folder, name = trainer.folder, trainer.name
@@ -181,6 +186,17 @@ class Tracker(Logger):
             self.close(self._ended)
         except Exception as error:
             failed.append(error)
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """What is drawn inside is not missing outside: packages draw random numbers while they are imported."""
+    ours, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(of_numpy)
 
 
 class SentRows:

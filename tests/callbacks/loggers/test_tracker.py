@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
+import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 from helpers.small_net import Net, data
 
@@ -78,6 +81,21 @@ def test_a_package_that_cannot_be_imported_is_an_error_before_training(monkeypat
     monkeypatch.setattr(Listing, "package", "broken_tracker")
     with pytest.raises(PacelineError, match="No module named 'no_such_library'"):
         fit(Listing())
+
+
+def test_a_package_that_draws_random_numbers_at_its_import_changes_nothing(monkeypatch, tmp_path):
+    draws = "import random, numpy; random.random(); numpy.random.rand()"
+    (tmp_path / "drawing_tracker.py").write_text(draws)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(Listing, "package", "drawing_tracker")
+    drawn = []
+    for logger in (Listing(), JSONLogger()):
+        random.seed(5)
+        np.random.seed(5)
+        fit(logger)
+        drawn.append((random.random(), np.random.rand()))
+    assert "drawing_tracker" in sys.modules
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize(
