@@ -38,8 +38,8 @@ class MLflow(Tracker):
 
     Args:
         experiment: The experiment; ``MLFLOW_EXPERIMENT_NAME``, or the run's name.
-        tracking_uri: The server or database; ``MLFLOW_TRACKING_URI``, or ``mlflow.db`` in ``run_dir``, with
-            images, tables and texts in ``mlartifacts/``.
+        tracking_uri: The server or database; ``MLFLOW_TRACKING_URI``, or ``mlflow.db`` in ``run_dir``.
+            Images, tables and texts are in ``mlartifacts/`` beside a database of SQLite.
         tags: Tags of the run.
         name: The run's name there; by default that of its folder, ``<name>/<n>``.
 
@@ -90,8 +90,7 @@ class MLflow(Tracker):
                 client.update_run(run.run_id, status="RUNNING")
                 self._id = run.run_id
             else:
-                artifacts = (root / "mlartifacts").as_uri() if uri == ours else None
-                self._id = self._created(run, artifacts)
+                self._id = self._created(run, _artifacts(uri))
         self.place = f"run {self._id} in {uri if '@' not in uri else uri.rpartition('@')[2]}"
         return self._id
 
@@ -138,6 +137,12 @@ class MLflow(Tracker):
 
     def close(self, ended: Ended) -> None:
         self._client.set_terminated(self._id, _STATUS[ended])
+
+
+def _artifacts(uri: str) -> str | None:
+    """Beside a database that is a file; by itself MLflow takes the current folder. None: MLflow decides."""
+    path = uri.removeprefix("sqlite:///").partition("?")[0]
+    return (Path(path).absolute().parent / "mlartifacts").as_uri() if path and path != uri else None
 
 
 def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

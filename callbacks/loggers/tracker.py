@@ -51,9 +51,10 @@ class TrackedRun:
 class Tracker(Logger):
     """Opens a run of the tracker at the first row, in the thread that writes, and sends rows and media.
 
-    ``<package>.json`` in the run folder keeps the tracker's id of the run and what was sent at the last
-    step. A run that resumes in its folder continues the tracker's run; what it repeats of the steps after
-    its checkpoint, with the same values, is not sent again. A run in a new folder is a new one.
+    ``<package>.json`` in the run folder (``<package>-2.json`` of a second one) keeps the tracker's id of
+    the run and what was sent at the last step. A run that resumes in its folder continues the tracker's
+    run; what it repeats of the steps after its checkpoint, with the same values, is not sent again. A run
+    in a new folder is a new one.
 
     Attributes:
         package: What has to be installed.
@@ -109,7 +110,7 @@ class Tracker(Logger):
             raise self._missing(f"{type(error).__name__}: {error}") from error
         folder, name = trainer.folder, trainer.name
         self.place = ""
-        self._sent = SentRows(None if folder is None else folder / f"{self.package}.json")
+        self._sent = SentRows(None if folder is None else folder / self._file_name(trainer))
         self._run = TrackedRun(
             name if folder is None else f"{name}/{folder.name}",
             name,
@@ -117,6 +118,14 @@ class Tracker(Logger):
             trainer.config,
             self._sent.run_id,
         )
+
+    def _file_name(self, trainer: TrainerView) -> str:
+        """One for each, where a run has several trackers of a package."""
+        others = [
+            one for one in trainer.callbacks if isinstance(one, Tracker) and one.package == self.package
+        ]
+        number = next((n for n, one in enumerate(others, 1) if one is self), 1)
+        return f"{self.package}.json" if number == 1 else f"{self.package}-{number}.json"
 
     def _require_package(self) -> None:
         found = importlib.util.find_spec(self.package)

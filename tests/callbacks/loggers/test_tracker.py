@@ -160,6 +160,24 @@ def test_a_run_that_resumes_sends_nothing_twice():
     assert set(sent) == {row["step"] for row in rows(run)}
 
 
+def test_two_of_a_kind_resume_each_their_own_run():
+    class Second(Listing):
+        def open(self, run):
+            self._do("open", run.run_id)
+            return run.run_id or "id-2"
+
+    for resume, known in ((None, (None, None)), ("latest", ("id-1", "id-2"))):
+        first, second = Listing(), Second()
+        settings = {
+            "max_epochs": 2 if resume is None else 4,
+            "log_every": 1,
+            "progress": False,
+            "name": "n",
+        }
+        Trainer(loggers=[JSONLogger(), first, second], **settings).fit(Net(), data(), resume=resume)
+        assert (first.calls[0], second.calls[0]) == (("open", known[0]), ("open", known[1]))
+
+
 def test_a_file_that_cannot_be_read_makes_a_new_run(tmp_path):
     for text in ("", "{}", "[1]", '{"run_id": "a", "step": null, "marks": []}'):
         (tmp_path / "t.json").write_text(text)

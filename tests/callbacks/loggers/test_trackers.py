@@ -248,3 +248,13 @@ def test_nothing_global_is_changed(capfd):
     log = (run.folder / "log.txt").read_text().splitlines()
     assert lines == [line.partition(" ")[2] for line in log]  # without the time of day
     assert printed.err == ""
+
+
+@trackers.skip_without("mlflow")
+def test_media_are_beside_the_database_that_is_given(tmp_path):
+    (tmp_path / "there").mkdir()
+    logger = trackers.make("mlflow", tracking_uri=f"sqlite:///{tmp_path}/there/mine.db")
+    run = fit("mlflow", module=Net(media=True), loggers=[JSONLogger(), logger], name="given")
+    run_id = json.loads((run.folder / "mlflow.json").read_text())["run_id"]
+    assert list((tmp_path / "there" / "mlartifacts" / run_id).rglob("*.png"))
+    assert not (tmp_path / "mlruns").exists()
