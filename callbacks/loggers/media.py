@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -269,3 +269,28 @@ def _cell(value: Any) -> Cell:
         except (RuntimeError, ValueError):
             return str(value)
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Names of columns, for trackers that keep columns by name.
+
+    Example:
+        >>> unique(["a", "b", "a"])
+        ['a', 'b', 'a (2)']
+    """
+    found: list[str] = []
+    for name in names:
+        number, new = 1, name
+        while new in found:
+            number += 1
+            new = f"{name} ({number})"
+        found.append(new)
+    return found
+
+
+def with_fewer_bins(histogram: Histogram, most: int) -> tuple[list[int], list[float]]:
+    """Counts and edges, of neighbours together where there are more than ``most`` bins."""
+    counts, edges = histogram.counts, histogram.edges
+    size = -(-len(counts) // most)
+    merged = [sum(counts[first : first + size]) for first in range(0, len(counts), size)]
+    return merged, [*edges[:-1:size], edges[-1]]

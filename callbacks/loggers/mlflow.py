@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ...argument_checks import TEXT_OR_NONE, Kind, check_arguments
+from .flat import flat_config
 from .logger import POSITION, values_of
-from .media import Image, Media, Table, Text
-from .tracker import Ended, TrackedRun, Tracker, unique
+from .media import Image, Media, Table, Text, unique
+from .tracker import Ended, TrackedRun, Tracker
 
 _TAGS = Kind(lambda: Mapping[str, str], "a dict of strings")
 _MOST_METRICS, _MOST_PARAMS = 1000, 100  # of one log_batch
@@ -104,7 +105,7 @@ class MLflow(Tracker):
         made = client.create_run(experiment, run_name=self.name_there or run.name, tags=self.tags)
         run_id = str(made.info.run_id)
         params = [
-            Param(_name(key), str(value)[:_LONGEST_PARAM]) for key, value in flattened(run.config).items()
+            Param(_name(key), str(value)[:_LONGEST_PARAM]) for key, value in flat_config(run.config).items()
         ]
         for first in range(0, len(params), _MOST_PARAMS):
             client.log_batch(run_id, params=params[first : first + _MOST_PARAMS])
@@ -143,22 +144,6 @@ def _artifacts(uri: str) -> str | None:
     """Beside a database that is a file; by itself MLflow takes the current folder. None: MLflow decides."""
     path = uri.removeprefix("sqlite:///").partition("?")[0]
     return (Path(path).absolute().parent / "mlartifacts").as_uri() if path and path != uri else None
-
-
-def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name.
-
-    Example:
-        >>> flattened({"trainer": {"max_epochs": 3, "callbacks": ["EMA"]}})
-        {'trainer.max_epochs': 3, 'trainer.callbacks': ['EMA']}
-    """
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            found |= flattened(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def _name(name: str) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...argument_checks import TEXT_OR_NONE, check_arguments
 from .logger import POSITION
-from .media import Histogram, Image, Media, Table, Text
-from .tracker import Ended, TrackedRun, Tracker, unique
+from .media import Histogram, Image, Media, Table, Text, unique
+from .tracker import Ended, TrackedRun, Tracker
 
 
 class Trackio(Tracker):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...argument_checks import TEXT_OR_NONE, Kind, check_arguments, one_of
 from ...errors import PacelineError
-from .media import Histogram, Image, Media, Table, Text
-from .tracker import Ended, TrackedRun, Tracker, with_fewer_bins
+from .media import Histogram, Image, Media, Table, Text, with_fewer_bins
+from .tracker import Ended, TrackedRun, Tracker
 
 if TYPE_CHECKING:
     from ..trainer_view import TrainerView

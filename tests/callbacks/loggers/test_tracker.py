@@ -15,8 +15,9 @@ from helpers.small_net import Net, data
 from paceline import PacelineError, Trainer
 from paceline.callbacks import JSONLogger, MLflow, Trackio, WandB
 from paceline.callbacks.loggers import tracker
-from paceline.callbacks.loggers.media import to_histogram
-from paceline.callbacks.loggers.tracker import SentRows, Tracker, with_fewer_bins
+from paceline.callbacks.loggers.media import to_histogram, with_fewer_bins
+from paceline.callbacks.loggers.sent_rows import SentRows
+from paceline.callbacks.loggers.tracker import Tracker
 
 
 class Listing(Tracker):
