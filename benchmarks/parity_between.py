@@ -4,7 +4,7 @@
 
 Each commit is checked out into a folder for temporary files and runs the same jobs in this environment, on
 the CPU with one thread: a small convolutional net with dropout, shuffled and augmented data, validation,
-AdamW with a schedule. Values are compared as they stand in metrics.jsonl, bit for bit. Where both commits
+AdamW with a schedule. Values are compared as they are in metrics.jsonl, bit for bit. Where both commits
 write records of their steps, ``paceline diff`` of this checkout names the step; with --replay the tensor.
 The exit code is 1 where anything differs.
 """

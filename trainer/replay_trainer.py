@@ -9,16 +9,15 @@ from typing import Any
 
 from .config.peer_names import refuse_unknown
 from .debug.replay import alone, replay, requested
+from .repeated_trainer import RepeatedTrainer
 from .run.run import Run
 from .trainer import Trainer
 
 _fits = count(1)
 
 
-class ReplayTrainer(Trainer):
+class ReplayTrainer(RepeatedTrainer):
     """A ``Trainer`` on one device that writes nothing. Runs but the one that is replayed do nothing."""
-
-    trial_class = Trainer  # trials are run, for the script that uses what they find
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**alone(arguments, requested().accelerator))
@@ -42,15 +41,3 @@ class ReplayTrainer(Trainer):
         data = (train_dataloader, val_dataloader, datamodule)
         print(replay(Trainer, self.settings, module, data, request, allow), flush=True)
         raise SystemExit(0)
-
-    def validate(self, *arguments: Any, **more: Any) -> dict[str, float]:
-        """No values."""
-        return {}
-
-    def test(self, *arguments: Any, **more: Any) -> dict[str, float]:
-        """No values."""
-        return {}
-
-    def predict(self, *arguments: Any, **more: Any) -> list[Any]:
-        """No outputs."""
-        return []

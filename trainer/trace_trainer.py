@@ -7,29 +7,23 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..callbacks import Callback, Checkpoint, Logger, StepRecord
 from ..errors import PacelineError
-from ..plugins import load
 from .config.peer_names import refuse_unknown
+from .debug.replay import watchers
 from .debug.trace import Trace, requested, source_of
+from .repeated_trainer import RepeatedTrainer
 from .run.run import Run
-from .trainer import Trainer
 from .utils.tensor_checksum import sample_of_weights
 
 _fits = count(1)
 
 
-class TraceTrainer(Trainer):
+class TraceTrainer(RepeatedTrainer):
     """A ``Trainer`` on the run's own ranks that writes nothing but its trace, and ends after it."""
-
-    trial_class = Trainer
 
     def __init__(self, **arguments: Any) -> None:
         request = requested()
-        given = arguments.get("callbacks", ())
-        several = [given] if isinstance(given, (str, Callback)) else given
-        loaded = [load("callbacks", c, Callback) if isinstance(c, str) else c for c in several]
-        kept = [c for c in loaded if not isinstance(c, (Checkpoint, Logger, StepRecord))]
+        kept = watchers(arguments)
         off = dict.fromkeys(("loggers", "checkpoint", "progress", "record", "compile", "profile"), False)
         more = {} if request.accelerator is None else {"accelerator": request.accelerator}
         quiet = {"callbacks": [*kept, Trace(request)], "run_dir": None, "max_restarts": 0, "max_time": None}
@@ -64,15 +58,3 @@ class TraceTrainer(Trainer):
         data = (train_dataloader, val_dataloader, datamodule)
         super().fit(module, *data, resume=source, allow=("data",) if source else ())
         raise SystemExit(0)
-
-    def validate(self, *arguments: Any, **more: Any) -> dict[str, float]:
-        """No values."""
-        return {}
-
-    def test(self, *arguments: Any, **more: Any) -> dict[str, float]:
-        """No values."""
-        return {}
-
-    def predict(self, *arguments: Any, **more: Any) -> list[Any]:
-        """No outputs."""
-        return []

@@ -57,7 +57,7 @@ class FirstStep:
     Attributes:
         step: Its number, from 1.
         what: ``"samples"``, ``"random"``, ``"loss"``, ``"gradient_norm"`` or ``"rate"``: the first of
-            them, in the order in which a step comes to them.
+            them, in this order.
         a, b: What each run has there; of checksums the numbers themselves say nothing.
         also: What else differs at that step.
         rank: The first rank with a learning rate that is not rank 0's, by run; -1: none.

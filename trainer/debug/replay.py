@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import torch
 
 from ...argument_checks import COUNT, SWITCH, TEXT, check_arguments
-from ...callbacks import Callback, Checkpoint, Logger
+from ...callbacks import Callback, Checkpoint, Logger, StepRecord
 from ...errors import PacelineError
 from ...plugins import load
 from ...strategies import Single
@@ -162,19 +162,24 @@ def requested() -> ReplayRequest:
 # -- the trainer that does it ------------------------------------------------------------------
 
 
-def alone(given: dict[str, Any], accelerator: str, strategy: Single | None = None) -> dict[str, Any]:
-    """A trainer's arguments, for one device and nothing written."""
+def watchers(given: dict[str, Any]) -> list[Callback]:
+    """Of a trainer's arguments the callbacks that write nothing."""
     callbacks = given.get("callbacks", ())
     several = [callbacks] if isinstance(callbacks, (str, Callback)) else callbacks
     loaded = [load("callbacks", c, Callback) if isinstance(c, str) else c for c in several]
-    kept = [c for c in loaded if not isinstance(c, (Checkpoint, Logger))]
+    return [c for c in loaded if not isinstance(c, (Checkpoint, Logger, StepRecord))]
+
+
+def alone(given: dict[str, Any], accelerator: str, strategy: Single | None = None) -> dict[str, Any]:
+    """A trainer's arguments, for one device and nothing written."""
     changes: dict[str, Any] = {
         "strategy": strategy or Single(),
         "devices": 1,
         "num_nodes": 1,
         "accelerator": accelerator,
     }
-    changes |= {"loggers": False, "checkpoint": False, "progress": False, "callbacks": kept}
+    changes |= {"loggers": False, "checkpoint": False, "progress": False, "record": False}
+    changes["callbacks"] = watchers(given)
     return given | changes | {"max_restarts": 0, "timeouts": False, "max_time": None, "run_dir": None}
 
 

@@ -172,7 +172,7 @@ def trace(run: Path, first: int, last: int, code: Path | None, accelerator: str 
         By rank, the rows of ``Trace``.
 
     Raises:
-        PacelineError: when the script cannot be started again, or does not come to the steps.
+        PacelineError: when the script cannot be started again, or ends before the steps.
     """
     command = started_by(run, first)
     folder = Path(command.folder) if code is None else code.resolve()
@@ -236,7 +236,7 @@ class FirstTensor:
 
 
 def first_difference(a: list[list[Any]], b: list[list[Any]]) -> FirstTensor | None:
-    """The first tensor that differs, in the order in which steps come to them.
+    """The first tensor that differs, in the order of computation.
 
     Runs of other ranks or micro-batches are compared by their weights and gradients alone, up to
     ``ROUNDING`` of the largest value of a tensor.
