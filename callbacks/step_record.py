@@ -44,14 +44,16 @@ class StepRecord(Callback):
     """Writes down of each step what tells two runs apart, 48 bytes in ``steps.bin`` of the run folder.
 
     The loss, a checksum of the dataset indices, one of the states of torch's generators, the learning rate,
-    and the gradient norm where ``gradients`` is True. ``paceline diff`` compares them. ``Trainer`` adds one
-    unless ``record=False``. Ranks send each other 100 steps at a time, and before a checkpoint.
+    and the gradient norm where ``clip_grad_norm`` or ``gradients`` measures it. ``paceline diff`` compares
+    them. ``Trainer`` adds one unless ``record=False``. Ranks send each other 100 steps at a time, and
+    before a checkpoint.
 
     The file begins with 8 bytes, ``PLSTEP01``; ``ROW`` describes the rest as numpy reads it.
 
     Args:
         gradients: Measure the norm of all gradients in each step, before clipping: a pass over them, and
-            on sharded ones a reduction.
+            on sharded ones a reduction. ``Trainer(clip_grad_norm=...)`` measures it anyway, except under
+            ZeRO.
 
     Raises:
         PacelineError: for an argument that is not right.
@@ -69,7 +71,7 @@ class StepRecord(Callback):
         self._active = False
         self._file: IO[bytes] | None = None
         self._rows: list[tuple[Any, ...]] = []
-        self._gradient_norm: Any = math.nan
+        self._norm: Any = None
         if gradients:  # the hook costs something: only then
             self.on_before_optimizer_step = self._measure  # type: ignore[method-assign]
 
@@ -84,12 +86,13 @@ class StepRecord(Callback):
     def _measure(self, trainer: TrainerView, optimizer: Any) -> None:
         if self._active:
             norms = list(trainer.strategy.gradient_norms(trainer.module).values())
-            self._gradient_norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else math.nan
+            self._norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else math.nan
 
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         if not self._active:
             return
         samples = trainer.step_samples
+        norm = trainer.gradient_norm
         self._rows.append(
             (
                 trainer.global_step,
@@ -97,11 +100,11 @@ class StepRecord(Callback):
                 torch.get_rng_state(),
                 None if self._of_device is None else self._of_device(self._device),
                 _rate(trainer.optimizers),
-                self._gradient_norm,
+                norm if self._norm is None else self._norm,
                 trainer.step_losses,
             )
         )
-        self._gradient_norm = math.nan
+        self._norm = None
         if len(self._rows) == _EVERY:
             self._write(trainer)
 
@@ -171,7 +174,7 @@ def _as_numbers(rows: list[tuple[Any, ...]]) -> Tensor:
     """One row per step: step, samples, random, rate, gradient norm, sum of weighted losses, of weights."""
     losses = [pair for row in rows for pair in row[-1]]
     flat = iter(_on_host([number for pair in losses for number in pair]))
-    measured = iter(_on_host([number for row in rows for number in row[4:6]]))
+    measured = iter(_on_host([math.nan if one is None else one for row in rows for one in row[4:6]]))
     numbers = []
     for step, samples, of_cpu, of_device, _, _, pairs in rows:
         random = zlib.crc32(of_cpu.numpy()[_STATE])

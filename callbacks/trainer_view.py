@@ -173,6 +173,10 @@ class TrainerView(Protocol):
         """This rank's losses of the step under way with weights: numbers, or scalars on the device."""
 
     @property
+    def gradient_norm(self) -> Any:
+        """The norm of the step's gradients before clipping: a scalar; None where it was not measured."""
+
+    @property
     def step_samples(self) -> Sequence[Any]:
         """The dataset indices in the step under way, over all ranks; empty where ranks do not know them."""
 

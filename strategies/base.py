@@ -185,8 +185,12 @@ class Strategy(ABC):
         """Multiply the gradients of ``optimizer`` in place."""
 
     @abstractmethod
-    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
-        """Clip the gradients of ``optimizer`` by their total norm, by value, or both."""
+    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> Tensor | None:
+        """Clip the gradients of ``optimizer`` by their total norm, by value, or both.
+
+        Returns:
+            The total norm before clipping, a scalar; None where it was not measured, or not yet.
+        """
 
     @abstractmethod
     def update(self, optimizer: Optimizer) -> bool:

@@ -174,16 +174,17 @@ class FSDP(Distributed):
         with torch.no_grad():  # else each is recorded for backward, at 4 us
             return [local_part(grad) for grad in super().own_gradients(optimizer)]
 
-    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
+    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> Tensor | None:
         total, self._norm = self._norm, None
         if norm is not None and total is not None:  # as torch's clip_grads_with_norm_, on local shards
             self.multiply_gradients(optimizer, (norm / (total + 1e-6)).clamp(max=1.0))
         else:
-            super().clip(optimizer, norm, None)
+            total = super().clip(optimizer, norm, None)
         if value is not None:
             for parameter in parameters_of(optimizer):
                 if parameter.grad is not None:
                     local_part(parameter.grad).clamp_(-value, value)
+        return None if total is None else whole(total)
 
     @contextmanager
     def evaluation(self, module: nn.Module) -> Iterator[None]:

@@ -108,12 +108,13 @@ class Single(Strategy):
         if grads:
             multiply_each(grads, factor)
 
-    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
-        parameters = parameters_of(optimizer)
+    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> Tensor | None:
+        parameters, total = parameters_of(optimizer), None
         if norm is not None:
-            nn.utils.clip_grad_norm_(parameters, norm)
+            total = nn.utils.clip_grad_norm_(parameters, norm)
         if value is not None:
             nn.utils.clip_grad_value_(parameters, value)
+        return total
 
     def update(self, optimizer: Optimizer) -> bool:
         return self.precision.step(optimizer)

@@ -76,6 +76,11 @@ class FitView(RunView):
         return list(self._run.place.losses)
 
     @property
+    def gradient_norm(self) -> Any:
+        """The norm of the step's gradients before clipping: a scalar; None where it was not measured."""
+        return self._run.place.gradient_norm
+
+    @property
     def step_samples(self) -> Sequence[Any]:
         """The dataset indices in the step under way, over all ranks; empty where ranks do not know them."""
         return self._fit_for("step_samples").feed.step_samples()

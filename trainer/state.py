@@ -97,12 +97,14 @@ class Place:
         between_steps: Whether the state of the run is that of a finished step; also in a validation, which
             a resumed run repeats.
         losses: This rank's losses of the step under way with their weights, on a CPU as numbers.
+        gradient_norm: Of the last step whose gradients were clipped by their norm, before that.
         skips_update: Whether the step under way is to end without an update.
     """
 
     indices: Callable[[], list[Any]] = list
     between_steps: bool = False
     losses: list[tuple[Any, Any]] = field(default_factory=list)
+    gradient_norm: Any = None
     skips_update: bool = False
 
 

@@ -213,8 +213,9 @@ class DeepSpeed(Distributed):
         found = module.named_parameters()
         return {name: torch.linalg.vector_norm(zero_state.whole(p)) for name, p in found}
 
-    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> None:
+    def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> Tensor | None:
         self._clip = (norm, value)
+        return None
 
     def update(self, optimizer: Optimizer) -> bool:
         return self.step(optimizer)

@@ -40,12 +40,14 @@ def trainer(folder, world=1, **settings):
     data = DataLoader(TensorDataset(X), 4 // world, shuffle=True)
     usual = {"max_epochs": 2, "checkpoint": False, "progress": False, "loggers": False, "name": "net"}
     made = Trainer(
-        strategy="ddp" if world > 1 else "single", devices=world, accelerator="cpu", run_dir=folder,
-        **usual | settings,
+        devices=world, accelerator="cpu", run_dir=folder,
+        **usual | {"strategy": "ddp" if world > 1 else "single"} | settings,
     )  # fmt: skip
     return made, data
 
 
 if __name__ == "__main__":
-    made, data = trainer(sys.argv[1], int(os.environ["WORLD_SIZE"]), callbacks=Changes())
+    folder, *more = sys.argv[1:]
+    settings = {"strategy": more[0], "clip_grad_norm": float(more[1])} if more else {"callbacks": Changes()}
+    made, data = trainer(folder, int(os.environ["WORLD_SIZE"]), **settings)
     made.fit(Net(), data)

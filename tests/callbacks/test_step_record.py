@@ -64,6 +64,19 @@ def test_gradient_norms_are_those_before_clipping(tmp_path):
     assert (rows["gradient_norm"] > 1e-3).all()
 
 
+def test_clipping_measures_the_norm_on_one_rank_and_on_two(tmp_path):
+    trainer, data = job.trainer(tmp_path / "measured", callbacks=StepRecord(gradients=True))
+    first = read_record(trainer.fit(job.Net(), data).folder)["gradient_norm"][0]
+    trainer, data = job.trainer(tmp_path / "one", clip_grad_norm=1e-3)
+    one = read_record(trainer.fit(job.Net(), data).folder)["gradient_norm"]
+    assert one[0] == pytest.approx(first, rel=1e-6)
+    assert (one > 1e-3).all()
+    for strategy in ("ddp", "fsdp"):
+        run_ranks(JOB, 2, tmp_path / strategy, strategy, "1e-3", folder=tmp_path)
+        two = read_record(tmp_path / strategy / "net" / "1")["gradient_norm"]
+        assert two.tolist() == pytest.approx(one.tolist(), rel=1e-5)
+
+
 def test_a_draw_changes_the_random_state_from_its_step_on(tmp_path):
     class Draws(job.Net):
         def training_step(self, batch):

@@ -63,6 +63,7 @@ class OptimizerStep:
         trainer, state, store, strategy = self.trainer, self.state, self.store, self.strategy
         guard = self.guard
         self.place.losses.clear()
+        self.place.gradient_norm = None
         for hook in self.on_step_start:
             hook(trainer, batches)
         outputs: list[Any] = []
@@ -242,7 +243,9 @@ class OptimizerStep:
         if self.place.skips_update:
             return False
         if settings.clip_grad_norm is not None or settings.clip_grad_value is not None:
-            self.strategy.clip(optimizer, settings.clip_grad_norm, settings.clip_grad_value)
+            self.place.gradient_norm = self.strategy.clip(
+                optimizer, settings.clip_grad_norm, settings.clip_grad_value
+            )
         return True
 
     def as_word(self, value: Any) -> Tensor:
