@@ -110,18 +110,23 @@ def diff(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As a JSON object.")] = False,
 ) -> None:
-    """Compare two runs: settings, environments, and the first step that is not the same.
+    """Name the first step at which two runs differ.
+
+    Settings and environments are compared too.
 
     The exit code is 0 where every compared step is the same, and 3 where one differs.
     """
-    from paceline import Run
     from paceline.trainer.debug.diff import compare
+    from paceline.trainer.run.find import one_run
 
-    found = compare(Run(a), Run(b))
+    runs = one_run(a), one_run(b)
+    found = compare(*runs)
     if replay and found.first is not None:
         from paceline.trainer.debug.trace import first_tensor
 
-        found.tensor = first_tensor((a, b), found.first, code or (None, None), accelerator)
+        found.tensor = first_tensor(
+            (runs[0].folder, runs[1].folder), found.first, code or (None, None), accelerator
+        )
     typer.echo(found.as_json() if as_json else str(found))
     raise typer.Exit(3 if found else 0)
 

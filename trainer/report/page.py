@@ -18,11 +18,12 @@ from ...callbacks.loggers.logger import POSITION
 from ...callbacks.panels import RATES, in_order, place_of, starts_at_zero
 from ...callbacks.series import Array, Series
 from ...version import __version__
+from ..run.find import find_runs
 from ..utils.paths import as_path
 from ..utils.svg import Curve, chart
 from . import tables
 from .series import EXACT, encode_position, encode_values, reduced, reduced_position
-from .summary import RunSummary, find_runs, summarize
+from .summary import RunSummary, summarize
 
 MOST_BYTES = 4_900_000  # of a page
 _NAMES = 4  # in the title

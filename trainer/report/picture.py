@@ -8,8 +8,9 @@ from pathlib import Path
 from ...callbacks.loggers.logger import POSITION
 from ...callbacks.picture import Line, draw_panels, lines_of
 from ...errors import PacelineError, nearest
+from ..run.find import find_runs
 from ..utils.paths import as_path
-from .summary import chosen_panels, find_runs, is_chosen, summarize
+from .summary import chosen_panels, is_chosen, summarize
 
 
 def plot_runs(

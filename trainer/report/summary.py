@@ -17,7 +17,6 @@ from ..checkpoint import format as files
 from ..checkpoint.reading import read_manifest
 from ..run.facts import Extremes, Facts, extremes_of, read_facts
 from ..run.run import Run
-from ..utils.paths import as_path
 
 
 @dataclass(frozen=True)
@@ -69,42 +68,6 @@ class RunSummary:
     def extremes(self) -> dict[str, Extremes]:
         """By full name: the last, lowest and highest value."""
         return {one.name: extremes_of(one) for one in self.series}
-
-
-def find_runs(paths: Sequence[str | Path]) -> list[Run]:
-    """The runs that are at these paths or below them, each once; those of a name by their numbers.
-
-    Raises:
-        PacelineError: for a path without a run, naming the nearest one that exists.
-    """
-    found: dict[Path, Run] = {}
-    for given in paths:
-        path = as_path(given, "a run")
-        if not (path / "config.yaml").is_file():
-            inside = sorted((p.parent for p in path.rglob("config.yaml")), key=_by_number)
-            folders = [p for p in inside if (p / "env.json").is_file() or (p / "metrics.jsonl").is_file()]
-        else:
-            folders = [path]
-        if not folders:
-            raise _no_run(path)
-        found |= {folder.resolve(): Run(folder) for folder in folders if folder.resolve() not in found}
-    return list(found.values())
-
-
-def _no_run(path: Path) -> PacelineError:
-    above = path.parent
-    beside = [p.name for p in above.iterdir() if p.is_dir()] if above.is_dir() else []
-    near = None if path.exists() else nearest(path.name, beside)
-    return PacelineError(
-        "there is no run at this path or below it",
-        where=str(path),
-        meant=str(above / near) if near else None,
-        fix="give the folder of a run, runs/<name>/<n>, or a folder above",
-    )
-
-
-def _by_number(path: Path) -> list[tuple[int, str]]:
-    return [(int(part) if part.isdigit() else 0, part) for part in path.parts]
 
 
 def labels_of(folders: Sequence[Path]) -> list[str]:

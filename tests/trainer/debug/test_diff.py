@@ -149,6 +149,19 @@ def test_a_script_that_cannot_be_repeated_is_an_error_with_its_own_words(recorde
     assert "got: no data today" in done.stderr
 
 
+def test_a_folder_with_one_run_means_that_run_and_one_with_several_is_refused(tmp_path):
+    run_of(tmp_path / "runs/a/1", **SAME)
+    run_of(tmp_path / "runs/b/1", **SAME)
+    run_of(tmp_path / "runs/b/2", **SAME)
+    assert diff(tmp_path, "runs/a", "runs/b/2").codes == [0]
+    refused = diff(tmp_path, "runs/a", "runs/b")
+    assert refused.codes == [1]
+    assert "several runs below this path" in refused.stderr
+    assert "runs/b/1, " in refused.stderr
+    assert "runs/b/2\n" in refused.stderr
+    assert "runs/a?" in diff(tmp_path, "runs/b/2", "runs/aa").stderr
+
+
 # -- records that are written here -------------------------------------------------------------------
 
 

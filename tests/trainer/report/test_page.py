@@ -14,7 +14,8 @@ from paceline import Run, Trainer
 from paceline.callbacks import Checkpoint
 from paceline.trainer.report.page import build_page, write_report
 from paceline.trainer.report.series import decode
-from paceline.trainer.report.summary import find_runs, summarize
+from paceline.trainer.report.summary import summarize
+from paceline.trainer.run.find import find_runs
 
 EVIL = "</script><script>alert(1)</script>"
 

@@ -9,7 +9,8 @@ import pytest
 from helpers.run_folders import rows_of, write_run
 
 from paceline import PacelineError, Run
-from paceline.trainer.report.summary import chosen_panels, find_runs, labels_of, summarize
+from paceline.trainer.report.summary import chosen_panels, labels_of, summarize
+from paceline.trainer.run.find import find_runs
 
 
 def test_a_folder_stands_for_all_runs_below_it_in_their_order(tmp_path):
