@@ -119,6 +119,9 @@ def diff(
     from paceline.trainer.debug.diff import compare
     from paceline.trainer.run.find import one_run
 
+    if not replay and (code is not None or accelerator is not None):
+        given = "--code" if code is not None else "--accelerator"
+        raise PacelineError(f"{given} is for --replay", fix=f"paceline diff {a} {b} --replay {given} ...")
     runs = one_run(a), one_run(b)
     found = compare(*runs)
     if replay and found.first is not None:

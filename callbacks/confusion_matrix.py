@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .classification import Classification
+from .picture import literal
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView
@@ -65,7 +66,7 @@ class ConfusionMatrix(Classification):
         self._counts = None
 
     def take(self, trainer: TrainerView, batch: Any, predicted: Tensor, target: Tensor) -> None:
-        size = len(self.names)
+        size, target = len(self.names), target.long()
         counts = (target >= 0) & (target < size)
         pairs = (target * size + predicted)[counts]
         found = torch.bincount(pairs, minlength=size * size)
@@ -102,6 +103,7 @@ def draw(matrix: Tensor, names: Sequence[str]) -> Any:
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
     if size <= _MOST_NUMBERS:
+        names = [literal(name) for name in names]
         axes.set_xticks(range(size), names, rotation=45 if max(map(len, names)) > 2 else 0, ha="center")
         axes.set_yticks(range(size), names)
         for row in range(size):

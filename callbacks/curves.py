@@ -35,7 +35,12 @@ class Curves(Callback):
         if stage == "fit" and trainer.folder is not None and trainer.is_global_zero:
             rows = trainer.folder / "metrics.jsonl"
             if rows.exists() and rows.stat().st_size:
-                draw(rows, trainer.folder / "curves.png", self.dpi)
+                try:
+                    draw(rows, trainer.folder / "curves.png", self.dpi)
+                except Exception as error:  # the run is over, and nothing else of it depends on this
+                    trainer.log_line(
+                        f"warning: curves.png could not be drawn: {type(error).__name__}: {error}"
+                    )
 
 
 def draw(rows: Path, picture: Path, dpi: int = 120) -> None:

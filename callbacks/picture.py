@@ -94,7 +94,9 @@ def draw_panels(
     FigureCanvasAgg(figure)
     missing = len(panels) - len(shown)
     more = f"   ({missing} more panel{'s' if missing > 1 else ''} not drawn)" if missing else ""
-    figure.suptitle(title + more, x=0.012, ha="left", fontsize=12.5, fontweight="bold", color="#111827")
+    figure.suptitle(
+        literal(title) + more, x=0.012, ha="left", fontsize=12.5, fontweight="bold", color="#111827"
+    )
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for place, panel in zip(axes, shown, strict=False):
         _draw_panel(place, panel, panels[panel], axis, several=bool(families))
@@ -102,13 +104,19 @@ def draw_panels(
     for place in axes[len(shown) :]:
         place.set_visible(False)
     if families:
+        families = [literal(name) for name in families]
         handles = [Line2D([], [], color=_family(i)[1], linewidth=3) for i in range(len(families))]
-        style: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "labelcolor": _INK}
+        style = {"frameon": False, "fontsize": 8.5, "labelcolor": _INK}
         if len(families) <= 2 * columns:  # beside the title
             figure.legend(handles, families, loc="upper right", ncols=2 * columns, **style)
         else:
             figure.legend(handles, families, loc="outside lower left", ncols=2 * columns, **style)
     figure.savefig(picture, dpi=dpi)
+
+
+def literal(text: str) -> str:
+    """A name as matplotlib draws it as it is: a ``$`` begins no formula."""
+    return text.replace("$", r"\$")
 
 
 def _ends(panels: Iterable[Sequence[Line]]) -> tuple[float, float]:
@@ -129,21 +137,20 @@ def _most_important(panels: list[str]) -> list[str]:
 
 def _draw_panel(axes: Axes, panel: str, lines: Sequence[Line], axis: str, several: bool) -> None:
     labels = list(dict.fromkeys(line.label for line in lines))
-    low, high = np.inf, -np.inf
+    low, high, handles = np.inf, -np.inf, dict[str, Any]()
     for line in lines:
         family = line.family if several else 0
         if panel == RATES and not several:
             family = labels.index(line.label)
         drawn = _draw_line(axes, line, _family(family), alone=len(labels) == 1)
+        handles.setdefault(line.label, axes.lines[-1])
         low, high = min(low, drawn[0]), max(high, drawn[1])
     _limit(axes, panel, low, high)
     _label(axes, panel, axis)
     if labels != ["value"]:
-        handles, named = axes.get_legend_handles_labels()
-        first = dict(reversed(list(zip(named, handles, strict=True))))
         axes.legend(
-            [first[label] for label in labels[:5]],
-            labels[:5],
+            [handles[label] for label in labels[:5]],
+            [literal(label) for label in labels[:5]],
             loc="lower right",
             bbox_to_anchor=(1.01, 1.0),
             ncols=5,
@@ -192,7 +199,7 @@ def _label(axes: Axes, panel: str, axis: str) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     whole = axis in ("step", "samples", "tokens")
-    axes.set_title(panel, loc="left", fontsize=10, color="#111827", pad=7)
+    axes.set_title(literal(panel), loc="left", fontsize=10, color="#111827", pad=7)
     axes.set_xlabel("seconds" if axis == "time" else axis, fontsize=8.5, color=_INK)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: shortened(value)))

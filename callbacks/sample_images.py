@@ -12,6 +12,7 @@ from ..errors import PacelineError
 from .batch_part import PART_OF_BATCH, part_of
 from .classification import Classification
 from .loggers.media import to_image
+from .picture import literal
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView
@@ -101,7 +102,7 @@ class SampleImages(Classification):
             title = self._name(target)
             if predicted != target:
                 title += f" → {self._name(predicted)}"
-            axes.set_title(title, fontsize=8, color="black" if predicted == target else "tab:red")
+            axes.set_title(literal(title), fontsize=8, color="black" if predicted == target else "tab:red")
         return figure
 
     def _name(self, label: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import zlib
@@ -129,11 +130,14 @@ class StepRecord(Callback):
             return
         rows, self._rows = self._rows, []
         everyone = torch.stack(trainer.all_gather(_as_numbers(rows))).numpy()  # (ranks, steps, columns)
-        if self._file is not None:
+        if self._file is not None:  # on rank 0; the others send theirs whatever becomes of it
             try:
-                self._file.write(_merged(everyone).tobytes())
+                data = _merged(everyone).tobytes()
+                if self._file.write(data) < len(data):  # what is cut is no row for a reader
+                    raise OSError(errno.ENOSPC, "No space left on device")
             except OSError as error:
-                self._active = False
+                self._file.close()
+                self._file = None
                 trainer.log_line(f"warning: {FILE_NAME} cannot be written any more: {error}")
 
 

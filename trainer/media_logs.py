@@ -55,7 +55,8 @@ class MediaLogs:
 
         Args:
             name: As ``log`` takes it.
-            values: A tensor, an array or a sequence of numbers, of any shape.
+            values: A tensor, an array or a sequence of numbers, of any shape. Of a sharded weight the part
+                of rank 0 counts.
             bins: So many of one width, from the smallest to the largest finite value.
 
         Raises:

@@ -136,6 +136,8 @@ def to_image(value: Any, caption: str = "") -> Image:
     """
     if hasattr(value, "savefig"):
         value = _drawn(value)
+    elif hasattr(value, "getbands"):  # a PIL image, of any mode
+        value = np.asarray(value.convert("RGBA" if value.has_transparency_data else "RGB"))
     if isinstance(value, torch.Tensor):
         array = _channels_last(value.detach().cpu())
     else:
@@ -146,7 +148,9 @@ def to_image(value: Any, caption: str = "") -> Image:
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim not in (3, 4) or array.shape[-1] not in _CHANNELS or not array.size:
-        got = f"a {type(value).__name__}" + (f" of shape {tuple(value.shape)}" if array.ndim else "")
+        got = f"a {type(value).__name__}" + (
+            f" of shape {tuple(getattr(value, 'shape', array.shape))}" if array.ndim else ""
+        )
         raise _no_image(got)
     array = _as_bytes(array)
     if array.shape[-1] == 1:
@@ -202,7 +206,7 @@ def to_histogram(values: Any, bins: int = 64) -> Histogram:
     """Count values in bins of one width, from the smallest to the largest finite one.
 
     Args:
-        values: A tensor, an array or a sequence, of any shape.
+        values: A tensor, an array or a sequence, of any shape; of a sharded tensor this rank's part.
         bins: How many.
 
     Raises:
@@ -216,19 +220,34 @@ def to_histogram(values: Any, bins: int = 64) -> Histogram:
         raise PacelineError("log_histogram: bins is a number from 1 to 10,000", got=bins)
     try:
         if isinstance(values, torch.Tensor):
-            values = values.detach().to("cpu", torch.float64)
+            values = values.detach()
+            if hasattr(values, "to_local"):  # a sharded one
+                values = values.to_local()
+            if values.is_complex():
+                raise TypeError
+            values = values.to_dense() if values.layout is not torch.strided else values
+            values = values.to("cpu", torch.float64)
+        elif np.iscomplexobj(values):
+            raise TypeError
         flat = np.asarray(values, dtype=np.float64).ravel()
     except (TypeError, ValueError, RuntimeError):
         raise PacelineError(
             "log_histogram takes numbers", got=type(values).__name__, allowed="a tensor, an array, a list"
         ) from None
     finite = flat[np.isfinite(flat)]
-    counts, edges = np.histogram(finite, bins)
+    try:
+        with np.errstate(over="ignore"):
+            counts, edges = np.histogram(finite, bins)
+    except ValueError:  # too close together, or too far apart, for edges of that many bins
+        ends = np.nextafter([finite.min(), finite.max()], [-np.inf, np.inf])
+        counts, edges = np.array([finite.size]), np.clip(ends, -np.finfo(float).max, np.finfo(float).max)
+    with np.errstate(over="ignore"):
+        total, squares = float(finite.sum()), float(finite @ finite)
     return Histogram(
         tuple(counts.tolist()),
         tuple(edges.tolist()),
-        float(finite.sum()),
-        float(finite @ finite),
+        total,
+        squares,
         flat.size - finite.size,
     )
 

@@ -22,6 +22,7 @@ _TAGS = Kind(lambda: Mapping[str, str], "a dict of strings")
 _MOST_METRICS, _MOST_PARAMS = 1000, 100  # of one log_batch
 _LONGEST_NAME, _LONGEST_PARAM = 250, 6000
 _STATUS: dict[Ended, str] = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+_NO_BARS = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"  # in the middle of training's own
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """For a server that is away: by default a request is repeated for minutes."""
 
@@ -73,6 +74,7 @@ class MLflow(Tracker):
         self.tags, self.name_there = dict(tags), name
         self._client: Any = None
         self._id = ""
+        self._begun: TrackedRun | None = None
         self._placed_step = -1
 
     def open(self, run: TrackedRun) -> str:
@@ -81,6 +83,7 @@ class MLflow(Tracker):
         root = Path.cwd() if run.folder is None else run.folder.parent.parent.absolute()
         ours = f"sqlite:///{root / 'mlflow.db'}"
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or ours
+        os.environ.setdefault(_NO_BARS, "false")
         if uri.startswith("http"):
             for name, value in _PATIENCE.items():
                 os.environ.setdefault(name, value)
@@ -102,11 +105,13 @@ class MLflow(Tracker):
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.project
         found = client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else client.create_experiment(name, artifacts)
-        made = client.create_run(experiment, run_name=self.name_there or run.name, tags=self.tags)
-        run_id = str(made.info.run_id)
-        params = [
-            Param(_name(key), str(value)[:_LONGEST_PARAM]) for key, value in flat_config(run.config).items()
-        ]
+        if run != self._begun:  # else its parameters could not be sent the last time
+            made = client.create_run(experiment, run_name=self.name_there or run.name, tags=self.tags)
+            self._id, self._begun = str(made.info.run_id), run
+        run_id = self._id
+        config = flat_config(run.config)
+        names = [_name(name) for name in unique(_name(key) for key in config)]
+        params = [Param(n, str(v)[:_LONGEST_PARAM]) for n, v in zip(names, config.values(), strict=True)]
         for first in range(0, len(params), _MOST_PARAMS):
             client.log_batch(run_id, params=params[first : first + _MOST_PARAMS])
         return run_id

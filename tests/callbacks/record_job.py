@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 
@@ -10,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Callback
+from paceline.callbacks import Callback, Checkpoint, StepRecord
 
 X = torch.stack([torch.arange(24.0), torch.linspace(-1, 1, 24)], 1)
 
@@ -36,6 +38,23 @@ class Changes(Callback):
             trainer.optimizers[0].param_groups[0]["lr"] = 0.2
 
 
+class Full(io.RawIOBase):
+    """A file on a full disk."""
+
+    def write(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Fills(Callback):
+    """From step 5 on no byte can be written to the record."""
+
+    def on_step_end(self, trainer):
+        (record,) = (one for one in trainer.callbacks if isinstance(one, StepRecord))
+        if trainer.global_step == 5 and record._file is not None:
+            record._file.close()
+            record._file = Full()
+
+
 def trainer(folder, world=1, **settings):
     data = DataLoader(TensorDataset(X), 4 // world, shuffle=True)
     usual = {"max_epochs": 2, "checkpoint": False, "progress": False, "loggers": False, "name": "net"}
@@ -48,6 +67,10 @@ def trainer(folder, world=1, **settings):
 
 if __name__ == "__main__":
     folder, *more = sys.argv[1:]
-    settings = {"strategy": more[0], "clip_grad_norm": float(more[1])} if more else {"callbacks": Changes()}
+    settings = {"callbacks": Changes()}
+    if more == ["full"]:
+        settings = {"callbacks": [Fills(), Checkpoint(every=3)], "checkpoint": True}
+    elif more:
+        settings = {"strategy": more[0], "clip_grad_norm": float(more[1])}
     made, data = trainer(folder, int(os.environ["WORLD_SIZE"]), **settings)
     made.fit(Net(), data)

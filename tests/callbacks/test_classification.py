@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer
 from paceline.callbacks import ConfusionMatrix
+from paceline.callbacks.confusion_matrix import draw
+from paceline.callbacks.loggers.media import to_image
 
 JOB = Path(__file__).with_name("classification_job.py")
 STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3")
@@ -43,6 +45,22 @@ def test_each_sample_counts_once_and_ignored_ones_do_not(tmp_path):
         files = sorted((run.folder / "media" / "val" / name).iterdir())
         assert [file.name for file in files] == ["step-00000005.png", "step-00000010.png"]
         assert imread(files[0]).std() > 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_targets_of_small_integers_are_counted_like_others(dtype):
+    confusion = ConfusionMatrix(100, "head")
+    confusion.start()
+    confusion.take(None, None, torch.tensor([3, 99]), torch.tensor([98, 7], dtype=dtype))
+    assert confusion._counts.nonzero().flatten().tolist() == [7 * 100 + 99, 98 * 100 + 3]
+
+
+def test_names_with_a_dollar_are_no_formulas():
+    names = ["$5_$", "^$", "$\\x$"]
+    to_image(draw(torch.ones(3, 3, dtype=torch.int64), names))
+    shown = job.Shown(count=1)
+    shown.names = names
+    to_image(super(job.Shown, shown)._drawn([(0, torch.rand(1, 4, 4), 0, 1)]))
 
 
 def test_a_wrong_sample_is_red_and_a_right_one_black(tmp_path):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from paceline.callbacks import Curves
 from paceline.callbacks.curves import draw
 from paceline.callbacks.panels import ends_of_y, in_order, lower_is_better, place_of
 from paceline.callbacks.series import bucketed, drawable, read_series
@@ -130,3 +132,23 @@ def test_places_and_order():
     assert lower_is_better("val/a_loss")
     assert not lower_is_better("val/accuracy")
     assert ends_of_y("loss", 0.0, 0.0) == (-1.0, 1.0)
+
+
+def test_labels_that_matplotlib_would_hide_or_read_as_a_formula(tmp_path, figure):
+    rows = [{"step": step, "lr/_Own": 0.1, "lr/b$x_$": 0.2, "train/cost_$5_$": 1.0} for step in (1, 2)]
+    panels = drawn(tmp_path, figure, rows)
+    assert set(panels) == {r"cost_\$5_\$", "learning rate"}
+    legend = [text.get_text() for text in panels["learning rate"].get_legend().texts]
+    assert legend == ["_Own", r"b\$x_\$"]
+
+
+def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(tmp_path, monkeypatch):
+    def broken(*arguments):
+        raise ValueError("no font")
+
+    monkeypatch.setattr("paceline.callbacks.curves.draw", broken)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 1.0}\n')
+    lines = []
+    trainer = SimpleNamespace(folder=tmp_path, is_global_zero=True, log_line=lines.append)
+    Curves().on_teardown(trainer, "fit")
+    assert lines == ["warning: curves.png could not be drawn: ValueError: no font"]

@@ -133,6 +133,14 @@ def test_an_error_leaves_the_steps_before_it(tmp_path):
     assert read_record(tmp_path / "net" / "1")["step"].tolist() == [1, 2, 3, 4, 5]
 
 
+def test_a_full_disk_ends_the_record_and_not_the_run_on_two_ranks(tmp_path):
+    run_ranks(JOB, 2, tmp_path, "full", folder=tmp_path)
+    log = (tmp_path / "net" / "1" / "log.txt").read_text()
+    assert log.count("warning: steps.bin cannot be written any more: [Errno 28]") == 1
+    assert read_record(tmp_path / "net" / "1")["step"].tolist() == [1, 2, 3]
+    assert Run(tmp_path / "net" / "1").latest.name == "step-00000012"
+
+
 def test_it_can_be_off(tmp_path):
     trainer, data = job.trainer(tmp_path, record=False, loggers=JSONLogger())
     run = trainer.fit(job.Net(), data)

@@ -60,6 +60,8 @@ def prctl(option: int, value: int) -> None:
 
 def import_all(names: tuple[str, ...]) -> None:
     """Nothing of it may start a thread: a process that has some cannot be forked."""
+    if "mlflow" not in sys.modules:  # deepspeed imports it where it is installed, and it starts one
+        sys.modules["mlflow"] = None  # type: ignore[assignment]
     for name in names:
         importlib.import_module(name)
     for name in PACKAGES:
@@ -67,6 +69,8 @@ def import_all(names: tuple[str, ...]) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if "deepspeed" not in module.name or "deepspeed" in names:
                 importlib.import_module(module.name)
+    if sys.modules["mlflow"] is None:
+        del sys.modules["mlflow"]
     freeze_imports()
     assert len(os.listdir("/proc/self/task")) == 1
 

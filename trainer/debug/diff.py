@@ -106,7 +106,7 @@ class Difference:
 
     def as_json(self) -> str:
         """All of it as a JSON object."""
-        return json.dumps(asdict(self), indent=1, default=str)
+        return json.dumps(_plain(asdict(self)), indent=1, default=str)
 
     def __str__(self) -> str:
         lines = [*_table("config", self.config), *_table("environment", self.environment)]
@@ -123,6 +123,15 @@ class Difference:
 
 
 _NOTHING = "there is no step that both runs have recorded"
+
+
+def _plain(value: Any) -> Any:
+    """What is not finite as a string: JSON has no number for it."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare(a: Run, b: Run) -> Difference:
@@ -151,7 +160,7 @@ def compare(a: Run, b: Run) -> Difference:
 
 
 def _environment(run: Run) -> dict[str, Any]:
-    found = json.loads((run.folder / "env.json").read_text(encoding="utf-8"))
+    found = run.environment
     kept = {name: found[name] for name in _ENVIRONMENT if name in found}
     return kept | {"command": " ".join(found.get("command", []))}
 

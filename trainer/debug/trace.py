@@ -14,7 +14,6 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +123,12 @@ class Trace(Callback):
                 self._keep(stage, name, tensor)
 
     def _keep(self, stage: str, name: str, tensor: Tensor, kind: str = "") -> None:
-        flat = tensor.detach().to("cpu", copy=True).contiguous().flatten()
+        tensor = tensor.detach()
+        if tensor.layout is not torch.strided:
+            tensor = tensor.to_dense()
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
+        flat = tensor.to("cpu", copy=True).contiguous().flatten()
         stride = -(-flat.numel() // _MOST_NUMBERS) or 1
         self._rows.append(
             {
@@ -176,6 +180,12 @@ def trace(run: Path, first: int, last: int, code: Path | None, accelerator: str 
     """
     command = started_by(run, first)
     folder = Path(command.folder) if code is None else code.resolve()
+    if not folder.is_dir():
+        raise PacelineError(
+            "the folder to start the run's command in does not exist",
+            where=str(folder),
+            fix="--code A_DIR B_DIR names the folders to start both in",
+        )
     program = [_moved(word, Path(command.folder), folder) for word in command.program]
     with tempfile.TemporaryDirectory() as out:
         request = TraceRequest(str(run.resolve()), first, last, command.fit, out, code is None, accelerator)
@@ -250,16 +260,26 @@ def first_difference(a: list[list[Any]], b: list[list[Any]]) -> FirstTensor | No
     for rank, (mine, theirs) in enumerate(zip(a, b, strict=False)):
         if not same_layout:
             mine, theirs = ([r for r in rows if r["stage"] not in _OF_LAYOUT] for rows in (mine, theirs))
-        for place, (x, y) in enumerate(zip_longest(mine, theirs)):
-            how = _how(x, y, 0.0 if same_layout else ROUNDING)
+        ours, others = _by_name(mine), _by_name(theirs)
+        for key in dict.fromkeys([*ours, *others]):
+            how = _how(ours.get(key), others.get(key), 0.0 if same_layout else ROUNDING)
             if how is not None:
-                one = x or y
-                order = (one["step"], _STAGES.index(one["stage"]), place, rank)
-                found.append(
-                    (order, FirstTensor(one["step"], one["stage"], one["name"], rank, len(a), how))
-                )
-                break
+                step, stage, name, _ = key
+                place = list(ours if key in ours else others).index(key)
+                order = (step, _STAGES.index(stage), place, rank)
+                found.append((order, FirstTensor(step, stage, name, rank, len(a), how)))
     return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _by_name(rows: list[Any]) -> dict[tuple[int, str, str, int], Any]:
+    """The rows by step, stage, name and how often the name has come before in that stage."""
+    found: dict[tuple[int, str, str, int], Any] = {}
+    for row in rows:
+        call = 0
+        while (key := (row["step"], row["stage"], row["name"], call)) in found:
+            call += 1
+        found[key] = row
+    return found
 
 
 def _layout(rows: list[Any]) -> list[Any]:
@@ -269,8 +289,6 @@ def _layout(rows: list[Any]) -> list[Any]:
 def _how(a: Any, b: Any, tolerance: float) -> str | None:
     if a is None or b is None:
         return f"run {'A' if b is None else 'B'} alone has it"
-    if (a["stage"], a["name"]) != (b["stage"], b["name"]):
-        return f"run B has {b['stage']} {b['name']} there"
     for what in ("shape", "dtype"):
         if a[what] != b[what]:
             return f"{what} {a[what]} and {b[what]}"
@@ -278,10 +296,11 @@ def _how(a: Any, b: Any, tolerance: float) -> str | None:
         return None
     kinds = f"{a['kind']} and {b['kind']}, " if a["kind"] != b["kind"] else ""
     x, y = a["values"].double(), b["values"].double()
-    apart = (x - y).abs()
+    same = (x == y) | (x.isnan() & y.isnan())
+    apart = torch.where(same, 0.0, (x - y).abs())
     if not torch.isfinite(apart).all():
         return "one of them is not finite where the other is"
-    largest = max(float(x.abs().max()), float(y.abs().max()), 1e-300)
+    largest = max(*(float(v[v.isfinite()].abs().max()) for v in (x, y) if v.isfinite().any()), 1e-300, 0.0)
     if not float(apart.max()):
         return "by its bits alone, or outside of the numbers that are kept of a large tensor"
     most, count = float(apart.max()), int((apart > 0).sum())

@@ -34,8 +34,9 @@ def read_training_output(output: Any, weight: Any, store: MetricStore, where: st
                 allowed=_RETURN,
                 fix="name the value to train on 'loss'",
             )
-        loss, weight = output["loss"], output.get("weight", weight)
-        if "weight" in output:
+        loss, given = output["loss"], output.get("weight")
+        if given is not None:
+            weight = _checked_weight(given, where)
             store.log(TOKENS, weight, reduce="sum")
         log_rest(output, store, weight)
     elif isinstance(output, (int, float)):
@@ -51,6 +52,19 @@ def read_training_output(output: Any, weight: Any, store: MetricStore, where: st
     if not isinstance(loss, Tensor) or not loss.requires_grad or loss.numel() != 1:
         raise _bad_loss(loss, where)
     return loss, weight
+
+
+def _checked_weight(weight: Any, where: str) -> Any:
+    if isinstance(weight, Tensor) and weight.numel() == 1 and not weight.is_complex():
+        return weight
+    if isinstance(weight, (int, float)):
+        return weight
+    raise PacelineError(
+        "the weight that training_step returned must be a scalar",
+        where=where,
+        got=describe(weight),
+        allowed="a number, or a tensor of one element",
+    )
 
 
 def log_rest(output: Mapping[str, Any], store: MetricStore, weight: Any) -> None:

@@ -44,11 +44,11 @@ def write_report(paths: Sequence[str | Path], out: str | Path = "report.html") -
     Raises:
         PacelineError: where there is no run.
     """
-    page = as_path(out, "report")
+    page = Path(out) / "report.html" if as_path(out, "report").is_dir() else Path(out).expanduser()
     text = build_page(summarize(find_runs(paths)))
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8", errors="replace")
-    return Path(out)
+    return page
 
 
 def build_page(runs: Sequence[RunSummary], most_bytes: int = MOST_BYTES) -> str:

@@ -12,6 +12,8 @@ from ..run.find import find_runs
 from ..utils.paths import as_path
 from .summary import chosen_panels, is_chosen, summarize
 
+_FORMATS = (".png", ".pdf", ".svg", ".jpg")
+
 
 def plot_runs(
     paths: Sequence[str | Path],
@@ -49,6 +51,13 @@ def plot_runs(
     several = len(runs) > 1
     picture = Path("curves.png" if several else runs[0].folder / "curves.png")
     picture = picture if out is None else as_path(out, "plot")
+    if picture.is_dir():
+        picture = picture / "curves.png"
+    picture = picture if picture.suffix else picture.with_suffix(".png")
+    if picture.suffix.lower() not in _FORMATS:
+        raise PacelineError(
+            "a picture of this kind cannot be written", got=str(out), allowed=", ".join(_FORMATS)
+        )
     picture.parent.mkdir(parents=True, exist_ok=True)
     names = [run.label for run in runs] if several else []
     title = f"{len(runs)} runs" if several else runs[0].label

@@ -83,8 +83,20 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.yaml."""
-        found: dict[str, Any] = yaml.safe_load((self.folder / "config.yaml").read_text())
+        """config.yaml.
+
+        Raises:
+            PacelineError: when the file is damaged.
+        """
+        path = self.folder / "config.yaml"
+        try:
+            found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("no mapping")
+        except (ValueError, yaml.YAMLError) as error:
+            raise PacelineError(
+                "the run's config.yaml is damaged", where=str(path), got=str(error)
+            ) from None
         return found
 
     @cached_property

@@ -107,3 +107,24 @@ def test_cells_are_plain_data():
 def test_a_row_of_another_length_is_refused():
     with pytest.raises(PacelineError, match=r"row 1(.|\n)*got: 1 cells(.|\n)*allowed: 2: a, b"):
         to_table(["a", "b"], [(1, 2), (3,)])
+
+
+@pytest.mark.parametrize("values", [[1e17] * 3, [1e16, 1e16 + 2], [2.0**60] * 4, [-1e308, 1e308]])
+def test_a_histogram_of_values_that_no_bins_can_part(values):
+    found = to_histogram(values)
+    assert sum(found.counts) == len(values)
+    assert all(math.isfinite(edge) for edge in found.edges)
+    assert list(found.edges) == sorted(set(found.edges))
+
+
+def test_complex_values_have_no_histogram():
+    for values in (torch.ones(3, dtype=torch.complex64), np.ones(3, complex), [1j]):
+        with pytest.raises(PacelineError, match="log_histogram takes numbers"):
+            to_histogram(values)
+
+
+@pytest.mark.parametrize("mode", ["P", "L", "LA", "RGB", "RGBA", "CMYK", "1"])
+def test_pil_images_of_any_mode_are_shown_as_they_look(mode):
+    red = pillow.new("RGB", (2, 1), (255, 0, 0))
+    found = to_image(red.convert(mode)).pixels[0, 0, :3].tolist()
+    assert tuple(found) == red.convert(mode).convert("RGB").getpixel((0, 0))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from helpers.jobs import load_job
 from helpers.ranks import run_ranks
 
-from paceline import Run
+from paceline import PacelineError, Run
 
 JOB = Path(__file__).with_name("tokens_job.py")
 job = load_job(JOB)
@@ -49,3 +50,20 @@ def test_without_weights_there_are_none(tmp_path):
     trainer, data = job.train(tmp_path)
     trainer.fit(Plain(), data, data)
     assert not any("tokens" in row for row in rows(tmp_path))
+
+
+def test_a_weight_of_none_is_no_weight_and_a_wrong_one_is_named(tmp_path):
+    class Unweighted(job.Module):
+        def training_step(self, batch):
+            return super().training_step(batch) | {"weight": None}
+
+    class Wrong(job.Module):
+        def training_step(self, batch):
+            return super().training_step(batch) | {"weight": "four"}
+
+    trainer, data = job.train(tmp_path)
+    trainer.fit(Unweighted(), data, data)
+    assert not any("tokens" in row for row in rows(tmp_path))
+    trainer, data = job.train(tmp_path)
+    with pytest.raises(PacelineError, match="the weight that training_step returned must be a scalar"):
+        trainer.fit(Wrong(), data, data)

@@ -258,3 +258,34 @@ def test_media_are_beside_the_database_that_is_given(tmp_path):
     run_id = json.loads((run.folder / "mlflow.json").read_text())["run_id"]
     assert list((tmp_path / "there" / "mlartifacts" / run_id).rglob("*.png"))
     assert not (tmp_path / "mlruns").exists()
+
+
+def test_parameters_that_mlflow_would_take_for_one_are_two_and_the_run_is_begun_once(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    from paceline.callbacks import MLflow
+
+    class Named(Net):
+        def __init__(self, names):
+            super().__init__()
+
+    uri = f"sqlite:///{tmp_path / 'm.db'}"
+    log_batch, failures = MlflowClient.log_batch, [OSError("away")] * 3
+
+    def fails_at_first(self, *arguments, **options):
+        if options.get("params") and failures:
+            raise failures.pop()
+        return log_batch(self, *arguments, **options)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", fails_at_first)
+    trainer = Trainer(
+        max_epochs=3, log_every=1, loggers=MLflow("e", uri), progress=False, run_dir=tmp_path, name="r"
+    )
+    trainer.fit(Named({"a@b": 1, "a_b": 2}), data())
+    client = MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("e").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["module.hparams.names.a_b"] == "1"
+    assert run.data.params["module.hparams.names.a_b _2_"] == "2"
+    assert mlflow.active_run() is None

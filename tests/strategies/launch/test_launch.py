@@ -379,6 +379,7 @@ def test_the_traceback_of_a_rank_that_fails_is_printed(start, how, said):
     assert not job.notes("end")
 
 
+@pytest.mark.soak
 @pytest.mark.fault(18)
 def test_the_others_end_soon_even_in_a_long_step(start):
     """A rank that cannot come to the end of its step is not waited for."""
@@ -488,6 +489,7 @@ def test_two_plain_scripts_meet_by_the_variables_of_kubernetes(start, tmp_path):
     assert of_both(job.notes("start"), "weights") != of_both(job.notes("end"), "weights")
 
 
+@pytest.mark.soak
 @pytest.mark.fault(7)
 def test_sigterm_to_one_of_two_launchers_stops_both_in_order(start, tmp_path):
     """They meet by a rendezvous of torchrun's; each starts one rank."""

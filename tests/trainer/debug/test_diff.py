@@ -17,7 +17,7 @@ from helpers.environment import clean_environment
 from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
-from paceline import Run
+from paceline import PacelineError, Run
 from paceline.callbacks.step_record import FILE_NAME, MAGIC, ROW
 from paceline.trainer.debug.diff import compare
 from paceline.trainer.debug.trace import first_difference, tensors_in
@@ -282,7 +282,7 @@ def test_other_micro_batches_are_compared_by_weights_and_gradients_up_to_roundin
         (row("batch", "0", [[1.0]]), "shape [1] and [1, 1]"),
         (row("batch", "0", torch.ones(1, dtype=torch.float64)), "dtype torch.float32 and torch.float64"),
         (row("batch", "0", [math.inf]), "not finite"),
-        (row("batch", "1", [1.0]), "run B has batch 1 there"),
+        (row("batch", "1", [1.0]), "batch 0: run A alone has it"),
     ],
 )
 def test_shapes_types_and_names_that_differ_are_named(theirs, how):
@@ -296,3 +296,49 @@ def test_tensors_are_found_in_nested_batches():
         ("['more'][0]", 2),
         ("['more'][1][1]", 3),
     ]
+
+
+def test_masked_scores_are_compared_where_they_are_finite():
+    def rows(value):
+        return [[row("output of", "mask", [1.0, -math.inf, math.nan, value])]]
+
+    assert "up to 0.5 apart" in str(first_difference(rows(2.0), rows(2.5)))
+    assert first_difference(rows(2.0), rows(2.0)) is None
+
+
+def test_a_parameter_that_one_run_has_alone_is_named_before_the_batch():
+    batch = row("batch", "0", [1.0])
+    more = [[row("weight before", "extra", [1.0]), batch]]
+    assert str(first_difference([[batch]], more)) == (
+        "first tensor: step 1, weight before extra: run B alone has it"
+    )
+
+
+def test_json_has_no_number_that_json_has_none_for(tmp_path):
+    odd = SAME | {"loss": [1.0, math.nan, 3.0]}
+    found = compare(run_of(tmp_path / "a", **SAME), run_of(tmp_path / "b", **odd)).as_json()
+    assert json.loads(found, parse_constant=pytest.fail)["first"]["b"] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--code", "a", "b"), "--code is for --replay"),
+        (("--accelerator", "cpu"), "--accelerator is for --replay"),
+        (("--replay", "--code", "nowhere", "b"), "the folder to start the run's command in does not exist"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(tmp_path, arguments, message):
+    other = {"environment": {"program": ["job.py"], "folder": str(tmp_path), "fit": 1}}
+    run_of(tmp_path / "a", **other, **SAME)
+    run_of(tmp_path / "b", **other, **SAME | {"loss": [0.0] * 3})
+    refused = diff(tmp_path, "a", "b", *arguments)
+    assert refused.codes == [1]
+    assert f"error: {message}" in refused.stderr
+
+
+def test_a_damaged_config_is_an_error(tmp_path):
+    run = run_of(tmp_path / "a", **SAME)
+    (run.folder / "config.yaml").write_text("trainer: {seed")
+    with pytest.raises(PacelineError, match=r"config\.yaml is damaged"):
+        compare(run, run)
