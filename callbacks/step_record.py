@@ -21,7 +21,7 @@ from .base import Callback
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .trainer_view import TrainerView
+    from .trainer_view import StepFacts, TrainerView
 
 FILE_NAME = "steps.bin"
 MAGIC = b"PLSTEP01"
@@ -81,6 +81,7 @@ class StepRecord(Callback):
         self._active = trainer.folder is not None
         self._device = trainer.strategy.device
         self._of_device = _device_generator(self._device)
+        self._optimizers = trainer.optimizers
         if trainer.folder is not None and trainer.is_global_zero:
             self._file = _opened(trainer.folder / FILE_NAME, trainer.global_step)
 
@@ -92,19 +93,9 @@ class StepRecord(Callback):
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         if not self._active:
             return
-        samples = trainer.step_samples
-        norm = trainer.gradient_norm
-        self._rows.append(
-            (
-                trainer.global_step,
-                _checksum(samples) if samples else 0,
-                torch.get_rng_state(),
-                None if self._of_device is None else self._of_device(self._device),
-                _rate(trainer.optimizers),
-                norm if self._norm is None else self._norm,
-                trainer.step_losses,
-            )
-        )
+        of_device = None if self._of_device is None else self._of_device(self._device)
+        row = trainer.step_facts(), torch.get_rng_state(), of_device, _rate(self._optimizers), self._norm
+        self._rows.append(row)
         self._norm = None
         if len(self._rows) == _EVERY:
             self._write(trainer)
@@ -176,20 +167,26 @@ def _rate(optimizers: Sequence[Any]) -> Any:
 
 def _as_numbers(rows: list[tuple[Any, ...]]) -> Tensor:
     """One row per step: step, samples, random, rate, gradient norm, sum of weighted losses, of weights."""
-    losses = [pair for row in rows for pair in row[-1]]
-    flat = iter(_on_host([number for pair in losses for number in pair]))
-    measured = iter(_on_host([math.nan if one is None else one for row in rows for one in row[4:6]]))
+    flat = iter(_on_host([number for facts, *_ in rows for pair in facts.losses for number in pair]))
+    measured = iter(_on_host([one for facts, *_, rate, norm in rows for one in (rate, _norm(facts, norm))]))
     numbers = []
-    for step, samples, of_cpu, of_device, _, _, pairs in rows:
+    for facts, of_cpu, of_device, *_ in rows:
         random = zlib.crc32(of_cpu.numpy()[_STATE])
         if of_device is not None:
             random = zlib.crc32(of_device.numpy(), random)
         total = weight = 0.0
-        for _ in pairs:
+        for _ in facts.losses:
             loss, share = next(flat), next(flat)
             total, weight = total + loss * share, weight + share
-        numbers.append((step, samples, random, next(measured), next(measured), total, weight))
+        samples = _checksum(facts.samples) if facts.samples else 0
+        numbers.append((facts.step, samples, random, next(measured), next(measured), total, weight))
     return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _norm(facts: StepFacts, measured: Any) -> Any:
+    if measured is not None:
+        return measured
+    return math.nan if facts.gradient_norm is None else facts.gradient_norm
 
 
 def _on_host(numbers: list[Any]) -> list[float]:

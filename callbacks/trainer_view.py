@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..durations import Cadence
 
@@ -57,6 +57,22 @@ class CheckpointWriter(Protocol):
 
     def update(self, pointers: dict[str, str], dropped: Sequence[str]) -> None:
         """Write pointers (``latest``, ``best`` ...) and delete checkpoints; rank 0 does."""
+
+
+class StepFacts(NamedTuple):
+    """A step, as one rank knows it.
+
+    Attributes:
+        step: Optimizer steps done.
+        samples: Its dataset indices over all ranks; empty where ranks do not know them.
+        losses: This rank's losses with their weights: numbers, or scalars on the device.
+        gradient_norm: Of its gradients before clipping, a scalar; None where it was not measured.
+    """
+
+    step: int
+    samples: Sequence[Any]
+    losses: list[tuple[Any, Any]]
+    gradient_norm: Any
 
 
 class TrainerView(Protocol):
@@ -168,17 +184,8 @@ class TrainerView(Protocol):
         It returns the values, published as ``val/<name>/...``; None where a signal interrupted it.
         """
 
-    @property
-    def step_losses(self) -> list[tuple[Any, Any]]:
-        """This rank's losses of the step under way with weights: numbers, or scalars on the device."""
-
-    @property
-    def gradient_norm(self) -> Any:
-        """The norm of the step's gradients before clipping: a scalar; None where it was not measured."""
-
-    @property
-    def step_samples(self) -> Sequence[Any]:
-        """The dataset indices in the step under way, over all ranks; empty where ranks do not know them."""
+    def step_facts(self) -> StepFacts:
+        """What is known of the step under way on this rank; nothing is computed or waited for."""
 
     def step_loss(self) -> float:
         """The loss of the step under way, over its micro-batches and ranks. On all ranks.

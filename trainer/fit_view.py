@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..callbacks.trainer_view import StepFacts
 from ..errors import PacelineError
 from .checkpoint.manager import CheckpointManager
 from .loops.evaluation_setup import evaluation_of
@@ -70,20 +71,20 @@ class FitView(RunView):
         """
         return evaluation_of(self._fit_for("evaluation_of"), dataloader, name)
 
-    @property
-    def step_losses(self) -> list[tuple[Any, Any]]:
-        """This rank's losses of the step under way with weights: numbers, or scalars on the device."""
-        return list(self._run.place.losses)
+    def step_facts(self) -> StepFacts:
+        """What is known of the step under way on this rank; nothing is computed or waited for.
 
-    @property
-    def gradient_norm(self) -> Any:
-        """The norm of the step's gradients before clipping: a scalar; None where it was not measured."""
-        return self._run.place.gradient_norm
-
-    @property
-    def step_samples(self) -> Sequence[Any]:
-        """The dataset indices in the step under way, over all ranks; empty where ranks do not know them."""
-        return self._fit_for("step_samples").feed.step_samples()
+        Example:
+            >>> class Printed(Callback):
+            ...     def on_step_end(self, trainer):
+            ...         facts = trainer.step_facts()
+            ...         print(facts.step, list(facts.samples), len(facts.losses))
+            >>> run = Trainer(max_steps=1, callbacks=Printed(), loggers=False).fit(Net(), train_loader)
+            1 [...] 1
+        """
+        place = self._run.place
+        samples = self._fit_for("step_facts").feed.step_samples()
+        return StepFacts(self._run.state.global_step, samples, list(place.losses), place.gradient_norm)
 
     def step_loss(self) -> float:
         """The loss of the step under way, of all its micro-batches and ranks, by their weights.
