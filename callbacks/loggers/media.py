@@ -236,7 +236,7 @@ def to_histogram(values: Any, bins: int = 64) -> Histogram:
         ) from None
     finite = flat[np.isfinite(flat)]
     try:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             counts, edges = np.histogram(finite, bins)
     except ValueError:  # too close together, or too far apart, for edges of that many bins
         ends = np.nextafter([finite.min(), finite.max()], [-np.inf, np.inf])
