@@ -17,6 +17,7 @@ from torch import Tensor
 from ..argument_checks import SWITCH, check_arguments
 from ..errors import PacelineError
 from .base import Callback
+from .scalars import on_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -194,9 +195,7 @@ def _on_host(numbers: list[Any]) -> list[float]:
     scalars = [number for number in numbers if isinstance(number, Tensor)]
     if not scalars:
         return numbers
-    device = next((one.device for one in scalars if not one.is_cpu), scalars[0].device)
-    wide = torch.float32 if device.type == "mps" else torch.float64
-    found = iter(torch.stack([one.detach().to(device, wide).reshape(()) for one in scalars]).tolist())
+    found = iter(on_host(scalars))
     return [next(found) if isinstance(number, Tensor) else number for number in numbers]
 
 

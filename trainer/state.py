@@ -97,7 +97,7 @@ class Place:
         between_steps: Whether the state of the run is that of a finished step; also in a validation, which
             a resumed run repeats.
         losses: This rank's losses of the step under way with their weights, on a CPU as numbers.
-        gradient_norm: Of the last step whose gradients were clipped by their norm, before that.
+        gradient_norm: Of the step under way, before clipping; None where it was not measured.
         skips_update: Whether the step under way is to end without an update.
     """
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from itertools import count
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from ..errors import PacelineError
-from .config.peer_names import refuse_unknown
-from .debug.replay import watchers
+from .debug.replay import require_first_weights, watchers
 from .debug.trace import Trace, requested, source_of
 from .repeated_trainer import RepeatedTrainer
-from .run.run import Run
+from .trainer import Trainer
 from .utils.tensor_checksum import sample_of_weights
-
-_fits = count(1)
 
 
 class TraceTrainer(RepeatedTrainer):
@@ -29,32 +23,13 @@ class TraceTrainer(RepeatedTrainer):
         quiet = {"callbacks": [*kept, Trace(request)], "run_dir": None, "max_restarts": 0, "max_time": None}
         super().__init__(**arguments | off | more | quiet)
 
-    def fit(
-        self,
-        module: Any = None,
-        train_dataloader: Any = None,
-        val_dataloader: Any = None,
-        datamodule: Any = None,
-        resume: Any = None,
-        allow: Any = (),
-        decay: Any = None,
-        **unknown: Any,
-    ) -> Run:
-        """Trace the steps and end the script; a run that does nothing where it is another fit."""
-        refuse_unknown("fit", unknown)
+    @property
+    def wanted_fit(self) -> int:
+        return requested().fit
+
+    def repeat(self, module: Any, data: tuple[Any, Any, Any], allow: str | Sequence[str]) -> None:
         request = requested()
-        if next(_fits) != request.fit:
-            return Run(None)
         source = source_of(request)
-        began = json.loads((Path(request.run) / "env.json").read_text()).get("weights")
-        if source is None and request.same_code and began not in (None, sample_of_weights(module)):
-            raise PacelineError(
-                f"no checkpoint was written before step {request.first}, and the script now builds other "
-                "weights than those the run began with",
-                where=request.run,
-                fix="seed_everything(0) before the module is built makes them the same; "
-                'Checkpoint(every="100st") leaves a checkpoint to begin from',
-            )
-        data = (train_dataloader, val_dataloader, datamodule)
-        super().fit(module, *data, resume=source, allow=("data",) if source else ())
-        raise SystemExit(0)
+        if source is None and request.same_code:
+            require_first_weights(request.run, request.first, sample_of_weights(module))
+        Trainer.fit(self, module, *data, resume=source, allow=("data",) if source else ())

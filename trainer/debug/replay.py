@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -29,13 +29,12 @@ from ..checkpoint.reading import read_manifest, read_state
 from ..rng import derive, full_state, seed_everything, set_full_state, untouched
 from ..utils.nested import listed
 from ..utils.paths import as_path
-from ..utils.secrets import MASK
 from ..utils.tensor_checksum import sample_of_weights
+from .started_command import outside_a_launch, started_by
 
 T = TypeVar("T")
 VARIABLE = "PACELINE_REPLAY"
 """Names what ``paceline replay`` asks a script for; with it ``paceline.Trainer`` is a ``ReplayTrainer``."""
-LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "PACELINE_JOB")
 
 
 @dataclass(frozen=True)
@@ -91,51 +90,6 @@ class Replay:
 # -- from the command line ---------------------------------------------------------------------
 
 
-class Command(NamedTuple):
-    """How a run was started.
-
-    Attributes:
-        program: The arguments of the interpreter.
-        folder: In which folder.
-        fit: Which ``fit`` of the script the run was, from 1.
-    """
-
-    program: list[str]
-    folder: str
-    fit: int
-
-
-def started_by(run: Path, step: int) -> Command:
-    """The command that started a run, for starting it again at a step.
-
-    Raises:
-        PacelineError: for a folder that is no run's, and for a command that cannot be started again.
-    """
-    try:
-        environment = json.loads((run / "env.json").read_text())
-        command, folder, fit = environment["program"], environment["folder"], environment["fit"]
-    except (OSError, KeyError, ValueError):
-        raise PacelineError(
-            "there is no run in this folder that can be replayed",
-            where=str(run),
-            fix="give the folder of a run, runs/<name>/<n>",
-        ) from None
-    if not command:
-        raise PacelineError(
-            "this run was started in a notebook or at a prompt, so its command is not known",
-            where=str(run),
-            fix=f"trainer.replay(module, dataloader, step={step}) there",
-        )
-    if any(MASK in word for word in command):
-        raise PacelineError(
-            "the run's command had a secret, which is not kept, so it cannot be started again",
-            where=str(run),
-            got=" ".join(command),
-            fix=f"trainer.replay(module, dataloader, step={step}, run={str(run)!r}) in a script",
-        )
-    return Command(command, folder, fit)
-
-
 def run_again(run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
     """Start the run's own command again, to replay one step.
 
@@ -144,13 +98,12 @@ def run_again(run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
     """
     command = started_by(run, step)
     request = ReplayRequest(str(run.resolve()), step, command.fit, accelerator, debug)
-    variables = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
     os.chdir(command.folder)
     sys.stdout.flush()
     os.execve(
         sys.executable,
         [sys.executable, "-u", *command.program],
-        variables | {VARIABLE: json.dumps(vars(request))},
+        outside_a_launch() | {VARIABLE: json.dumps(vars(request))},
     )
 
 
@@ -242,6 +195,28 @@ def replay(
         where=request.run,
         got=f"{twin.global_step} steps ({twin.stop_reason})",
     )
+
+
+def require_first_weights(run: str, step: int, weights: int) -> None:
+    """See that a run is repeated from its beginning with the weights it began with.
+
+    Args:
+        run: Its folder.
+        step: The step that is to be repeated, for the error.
+        weights: ``sample_of_weights`` of the module.
+
+    Raises:
+        PacelineError: where they are others.
+    """
+    began = json.loads((Path(run) / "env.json").read_text()).get("weights")
+    if began is not None and began != weights:
+        raise PacelineError(
+            f"there is no checkpoint before step {step}, and the script now builds other "
+            "weights than those the run began with",
+            where=run,
+            fix="seed_everything(0) before the module is built makes them the same; "
+            'Checkpoint(every="100st") leaves a checkpoint to begin from',
+        )
 
 
 def checkpoint_before(run: Path, step: int) -> tuple[Path | None, int]:
@@ -361,15 +336,7 @@ class _AtStep(Callback):
     def on_fit_start(self, trainer: Any) -> None:
         if trainer.global_step:
             return
-        began = json.loads((Path(self.request.run) / "env.json").read_text()).get("weights")
-        if began is not None and began != self.ranks.first_weights:
-            raise PacelineError(
-                f"there is no checkpoint before step {self.request.step}, and the script now builds other "
-                "weights than those the run began with",
-                where=self.request.run,
-                fix="seed_everything(0) before the module is built makes them the same; "
-                'Checkpoint(every="100st") leaves a checkpoint to begin from',
-            )
+        require_first_weights(self.request.run, self.request.step, self.ranks.first_weights)
 
     def on_step_start(self, trainer: Any, batches: list[Any]) -> None:
         if trainer.global_step + 1 != self.request.step:

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from ...callbacks import Callback
 from ...errors import PacelineError
 from .diff import ROUNDING, FirstStep
-from .replay import LAUNCHED, checkpoint_before, started_by
+from .replay import checkpoint_before
+from .started_command import outside_a_launch, started_by
 
 VARIABLE = "PACELINE_TRACE"
 """Names what a script is asked for; with it ``paceline.Trainer`` is a ``TraceTrainer``."""
@@ -189,7 +190,7 @@ def trace(run: Path, first: int, last: int, code: Path | None, accelerator: str 
     program = [_moved(word, Path(command.folder), folder) for word in command.program]
     with tempfile.TemporaryDirectory() as out:
         request = TraceRequest(str(run.resolve()), first, last, command.fit, out, code is None, accelerator)
-        variables = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
+        variables = outside_a_launch()
         if code is not None:
             paths = [str(folder), *filter(None, [variables.get("PYTHONPATH")])]
             variables["PYTHONPATH"] = os.pathsep.join(paths)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...callbacks.monitor import full_name
+from ...callbacks.scalars import on_host
 from ...errors import PacelineError, nearest
 from ...strategies import Strategy
 from ..utils.nested import describe
@@ -176,10 +177,7 @@ class MetricStore:
         pairs = [(known, pair) for known in self._waiting for pair in known.pending]
         if not pairs:
             return
-        device = pairs[0][1][0].device
-        wide = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
-        numbers = [t.to(device, wide).reshape(()) for _, p in pairs for t in p if isinstance(t, Tensor)]
-        host = iter(torch.stack(numbers).tolist())
+        host = iter(on_host([t for _, pair in pairs for t in pair if isinstance(t, Tensor)]))
         for known, (_, weight) in pairs:
             number = next(host)
             known.add(number, next(host) if isinstance(weight, Tensor) else weight)

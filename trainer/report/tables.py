@@ -76,24 +76,21 @@ def comparison_table(runs: Sequence[RunSummary]) -> str:
 
 def config_section(runs: Sequence[RunSummary]) -> str:
     """The keys of config.yaml that differ between the runs; of one run, all of them."""
-    configs = [run.config for run in runs]
-    if len(runs) == 1:
-        return _section("Configuration", _folded(f"{len(configs[0])} keys", _keys(runs, configs)))
-    differing = _keys(runs, configs, differing=True)
-    shown = differing or '<p class="note">The configurations are the same.</p>'
-    return _section("Differences in configuration", shown + _folded("all keys", _keys(runs, configs)))
+    return _compared("configuration", runs, [run.config for run in runs])
 
 
 def environment_section(runs: Sequence[RunSummary]) -> str:
     """What the runs ran on: what differs, and everything."""
     found = [run.environment for run in runs]
-    if not any(found):
-        return ""
+    return _compared("environment", runs, found) if any(found) else ""
+
+
+def _compared(what: str, runs: Sequence[RunSummary], found: Sequence[dict[str, Any]]) -> str:
     if len(runs) == 1:
-        return _section("Environment", _folded(f"{len(found[0])} keys", _keys(runs, found)))
+        return _section(what.capitalize(), _folded(f"{len(found[0])} keys", _keys(runs, found)))
     differing = _keys(runs, found, differing=True)
-    shown = differing or '<p class="note">The environments are the same.</p>'
-    return _section("Differences in environment", shown + _folded("all keys", _keys(runs, found)))
+    shown = differing or f'<p class="note">The {what}s are the same.</p>'
+    return _section(f"Differences in {what}", shown + _folded("all keys", _keys(runs, found)))
 
 
 def checkpoint_section(runs: Sequence[RunSummary]) -> str:
