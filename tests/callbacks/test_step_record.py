@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zlib
 from array import array
 from pathlib import Path
@@ -103,6 +104,18 @@ def test_a_run_that_resumes_has_the_record_of_one_that_was_never_stopped(tmp_pat
     run = trainer.fit(job.Net(), data, resume="latest")
     assert run.folder == first.folder
     assert read_record(run.folder).tobytes() == whole.tobytes()
+
+
+def test_rows_after_the_checkpoint_of_a_killed_run_are_dropped(tmp_path):
+    each = {"callbacks": Checkpoint(every=3, keep=None), "checkpoint": True}
+    trainer, data = job.trainer(tmp_path, max_steps=8, **each)
+    first = trainer.fit(job.Net(), data)
+    shutil.rmtree(first.latest)  # as if it had been killed before this one was written
+    assert first.latest.name == "step-00000006"
+    trainer, data = job.trainer(tmp_path, max_steps=7, **each)
+    run = trainer.fit(job.Net(), data, resume="latest")
+    assert run.folder == first.folder
+    assert read_record(run.folder)["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_what_was_not_written_at_a_kill_is_before_no_checkpoint(tmp_path):
