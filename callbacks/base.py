@@ -30,6 +30,8 @@ class Callback(Hooks):
     """
 
     name: str | None = None
+    requests_validation: bool = False
+    """Whether it calls ``trainer.request_validation()``: what is monitored may wait for that alone."""
 
     @property
     def state_key(self) -> str:

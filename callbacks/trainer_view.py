@@ -259,6 +259,9 @@ class TrainerView(Protocol):
     def end_epoch(self) -> None:
         """End the epoch after the step under way, like any other. To be called on all ranks."""
 
+    def request_validation(self) -> None:
+        """Validate after the step under way. To be called on all ranks."""
+
     # -- files and lines -----------------------------------------------------------------------
 
     @property

@@ -134,6 +134,28 @@ class FitView(RunView):
         """
         self._run.stop.epoch_over = True
 
+    def request_validation(self) -> None:
+        """Validate after the step under way, besides what ``validate_every`` says.
+
+        To be called on all ranks, in ``training_step`` or ``on_step_end`` of the same step, by a callback
+        with ``requests_validation = True``. With ``validate_every=None`` there are no other validations.
+
+        Example:
+            >>> class AtThird(Callback):
+            ...     requests_validation = True
+            ...     def on_step_end(self, trainer):
+            ...         if trainer.global_step == 3:
+            ...             trainer.request_validation()
+            ...     def on_validation_end(self, trainer):
+            ...         self.step = trainer.global_step
+            >>> third = AtThird()
+            >>> trainer = Trainer(callbacks=third, validate_every=None, sanity_val_batches=0, run_dir=None)
+            >>> run = trainer.fit(Net(), train_loader, val_loader)
+            >>> third.step
+            3
+        """
+        self._run.place.validates = True
+
     def roll_back(self, path: str | Path) -> None:
         """Take weights, optimizer states and averages of weights back from a checkpoint of this run.
 

@@ -99,6 +99,7 @@ class Place:
         losses: This rank's losses of the step under way with their weights, on a CPU as numbers.
         gradient_norm: Of the step under way, before clipping; None where it was not measured.
         skips_update: Whether the step under way is to end without an update.
+        validates: Whether a validation was asked for after the step under way.
     """
 
     indices: Callable[[], list[Any]] = list
@@ -106,6 +107,7 @@ class Place:
     losses: list[tuple[Any, Any]] = field(default_factory=list)
     gradient_norm: Any = None
     skips_update: bool = False
+    validates: bool = False
 
 
 class Clock:

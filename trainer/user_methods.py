@@ -94,6 +94,40 @@ class UserMethods:
         """
         raise NotImplementedError
 
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """``(self, loss)``: compute the gradients of one micro-batch, under automatic optimization.
+
+        Override it to retain the graph or to go backward from something else as well; call
+        ``super().backward(loss)``, which scales the loss and reduces gradients as the run does. ``loss`` is
+        the micro-batch's share of the step.
+
+        Example:
+            >>> class Twice(Net):
+            ...     def backward(self, loss):
+            ...         super().backward(2 * loss)
+            >>> run = trainer.fit(Twice(), train_loader)
+        """
+        given = dict(zip(("loss",), args, strict=False)) | kwargs
+        trainer: Any = self.trainer  # type: ignore[attr-defined]
+        trainer.strategy.backward(given["loss"])
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """``(self, optimizer, closure)``: one update, under automatic optimization.
+
+        ``closure()`` computes what is left of the step's gradients: its last micro-batch, then hooks and
+        clipping. The default is ``optimizer.step(closure)``; a step whose gradients are not finite updates
+        nothing. Override it for what surrounds an update, such as a learning rate that you set yourself.
+
+        Example:
+            >>> class Warm(Net):
+            ...     def optimizer_step(self, optimizer, closure):
+            ...         optimizer.param_groups[0]["lr"] = 0.1 * min(1.0, (self.global_step + 1) / 3)
+            ...         optimizer.step(closure)
+            >>> run = trainer.fit(Warm(), train_loader)
+        """
+        given = dict(zip(("optimizer", "closure"), args, strict=False)) | kwargs
+        given["optimizer"].step(given["closure"])
+
     def lr_scheduler_step(self, *args: Any, **kwargs: Any) -> None:
         """``(self, scheduler, metric)``: step a scheduler of ``configure_optimizers`` when it is its turn.
 

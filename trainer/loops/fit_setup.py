@@ -83,7 +83,8 @@ def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitCont
     if context.ranks.rank:  # what is drawn in the model from here on is another rank's own
         seed_everything(derive(settings.seed, context.ranks.rank))
     monitors = monitored(context.callbacks, optimization.schedules)
-    _check_monitored_phases(settings, monitors, bool(validation))
+    requested = any(callback.requests_validation for callback in context.callbacks)
+    _check_monitored_phases(settings, monitors, bool(validation), requested)
     config = run_config(context.directory.name, settings, strategy, module)
     run_state = RunState(
         module=module,
@@ -330,8 +331,10 @@ def monitored(callbacks: Sequence[Any], schedules: Sequence[Schedule]) -> list[t
     return found + [(type(s.scheduler).__name__, s.monitor) for s in schedules if s.monitor and s.strict]
 
 
-def _check_monitored_phases(settings: Any, monitors: list[tuple[str, str]], validates: bool) -> None:
-    off = ["validate_every=None"] if settings.validate_every is None else []
+def _check_monitored_phases(
+    settings: Any, monitors: list[tuple[str, str]], validates: bool, requested: bool
+) -> None:
+    off = ["validate_every=None"] if settings.validate_every is None and not requested else []
     if settings.limit_val_batches is not None and not settings.limit_val_batches:
         off.append("limit_val_batches=0")
     for who, name in monitors:

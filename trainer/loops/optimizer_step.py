@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,32 @@ from torch import Tensor
 from ...faultpoints import faultpoint
 from ..faults.nan_trace import FailedStep, Origin, find_origin
 from ..faults.nonfinite import Guard
+from ..module import is_overridden
 from ..runtime.compilation import uncompiled
 from ..runtime.discard_effects import nothing_kept
 from ..utils.functions import positional_arguments, source_of
+from .automatic_optimizer import AutomaticOptimizer
 from .fit_context import FitContext
 from .step_output import log_evaluation_output, read_training_output, some_weights
 from .steps_without_loss import StepsWithoutLoss
+
+
+@dataclass(slots=True)
+class _StepUnderWay:
+    """This rank's micro-batches of a step, and what is known of them so far.
+
+    Args:
+        batches: On the device.
+        sizes: The samples in each of them.
+        total: The samples of all ranks; None where they are known to nobody yet.
+    """
+
+    batches: list[Any]
+    sizes: list[int]
+    total: int | None
+    outputs: list[Any] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)
+    sum_of_weights: Callable[[], Tensor] | None = None
 
 
 class OptimizerStep:
@@ -32,6 +53,8 @@ class OptimizerStep:
         self.state, self.strategy = context.state, context.strategy
         self.logger, self.store = context.logger, context.logger.train
         self.training_step = self.strategy.step_function(module, "training_step")
+        self.backward = module.backward if is_overridden(module, "backward") else self.strategy.backward
+        self.own_update = module.optimizer_step if is_overridden(module, "optimizer_step") else None
         self.source = source_of(module.training_step)
         self.takes_index = positional_arguments(module.training_step) > 1
         self.loss_value = self.store.value("loss")
@@ -60,57 +83,84 @@ class OptimizerStep:
             sizes: The samples in each of this rank's micro-batches.
             total: The samples of all ranks; None where they are known to nobody yet.
         """
-        trainer, state, store, strategy = self.trainer, self.state, self.store, self.strategy
-        guard = self.guard
+        trainer = self.trainer
         self.place.losses.clear()
         self.place.gradient_norm = None
         for hook in self.on_step_start:
             hook(trainer, batches)
-        outputs: list[Any] = []
-        weights: list[Any] = []
-        sum_of_weights: Callable[[], Tensor] | None = None
-        many = len(batches) > 1
-        for index, batch in enumerate(batches):
-            store.weight = size = sizes[index]
-            if many:
-                strategy.synchronise_gradients(index == len(batches) - 1)
-            faultpoint("step.forward")
-            if not size:
-                output = self.padding_step(batch)
-            elif self.takes_index:
-                output = self.training_step(batch, state.batch_idx)
-            else:
-                output = self.training_step(batch)
-            if size:
-                outputs.append(output)
-            state.batch_idx += 1
-            loss, weight = self.read_loss(output, None if total else size, size, index)
-            if loss is None or (self.without_loss.here and self.world_size == 1):
-                continue
-            if many or self.world_size > 1:
-                loss = self.weigh(loss, weight, weights, index, size * self.world_size / (total or 1))
-            if weights and index == len(batches) - 1:  # on its way while backward runs
-                sum_of_weights = strategy.all_reduce_async(self.as_word(sum(weights)))
-            faultpoint("step.backward")
-            strategy.backward(loss)
+        step = _StepUnderWay(batches, sizes, total)
+        last = len(batches) - 1
+        for index in range(last):
+            self.add_gradients(step, index)
+        if self.own_update is None:
+            self.add_gradients(step, last)
+            if self.finish_gradients(step):
+                self.update(step)
+        else:
+            optimizer = AutomaticOptimizer(
+                self.optimizer,
+                gradients=lambda: self.add_gradients(step, last),
+                finish=lambda: self.finish_gradients(step),
+                update=lambda: self.update(step),
+                skip=lambda: self.strategy.skip(self.optimizer),
+            )
+            self.own_update(optimizer, optimizer.closure)
+            optimizer.check(self.state.step_label)
+        return step.outputs
+
+    def add_gradients(self, step: _StepUnderWay, index: int) -> Any:
+        """Forward and backward of one micro-batch; its loss, None where it has none."""
+        batch, size, total = step.batches[index], step.sizes[index], step.total
+        state, strategy = self.state, self.strategy
+        many, is_last = len(step.batches) > 1, index == len(step.batches) - 1
+        self.store.weight = size
+        if many:
+            strategy.synchronise_gradients(is_last)
+        faultpoint("step.forward")
+        if not size:
+            output = self.padding_step(batch)
+        elif self.takes_index:
+            output = self.training_step(batch, state.batch_idx)
+        else:
+            output = self.training_step(batch)
+        if size:
+            step.outputs.append(output)
+        state.batch_idx += 1
+        loss, weight = self.read_loss(output, None if total else size, size, index)
+        if loss is None or (self.without_loss.here and self.world_size == 1):
+            return None
+        if many or self.world_size > 1:
+            loss = self.weigh(loss, weight, step.weights, index, size * self.world_size / (total or 1))
+        if step.weights and is_last:  # on its way while backward runs
+            step.sum_of_weights = strategy.all_reduce_async(self.as_word(sum(step.weights)))
+        faultpoint("step.backward")
+        self.backward(loss)
+        return loss
+
+    def finish_gradients(self, step: _StepUnderWay) -> bool:
+        """Leave the step's true gradients, shown to hooks and clipped. False: there is no update."""
+        guard = self.guard
         if self.without_loss.here and self.world_size == 1:
             self.without_loss.end_step(self.optimizer)
-            return outputs
-        if self.touches_gradients or weights:
-            self.finish_gradients(sum_of_weights)
+            return False
+        if self.touches_gradients or step.weights:
+            self.unscale_gradients(step.sum_of_weights)
         if guard is not None and guard.finds(self.optimizer):
-            self.hold_back(guard, batches, sizes)
-            return outputs
+            self.hold_back(guard, step.batches, step.sizes)
+            return False
         if self.touches_gradients and not self.show_and_clip():
-            strategy.skip(self.optimizer)
-            return outputs
+            self.strategy.skip(self.optimizer)
+            return False
+        return True
+
+    def update(self, step: _StepUnderWay) -> None:
+        """Change the weights, then the learning rates."""
         faultpoint("step.update")
-        if strategy.step(self.optimizer):
+        if self.strategy.step(self.optimizer):
             for schedule in self.schedules:
-                schedule.step(state.global_step + 1, self.logger.require)
-        elif guard is not None and guard.skipped_by_strategy():
-            self.hold_back(guard, batches, sizes)
-        return outputs
+                schedule.step(self.state.global_step + 1, self.logger.require)
+        elif self.guard is not None and self.guard.skipped_by_strategy():
+            self.hold_back(self.guard, step.batches, step.sizes)
 
     def read_loss(self, output: Any, weight: Any, size: int, index: int) -> tuple[Tensor | None, Any]:
         """The loss to go backward from, logged, and its weight; None: the step is skipped."""
@@ -223,7 +273,7 @@ class OptimizerStep:
         weighed: Tensor = loss * (weight / self.state.weight_reference)
         return weighed
 
-    def finish_gradients(self, sum_of_weights: Callable[[], Tensor] | None) -> None:
+    def unscale_gradients(self, sum_of_weights: Callable[[], Tensor] | None) -> None:
         """Leave the step's true gradients: unscaled, the sum of weights divided out."""
         optimizer, strategy = self.optimizer, self.strategy
         strategy.unscale(optimizer)

@@ -91,7 +91,7 @@ class TrainLoop:
             for hook in self.on_step_end:
                 hook(trainer, outputs)
             ended = feed.ended or stop.epoch_over
-            eventful = ended or state.global_step >= self.next_event
+            eventful = ended or place.validates or state.global_step >= self.next_event
             if eventful:
                 self.events(ended)
                 if state.validating:
@@ -122,8 +122,12 @@ class TrainLoop:
             state.global_step == 1 or self.log_cadence.due(at, self.seconds)
         ):
             self.write_log()
-        cadence = self.validate_cadence if state.validated_step != state.global_step else None
-        validates = cadence is not None and (state.validating or cadence.due(at, self.seconds))
+        cadence = self.validate_cadence
+        validates = state.validating or self.place.validates
+        validates = validates or (cadence is not None and cadence.due(at, self.seconds))
+        self.place.validates = False
+        if self.context.validation is None or state.validated_step == state.global_step:
+            validates = False
         if validates and not self.validate(epoch_ended):
             return
         if epoch_ended:
