@@ -154,8 +154,13 @@ class Strategy(ABC):
         """Switch gradient reduction off for all but the last micro-batch of a step."""
 
     @abstractmethod
-    def backward(self, loss: Tensor) -> None:
-        """Accumulate the gradients of ``loss``; over ranks they are averaged."""
+    def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
+        """Accumulate the gradients of ``loss``; over ranks they are averaged.
+
+        Args:
+            loss: A tensor of one element.
+            retain_graph: Keep the graph, to go backward from another loss over it.
+        """
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
         """A loss that gives every trained parameter a gradient of NaN, for a rank that has no other.

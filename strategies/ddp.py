@@ -147,9 +147,9 @@ class DDP(Distributed):
             )
         self._wrapped.require_backward_grad_sync = enabled and self._reducer_works
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         if self._wrapped is None or not self._last_micro_batch or self._reducer_works:
-            super().backward(loss)
+            super().backward(loss, retain_graph)
             return
         came: list[str] = []
         trained = self._trained()
@@ -157,7 +157,7 @@ class DDP(Distributed):
             p.register_post_accumulate_grad_hook(lambda _, n=n: came.append(n))  # type: ignore[misc]
             for n, p in (trained.items() if self._first else ())
         ]
-        super().backward(loss)
+        super().backward(loss, retain_graph)
         for hook in hooks:
             hook.remove()
         used = self.average_gradients(list(trained.values()), _CHUNK)

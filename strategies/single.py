@@ -68,10 +68,10 @@ class Single(Strategy):
 
         return step_in_context
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         if self.precision.scales:
             loss = self.precision.scale(loss)
-        loss.backward()
+        loss.backward(retain_graph=retain_graph)
 
     def unscale(self, optimizer: Optimizer) -> None:
         self.precision.unscale(optimizer)

@@ -223,13 +223,14 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs):
         found = self.trainer.lr_schedulers
         return found[0] if len(found) == 1 else (found or None)
 
-    def manual_backward(self, loss: Tensor) -> None:
+    def manual_backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         """``loss.backward()`` under the run's precision.
 
         A loss that is NaN or infinite makes its gradients so: ``optimizer.step()`` goes by ``nonfinite``.
 
         Args:
             loss: A tensor of one element.
+            retain_graph: Keep the graph, to go backward from another loss over it.
 
         Example:
             >>> class Manual(Net):
@@ -240,7 +241,7 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs):
             ...         self.optimizers().step()
             >>> run = trainer.fit(Manual(), train_loader)
         """
-        self.trainer.manual_optimization.backward(loss)
+        self.trainer.manual_optimization.backward(loss, retain_graph)
 
     def toggle_optimizer(self, optimizer: Any) -> None:
         """Compute gradients for this optimizer's parameters alone, until ``untoggle_optimizer``.

@@ -170,10 +170,10 @@ class DeepSpeed(Distributed):
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         return super().step_function(module, name) if self._engine is None else partial(self._engine, name)
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         if self.stage:
             internals.allow_backward(self._engine)
-        self._engine.backward(loss, scale_wrt_gas=False)
+        self._engine.backward(loss, retain_graph=retain_graph, scale_wrt_gas=False)
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
         return None if self.stage == 3 or self.sync_batchnorm else nan_loss(module)

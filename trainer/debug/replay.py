@@ -315,10 +315,10 @@ class SimulatedRanks(Single):
         self.first_weights = sample_of_weights(module)
         return super().setup(module, build_optimizers)
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> None:
         if self.at_step and not self._automatic:
             self.losses.append(loss.item())
-        super().backward(loss)
+        super().backward(loss, retain_graph)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         self._first_index += self._calls // self.simulated_ranks

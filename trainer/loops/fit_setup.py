@@ -78,6 +78,8 @@ def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitCont
     check_ranks(context, feed)
     faultpoint("start.module")
     first_weights = sample_of_weights(module)
+    # What configure_optimizers returns may depend on where a resumed run is.
+    context.state.epoch, context.state.position = source.counters["epoch"], source.counters["position"]
     optimization = _build_optimizers(context, feed)
     faultpoint("start.restore")
     if context.ranks.rank:  # what is drawn in the model from here on is another rank's own
@@ -103,6 +105,9 @@ def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitCont
     if feed.reloads:
         context.state.epoch_lengths = context.limits.lengths
     inexact = source.restore(run_state)
+    if source.path is None:  # none of the checkpoints was whole
+        context.state.begin_epoch()
+        context.state.epoch = 0
     context.state.decay_start, context.state.decay_steps = decay
     fit = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
     context.directory.open(source.path, config, fit, in_place=source.in_place)

@@ -131,9 +131,10 @@ class ManualOptimization:
             parameter.requires_grad_(True)
         self._frozen = []
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         """``loss.backward()`` under the run's precision and strategy."""
         self.losses.append(loss.detach())
         if self._guard is not None:
             loss = self._guard.watched(loss)
-        self._strategy.backward(loss if self._loss_weight == 1.0 else loss * self._loss_weight)
+        loss = loss if self._loss_weight == 1.0 else loss * self._loss_weight
+        self._strategy.backward(loss, retain_graph)

@@ -1,0 +1,1 @@
+"""Code written for other trainers: run as it is, or translated."""

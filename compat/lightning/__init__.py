@@ -1,0 +1,20 @@
+"""Lightning code runs after a change of its import lines.
+
+``import paceline.compat.lightning as L`` in the place of ``import lightning as L``. Names, arguments and
+places in the loop are Lightning's; ``paceline.Trainer`` does the work. docs/lightning.md lists what differs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import pytorch
+from .pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from .translation.refusals import refuse_import
+
+__all__ = ["Callback", "LightningDataModule", "LightningModule", "Trainer", "pytorch", "seed_everything"]
+
+
+def __getattr__(name: str) -> Any:
+    here = {"Fabric": "paceline.Trainer, or torch alone", "fabric": "paceline.strategies"}
+    refuse_import(__name__, name, pytorch.HERE | here)

@@ -1,0 +1,58 @@
+"""Callbacks under Lightning's names; each does its work through one of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...translation.refusals import refuse_import
+from .callback import Callback, LambdaCallback
+from .early_stopping import EarlyStopping
+from .finetuning import BaseFinetuning
+from .model_checkpoint import ModelCheckpoint
+from .others import (
+    DeviceStatsMonitor,
+    GradientAccumulationScheduler,
+    LearningRateMonitor,
+    ModelSummary,
+    RichModelSummary,
+    RichProgressBar,
+    Timer,
+    TQDMProgressBar,
+)
+from .weight_averaging import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
+
+__all__ = [
+    "BaseFinetuning",
+    "Callback",
+    "DeviceStatsMonitor",
+    "EMAWeightAveraging",
+    "EarlyStopping",
+    "GradientAccumulationScheduler",
+    "LambdaCallback",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "ModelSummary",
+    "RichModelSummary",
+    "RichProgressBar",
+    "StochasticWeightAveraging",
+    "TQDMProgressBar",
+    "Timer",
+    "WeightAveraging",
+]
+
+_HERE = {
+    "BackboneFinetuning": "BaseFinetuning, with finetune_function of your own",
+    "BasePredictionWriter": "paceline.callbacks.PredictionWriter, or predict(out=folder) of paceline.Trainer",
+    "BatchSizeFinder": "find_batch_size of paceline.Trainer",
+    "LearningRateFinder": "find_learning_rate of paceline.Trainer",
+    "ModelPruning": "torch.nn.utils.prune in a Callback",
+    "OnExceptionCheckpoint": "ModelCheckpoint(save_on_exception=True)",
+    "ProgressBar": "TQDMProgressBar",
+    "SpikeDetection": "paceline.callbacks.LossSpikes",
+    "ThroughputMonitor": "paceline.callbacks.Throughput",
+    "Checkpoint": "ModelCheckpoint",
+}
+
+
+def __getattr__(name: str) -> Any:
+    refuse_import(__name__, name, _HERE)

@@ -1,0 +1,154 @@
+"""``ModelCheckpoint`` with Lightning's arguments."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline import PacelineError
+from paceline import callbacks as ours
+
+from ...translation.monitor import LazyMonitor, lazy_monitor, state_name
+from .callback import Callback
+
+
+class _Ours(LazyMonitor, ours.Checkpoint):
+    """Ours, which watches a value by Lightning's name for it."""
+
+
+class ModelCheckpoint(Callback):
+    """Writes checkpoints. They are folders, in ``checkpoints/`` of the run folder.
+
+    Args:
+        dirpath: Accepted: the run folder has the checkpoints; ``best_model_path`` says where.
+        filename: Accepted: checkpoints are called by their step, ``step-00000100``.
+        monitor: Keep the best by this value.
+        verbose: Accepted.
+        save_last: Accepted: the latest checkpoint is always kept, to resume from.
+        save_top_k: So many of the best; -1 keeps all, 0 writes none.
+        save_on_exception: Save the last step when an error ends the run, where that is possible.
+        save_weights_only: Write the weights alone.
+        mode: ``"min"`` or ``"max"``.
+        auto_insert_metric_name: Accepted.
+        every_n_train_steps: Save every so many optimizer steps.
+        train_time_interval: Save after so much time.
+        every_n_epochs: Save every so many epochs; 1 unless another is given.
+        save_on_train_epoch_end: Accepted: a checkpoint is written when all of a step is over.
+        enable_version_counter: Accepted: no file is ever overwritten.
+    """
+
+    CHECKPOINT_NAME_LAST = "last"
+    FILE_EXTENSION = ""
+
+    def __init__(
+        self,
+        dirpath: Any = None,
+        filename: str | None = None,
+        monitor: str | None = None,
+        verbose: bool = False,
+        save_last: Any = None,
+        save_top_k: int = 1,
+        save_on_exception: bool = False,
+        save_weights_only: bool = False,
+        mode: str = "min",
+        auto_insert_metric_name: bool = True,
+        every_n_train_steps: int | None = None,
+        train_time_interval: timedelta | None = None,
+        every_n_epochs: int | None = None,
+        save_on_train_epoch_end: bool | None = None,
+        enable_version_counter: bool = True,
+    ) -> None:
+        if monitor is None and save_top_k not in (-1, 0, 1):
+            raise PacelineError(
+                "ModelCheckpoint: save_top_k counts the best, and no value is monitored",
+                got=f"save_top_k={save_top_k}, monitor=None",
+                fix='ModelCheckpoint(monitor="val_loss", save_top_k=...)',
+            )
+        given = [every_n_train_steps, train_time_interval, every_n_epochs]
+        if sum(one not in (None, 0) for one in given) > 1:
+            raise PacelineError(
+                "ModelCheckpoint: every_n_train_steps, train_time_interval and every_n_epochs exclude each "
+                "other",
+                fix="two ModelCheckpoint callbacks",
+            )
+        self.monitor, self.mode, self.save_top_k = monitor, mode, save_top_k
+        self.dirpath, self.filename, self.save_last = dirpath, filename, save_last
+        self.every = train_time_interval or every_n_train_steps or f"{every_n_epochs or 1}ep"
+        self.save_weights_only, self.save_on_exception = save_weights_only, save_on_exception
+        self._made: Any = None
+        self._run: Any = None
+
+    @property
+    def state_key(self) -> str:
+        return f"ModelCheckpoint({self.monitor}, {self.every})"
+
+    def ours(self, trainer: Any) -> list[Any]:
+        self._run = trainer
+        if self.save_top_k == 0:
+            return []
+        keeps_all = self.save_top_k < 0
+        best = {} if self.monitor is None else {"keep_best": 1 if keeps_all else self.save_top_k}
+        self._made = _Ours(
+            self.every,
+            self.monitor,
+            self.mode if self.monitor is not None else None,
+            None if keeps_all else 1,
+            **best,
+            weights_only=self.save_weights_only,
+            save_on_exception=self.save_on_exception,
+            name=state_name("ModelCheckpoint", self.monitor, self.every),
+        )
+        if self.dirpath is not None or self.filename is not None:
+            trainer.explain(
+                "ModelCheckpoint(dirpath=, filename=): checkpoints are in checkpoints/ of the run folder, "
+                "named by their step; best_model_path says where"
+            )
+        if self.monitor is None:
+            return [self._made]
+        return [lazy_monitor(self._made, self.monitor, trainer)]
+
+    # -- what was written ----------------------------------------------------------------------
+
+    @property
+    def _folder(self) -> Path | None:
+        folder = None if self._run is None else self._run.ours.folder
+        return None if folder is None else Path(folder) / "checkpoints"
+
+    def _path(self, name: str | None) -> str:
+        return "" if name is None or self._folder is None else str(self._folder / name)
+
+    @property
+    def best_model_path(self) -> str:
+        """The best checkpoint; the latest where no value is monitored; "" before the first."""
+        if self._made is None:
+            return ""
+        if self.monitor is None:
+            return self.last_model_path
+        return self._path(self._made._kept.best)
+
+    @property
+    def best_model_score(self) -> Tensor | None:
+        """The best value; None before the first."""
+        score = None if self._made is None or self.monitor is None else self._made.best_score
+        return None if score is None else torch.tensor(score)
+
+    @property
+    def last_model_path(self) -> str:
+        """The newest checkpoint; "" before the first."""
+        saved = () if self._made is None else self._made._kept.saved
+        return self._path(saved[-1] if saved else None)
+
+    @property
+    def best_k_models(self) -> dict[str, Tensor]:
+        """The best ones with their values."""
+        ranked = () if self._made is None else self._made._kept.ranked
+        return {self._path(name): torch.tensor(value) for name, value in ranked}
+
+    @property
+    def kth_best_model_path(self) -> str:
+        """The last of the best ones."""
+        return next(reversed(self.best_k_models), "")

@@ -1,0 +1,92 @@
+"""``LightningDataModule``, with Lightning's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.trainer.batch_hooks import BatchHooks
+
+from ...translation.hyperparameters import HyperparametersMixin
+
+
+class LightningDataModule(HyperparametersMixin, BatchHooks):
+    """Dataloaders and how to prepare them. Every method is optional.
+
+    Source: https://lightning.ai/docs/pytorch/stable/data/datamodule.html
+
+    Example:
+        >>> import paceline.compat.lightning as L
+        >>> class Numbers(L.LightningDataModule):
+        ...     def setup(self, stage):
+        ...         self.data = [(torch.randn(4, 2), torch.randn(4, 1))]
+        ...     def train_dataloader(self):
+        ...         return self.data
+    """
+
+    trainer: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def prepare_data(self) -> None:
+        """Download, once per node."""
+
+    def setup(self, stage: str) -> None:
+        """Build datasets, on every rank."""
+
+    def teardown(self, stage: str) -> None:
+        """Release what ``setup`` took."""
+
+    def train_dataloader(self) -> Any:
+        """The training data."""
+
+    def val_dataloader(self) -> Any:
+        """The validation data."""
+
+    def test_dataloader(self) -> Any:
+        """The test data."""
+
+    def predict_dataloader(self) -> Any:
+        """The data to predict."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""
+
+    def on_exception(self, exception: BaseException) -> None:
+        """An error ended the run."""
+
+    @classmethod
+    def from_datasets(
+        cls,
+        train_dataset: Any = None,
+        val_dataset: Any = None,
+        test_dataset: Any = None,
+        predict_dataset: Any = None,
+        batch_size: int = 1,
+        num_workers: int = 0,
+        **options: Any,
+    ) -> LightningDataModule:
+        """A data module over datasets; the training data is shuffled."""
+        from torch.utils.data import DataLoader, IterableDataset
+
+        def loader(dataset: Any, shuffle: bool = False) -> Any:
+            if isinstance(dataset, (list, tuple)):
+                return [loader(one, shuffle) for one in dataset]
+            shuffles = shuffle and not isinstance(dataset, IterableDataset)
+            return DataLoader(dataset, batch_size=batch_size, shuffle=shuffles, num_workers=num_workers)
+
+        made = cls(**options)
+        given = {
+            "train": train_dataset,
+            "val": val_dataset,
+            "test": test_dataset,
+            "predict": predict_dataset,
+        }
+        for kind, dataset in given.items():
+            if dataset is not None:
+                setattr(made, f"{kind}_dataloader", lambda d=dataset, k=kind: loader(d, k == "train"))
+        return made

@@ -1,0 +1,419 @@
+"""``LightningModule``: what users subclass, with Lightning's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from paceline import PacelineError
+from paceline.trainer.batch_hooks import BatchHooks
+from paceline.trainer.checkpoint.weights import build_from_checkpoint
+
+from ...translation.hooks import ModuleHooks
+from ...translation.hyperparameters import HyperparametersMixin
+from ...translation.optimizer import LightningOptimizer
+
+T = TypeVar("T", bound="LightningModule")
+
+
+class LightningModule(HyperparametersMixin, ModuleHooks, BatchHooks, nn.Module):
+    """Lightning's module: steps, optimizers, hooks. ``Trainer`` of this package trains it.
+
+    Source: https://lightning.ai/docs/pytorch/stable/common/lightning_module.html
+
+    Attributes:
+        automatic_optimization: Set it to False to step optimizers in ``training_step``.
+        example_input_array: Kept for your own use.
+
+    Example:
+        >>> import paceline.compat.lightning as L
+        >>> class Line(L.LightningModule):
+        ...     def __init__(self, rate=0.1):
+        ...         super().__init__()
+        ...         self.save_hyperparameters()
+        ...         self.layer = nn.Linear(2, 1)
+        ...     def training_step(self, batch, batch_idx):
+        ...         loss = nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+        ...         self.log("train_loss", loss, prog_bar=True)
+        ...         return loss
+        ...     def configure_optimizers(self):
+        ...         return torch.optim.SGD(self.parameters(), lr=self.hparams.rate)
+        >>> trainer = L.Trainer(max_epochs=1, enable_progress_bar=False, logger=False)
+        >>> trainer.fit(Line(), train_loader)
+        >>> sorted(trainer.callback_metrics)
+        ['train_loss']
+    """
+
+    automatic_optimization: bool = True
+    example_input_array: Any = None
+    strict_loading: bool = True
+    allow_zero_length_dataloader_with_multiple_devices: bool = False
+    _session: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: not the trainer."""
+        return {name: value for name, value in self.__dict__.items() if name != "_session"}
+
+    # -- the run -------------------------------------------------------------------------------
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer that the module was given to.
+
+        Raises:
+            RuntimeError: before that.
+        """
+        if self._session is None:
+            raise RuntimeError(f"{type(self).__name__} is not attached to a `Trainer`.")
+        return self._session.trainer
+
+    @property
+    def fabric(self) -> None:
+        """No Fabric runs the module."""
+
+    @property
+    def _adapter(self) -> Any:
+        if self._session is None or self._session.adapter is None:
+            raise PacelineError("no Trainer runs this module", fix="call it in a step or a hook")
+        return self._session.adapter
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return self._session.trainer.current_epoch if self._session else 0
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps done."""
+        return self._session.trainer.global_step if self._session else 0
+
+    @property
+    def global_rank(self) -> int:
+        """The number of this process among all."""
+        return self._session.trainer.global_rank if self._session else 0
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this process on its machine."""
+        return self._session.trainer.local_rank if self._session else 0
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter; the CPU where there is none."""
+        first = next(self.parameters(), None)
+        return first.device if first is not None else torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the first parameter that is of floating point."""
+        return next(
+            (p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype()
+        )
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the module is on a CUDA device."""
+        return self.device.type == "cuda"
+
+    @property
+    def logger(self) -> Any:
+        """The trainer's first logger; None without one."""
+        return self._session.trainer.logger if self._session else None
+
+    @property
+    def loggers(self) -> list[Any]:
+        """All loggers of the trainer."""
+        return self._session.trainer.loggers if self._session else []
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Print on rank 0 only."""
+        if self._session is None:
+            print(*values, **options)
+        else:
+            self._session.trainer.print(*values, **options)
+
+    # -- values --------------------------------------------------------------------------------
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: str | Callable[..., Any] = "mean",
+        enable_graph: bool = False,
+        sync_dist: bool = False,
+        sync_dist_group: Any = None,
+        add_dataloader_idx: bool = True,
+        batch_size: int | None = None,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
+    ) -> None:
+        """Log a value, as Lightning's ``log``. Values are always reduced over all ranks.
+
+        Args:
+            name: Its name, also in ``callback_metrics``.
+            value: A scalar, or a torchmetrics object.
+            prog_bar: Show it on the progress bar.
+            logger: False is explained once: every value goes to the loggers.
+            on_step: Whether a step's value counts; None: in training steps.
+            on_epoch: Whether the epoch's mean counts; None: everywhere else.
+            reduce_fx: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"``.
+            enable_graph: Accepted; values are detached.
+            sync_dist: Accepted; always so.
+            sync_dist_group: Accepted; all ranks take part.
+            add_dataloader_idx: Add ``/dataloader_idx_<n>`` where several dataloaders are evaluated.
+            batch_size: What the value counts in a mean; the samples of the batch unless given.
+            metric_attribute: Accepted; objects are found by themselves.
+            rank_zero_only: Accepted; values are the same on all ranks.
+
+        Raises:
+            PacelineError: for a reduction of your own, and for what is no scalar.
+        """
+        if self._session is None:
+            return
+        options = {
+            "prog_bar": prog_bar,
+            "logger": logger is not False,
+            "on_step": on_step,
+            "on_epoch": on_epoch,
+            "reduce_fx": reduce_fx,
+            "add_dataloader_idx": add_dataloader_idx,
+            "batch_size": batch_size,
+        }
+        if isinstance(value, Mapping) and not hasattr(value, "compute"):
+            raise ValueError(
+                f"`self.log({name}, {value})` was called, but `{type(value).__name__}` values cannot be logged: self.log_dict"
+            )
+        self._session.values.log(self._session.adapter, name, value, options)
+
+    def log_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:
+        """``log`` each item, with the arguments of ``log``."""
+        for name, value in dictionary.items():
+            self.log(name, value, *args, **options)
+
+    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
+        """The value of every rank, stacked along a new first dimension; one rank's is its own.
+
+        Raises:
+            PacelineError: for ``sync_grads=True``.
+        """
+        if sync_grads:
+            raise PacelineError(
+                "all_gather(sync_grads=True) is not possible here",
+                fix="torch.distributed.nn.functional.all_gather",
+            )
+        if isinstance(data, Mapping):
+            return {key: self.all_gather(value) for key, value in data.items()}
+        if isinstance(data, (list, tuple)):
+            return type(data)(self.all_gather(value) for value in data)
+        if self._session is None or self._session.ours.world_size == 1:
+            return data
+        return torch.stack(self._session.ours.all_gather(torch.as_tensor(data, device=self.device)))
+
+    # -- what users write ----------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, **kwargs)  # type: ignore[misc]
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx)``: the loss, a mapping with ``loss``, or None to skip the batch."""
+        raise NotImplementedError
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx, dataloader_idx)``: log values."""
+        raise NotImplementedError
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx, dataloader_idx)``: log values."""
+        raise NotImplementedError
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """``(self, batch, batch_idx, dataloader_idx)``: the prediction; ``self(batch)`` unless written."""
+        return self(args[0] if args else kwargs["batch"])
+
+    def configure_callbacks(self) -> Any:
+        """Callbacks that the trainer gets for this module."""
+        return []
+
+    def configure_optimizers(self) -> Any:
+        """Optimizers and schedulers, in any of Lightning's shapes."""
+        raise NotImplementedError
+
+    def prepare_data(self) -> None:
+        """Download, once per node."""
+
+    def setup(self, stage: str) -> None:
+        """Before a stage: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``."""
+
+    def teardown(self, stage: str) -> None:
+        """After a stage."""
+
+    def train_dataloader(self) -> Any:
+        """The training data."""
+
+    def val_dataloader(self) -> Any:
+        """The validation data."""
+
+    def test_dataloader(self) -> Any:
+        """The test data."""
+
+    def predict_dataloader(self) -> Any:
+        """The data to predict."""
+
+    # -- optimization --------------------------------------------------------------------------
+
+    def optimizers(self, use_pl_optimizer: bool = True) -> Any:
+        """The optimizer, or the list of them."""
+        session = self._adapter.session
+        if self._adapter.automatic_optimization:
+            found: list[Any] = session.ours.optimizers
+        else:
+            toggle = (self.toggle_optimizer, self.untoggle_optimizer)
+            ours = session.ours.manual_optimization.optimizers
+            found = [LightningOptimizer(one, session.count_update, toggle) for one in ours]
+        if not use_pl_optimizer:
+            found = [getattr(one, "optimizer", one) for one in found]
+        return found[0] if len(found) == 1 else found
+
+    def lr_schedulers(self) -> Any:
+        """The scheduler, or the list of them; None without one."""
+        found = [config.scheduler for config in self._adapter.configs]
+        return found[0] if len(found) == 1 else (found or None)
+
+    def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """``loss.backward()`` under the run's precision and strategy; ``retain_graph=True`` keeps the graph."""
+        adapter = self._adapter
+        adapter.session.hooks.call("on_before_backward", loss)
+        self.backward(loss, *args, **kwargs)
+        adapter.session.hooks.call("on_after_backward")
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Compute the gradients of a loss. Called by the loop, and by ``manual_backward``."""
+        self._adapter.go_backward(loss, *args, **kwargs)
+
+    def toggle_optimizer(self, optimizer: Any) -> None:
+        """Compute gradients for this optimizer's parameters alone, until ``untoggle_optimizer``."""
+        self._adapter.toggle_optimizer(getattr(optimizer, "optimizer", optimizer))
+
+    def untoggle_optimizer(self, optimizer: Any) -> None:
+        """Take ``toggle_optimizer`` back."""
+        self._adapter.untoggle_optimizer(optimizer)
+
+    @contextmanager
+    def toggled_optimizer(self, optimizer: Any) -> Iterator[None]:
+        """Inside, only this optimizer's parameters get gradients."""
+        self.toggle_optimizer(optimizer)
+        try:
+            yield
+        finally:
+            self.untoggle_optimizer(optimizer)
+
+    def clip_gradients(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the gradients of an optimizer; without values, by the trainer's."""
+        trainer = self.trainer
+        value = trainer.gradient_clip_val if gradient_clip_val is None else gradient_clip_val
+        by_value = (gradient_clip_algorithm or trainer.gradient_clip_algorithm) == "value"
+        if value:
+            optimizer = getattr(optimizer, "optimizer", optimizer)
+            clip = (None, float(value)) if by_value else (float(value), None)
+            self._adapter.session.ours.strategy.clip(optimizer, *clip)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Called with reduced gradients before an update; override it to clip in your own way."""
+        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Step a scheduler; ``metric`` is None where it watches none."""
+        scheduler.step(*(() if metric is None else (metric,)))
+
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
+    ) -> None:
+        """One update; the closure computes the gradients."""
+        optimizer.step(closure=optimizer_closure)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
+        """Clear the gradients."""
+        optimizer.zero_grad()
+
+    # -- weights -------------------------------------------------------------------------------
+
+    def freeze(self: T) -> T:
+        """Train no parameter, in eval mode."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
+        return self.eval()
+
+    def unfreeze(self: T) -> T:
+        """Train every parameter, in train mode."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(True)
+        return self.train()
+
+    @classmethod
+    def load_from_checkpoint(
+        cls: type[T],
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """Build the module from a checkpoint and load its weights: of this package's, or a Lightning ``.ckpt``.
+
+        Args:
+            checkpoint_path: A checkpoint, or a run folder: its best one, else its latest.
+            map_location: The device to put the module on; the CPU unless given.
+            hparams_file: A YAML file of constructor arguments; those in the checkpoint come first.
+            strict: Weights must be those of the module, always.
+            weights_only: Accepted: nothing in a pickle is run.
+            **kwargs: Constructor arguments that replace the recorded ones.
+
+        Raises:
+            PacelineError: for a damaged checkpoint, missing arguments, and weights of another model.
+        """
+        if hparams_file is not None:
+            import yaml
+
+            kwargs = (yaml.safe_load(Path(hparams_file).read_text()) or {}) | kwargs
+        module = build_from_checkpoint(cls, checkpoint_path, kwargs)
+        return module if map_location is None else module.to(map_location)
+
+    def to_onnx(self, file_path: Any, input_sample: Any = None, **kwargs: Any) -> Any:
+        """``torch.onnx.export`` of ``forward``; ``example_input_array`` is the input unless given."""
+        sample = self.example_input_array if input_sample is None else input_sample
+        return torch.onnx.export(
+            self.eval(), sample if isinstance(sample, tuple) else (sample,), file_path, **kwargs
+        )
+
+    def to_torchscript(
+        self, file_path: Any = None, method: str = "script", example_inputs: Any = None, **kwargs: Any
+    ) -> Any:
+        """TorchScript is deprecated by torch.
+
+        Raises:
+            PacelineError: always.
+        """
+        raise PacelineError(
+            "to_torchscript is not offered: torch has deprecated TorchScript",
+            fix="torch.export.export(model, args), or model.to_onnx(path, sample)",
+        )

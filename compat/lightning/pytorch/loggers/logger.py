@@ -1,0 +1,112 @@
+"""The base of loggers with Lightning's methods, and ours behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline import callbacks as ours
+from paceline.callbacks.loggers.logger import values_of
+
+
+class Logger:
+    """Subclass it: ``log_metrics`` gets each row, on rank 0.
+
+    Source: https://lightning.ai/docs/pytorch/stable/extensions/logging.html#make-a-custom-logger
+    """
+
+    _run: Any = None
+
+    def ours(self, trainer: Any) -> Any:
+        """The logger of ``paceline`` that does the work."""
+        return _Passing(self)
+
+    def attach(self, trainer: Any) -> None:
+        """Take the trainer that logs here."""
+        self._run = trainer
+
+    @property
+    def name(self) -> str | None:
+        """The name of the experiment."""
+        return self._run.ours.name if self._run is not None else None
+
+    @property
+    def version(self) -> Any:
+        """The number of the run."""
+        folder = None if self._run is None else self._run.ours.folder
+        return None if folder is None else Path(folder).name
+
+    @property
+    def log_dir(self) -> str | None:
+        """The folder of the run."""
+        return None if self._run is None else self._run.log_dir
+
+    @property
+    def save_dir(self) -> str | None:
+        """Where runs are written."""
+        return None if self._run is None else str(self._run.default_root_dir)
+
+    @property
+    def root_dir(self) -> str | None:
+        """The folder of all runs of this name."""
+        return None if self.log_dir is None else str(Path(self.log_dir).parent)
+
+    @property
+    def experiment(self) -> Any:
+        """The client of what is logged to, where there is one."""
+        return None
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Values to write at once, as they are."""
+        if self._run is not None:
+            self._run.ours.publish({_full(name): float(value) for name, value in metrics.items()})
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Accepted: the run's configuration has the module's arguments."""
+
+    def log_graph(self, model: Any, input_array: Any = None) -> None:
+        """Accepted: no graph is written."""
+
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+        """Accepted."""
+
+    def save(self) -> None:
+        """Accepted: rows are written as they come."""
+
+    def finalize(self, status: str) -> None:
+        """The run is over: ``"success"`` or ``"failed"``."""
+
+
+def _full(name: str) -> str:
+    return name if "/" in name else f"logged/{name}"
+
+
+class _Passing(ours.Logger):
+    """Rows for a logger that users have written."""
+
+    background = False
+
+    def __init__(self, given: Logger) -> None:
+        self.given, self._status = given, "success"
+
+    @property
+    def state_key(self) -> str:
+        return type(self.given).__name__
+
+    def on_fit_start(self, trainer: Any) -> None:
+        if trainer.is_global_zero:
+            self.given.log_hyperparams(trainer.module.hparams)
+
+    def write(self, row: dict[str, float]) -> None:
+        self.given.log_metrics(values_of(row), int(row["step"]))
+
+    def on_exception(self, trainer: Any, error: BaseException) -> None:
+        self._status = "failed"
+
+    def on_fit_end(self, trainer: Any) -> None:
+        if trainer.is_global_zero:
+            self.given.save()
+
+    def on_teardown(self, trainer: Any, stage: str) -> None:
+        if trainer.is_global_zero:
+            self.given.finalize(self._status)

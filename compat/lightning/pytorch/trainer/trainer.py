@@ -1,0 +1,281 @@
+"""``Trainer`` with Lightning's arguments and methods; ``paceline.Trainer`` does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import paceline
+from paceline import PacelineError
+from paceline.callbacks import Callback as OurCallback
+from paceline.callbacks import ModelSummary, Progress
+from paceline.trainer.data.combined_loader import CombinedLoader
+
+from ...translation import arguments
+from ...translation.adapter import adapt
+from ...translation.data import DataAdapter
+from ...translation.hooks import CallbackHooks, ModuleHooks, overrides
+from ...translation.run_hooks import ClosingHooks, OpeningHooks
+from ...translation.session import Session
+from ..callbacks import Callback, ModelCheckpoint
+from ..core import LightningDataModule, LightningModule
+from ..loggers import TensorBoardLogger
+from .unsupported import check_module
+from .view import TrainerView
+
+_BASES = (LightningModule, LightningDataModule, Callback, CallbackHooks, ModuleHooks)
+
+
+class Trainer(TrainerView):
+    """Lightning's trainer.
+
+    Args:
+        **given: All arguments of Lightning's ``Trainer``; see docs/lightning.md for those that mean
+            something else here.
+
+    Attributes:
+        ours: The ``paceline.Trainer`` that does the work.
+        session: What is known of the module that runs, or ran last; None before the first.
+
+    Raises:
+        PacelineError: for arguments that have no counterpart.
+
+    Example:
+        >>> import paceline.compat.lightning as L
+        >>> trainer = L.Trainer(max_epochs=2, accumulate_grad_batches=2, enable_progress_bar=False)
+        >>> trainer.max_epochs, trainer.accumulate_grad_batches
+        (2, 2)
+    """
+
+    def __init__(self, **given: Any) -> None:
+        unknown = {name: value for name, value in given.items() if name not in arguments.DEFAULTS}
+        arguments.check_names(unknown)
+        self.given = arguments.DEFAULTS | given
+        self._explained: list[str] = []
+        self.callbacks = _as_list(self.given["callbacks"])
+        logger = self.given["logger"]
+        usual = logger in (None, True) and not self.given["barebones"]
+        self.loggers = [TensorBoardLogger()] if usual else _as_list(logger or None)
+        self._usual_loggers = usual
+        for one in self.callbacks:
+            if not isinstance(one, (Callback, OurCallback)):
+                raise PacelineError(
+                    "callbacks= takes objects of Callback",
+                    got=type(one).__name__,
+                    fix="subclass paceline.compat.lightning.Callback",
+                )
+        if self.given["enable_checkpointing"] is not False and not self.checkpoint_callbacks:
+            self.callbacks.append(ModelCheckpoint())
+        self.datamodule: Any = None
+        self.session: Session | None = None
+        self._module: Any = None
+        self._owns_callbacks = False
+        self.rule = arguments.rule_of(self.given)
+        self.ours = self._make()
+        for one in self.loggers:
+            one.attach(self)
+        if self.given["benchmark"] is not None:
+            torch.backends.cudnn.benchmark = bool(self.given["benchmark"])
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        model: LightningModule,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: Any = None,
+        ckpt_path: Any = None,
+        weights_only: bool | None = None,
+    ) -> None:
+        """Train.
+
+        Args:
+            model: The module.
+            train_dataloaders: One, several, or a data module.
+            val_dataloaders: One or several.
+            datamodule: A ``LightningDataModule``.
+            ckpt_path: ``"last"``, ``"best"`` or the path of a checkpoint to resume from.
+            weights_only: Accepted: nothing in a pickle is run.
+
+        Raises:
+            PacelineError: for mistakes, before anything is computed where that is possible.
+        """
+        train_dataloaders, datamodule = _as_datamodule(train_dataloaders, datamodule)
+        adapter, data = self._prepare("fit", model, datamodule)
+        resume = "auto" if ckpt_path == "last" else ckpt_path
+        with self._anomaly():
+            self.ours.fit(adapter, _combined(train_dataloaders), val_dataloaders, data, resume=resume)
+
+    def validate(
+        self,
+        model: LightningModule | None = None,
+        dataloaders: Any = None,
+        ckpt_path: Any = None,
+        verbose: bool = True,
+        datamodule: Any = None,
+        weights_only: bool | None = None,
+    ) -> list[dict[str, float]]:
+        """One pass over validation data; a dictionary of values for each dataloader."""
+        return self._evaluate("validate", model, dataloaders, ckpt_path, datamodule)
+
+    def test(
+        self,
+        model: LightningModule | None = None,
+        dataloaders: Any = None,
+        ckpt_path: Any = None,
+        verbose: bool = True,
+        datamodule: Any = None,
+        weights_only: bool | None = None,
+    ) -> list[dict[str, float]]:
+        """One pass over test data; a dictionary of values for each dataloader."""
+        return self._evaluate("test", model, dataloaders, ckpt_path, datamodule)
+
+    def predict(
+        self,
+        model: LightningModule | None = None,
+        dataloaders: Any = None,
+        datamodule: Any = None,
+        return_predictions: bool | None = None,
+        ckpt_path: Any = None,
+        weights_only: bool | None = None,
+    ) -> Any:
+        """What ``predict_step`` returns for each batch; a list for each dataloader where there are several."""
+        dataloaders, datamodule = _as_datamodule(dataloaders, datamodule)
+        adapter, data, weights = self._prepared("predict", model, datamodule, ckpt_path)
+        keep = return_predictions is not False
+        return self.ours.predict(adapter, dataloaders, weights, keep=keep, datamodule=data)
+
+    def save_checkpoint(
+        self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint, a folder, while a fit runs; on all ranks."""
+        self.ours.save_checkpoint(filepath, weights_only=bool(weights_only))
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Print on rank 0 only."""
+        if self.is_global_zero:
+            self.ours.log_line(" ".join(map(str, values)))
+
+    def explain(self, text: str) -> None:
+        """A line for the user, once, at the start of the next fit."""
+        if text not in self._explained:
+            self._explained.append(text)
+            self.ours.log_line(text)
+
+    # -- ours ----------------------------------------------------------------------------------
+
+    def _evaluate(
+        self, name: str, model: Any, dataloaders: Any, ckpt_path: Any, datamodule: Any
+    ) -> list[dict[str, float]]:
+        dataloaders, datamodule = _as_datamodule(dataloaders, datamodule)
+        adapter, data, weights = self._prepared(name, model, datamodule, ckpt_path)
+        values = getattr(self.ours, name)(adapter, dataloaders, weights, datamodule=data)
+        assert self.session is not None
+        return self.session.values.results(values)
+
+    def _prepared(self, name: str, model: Any, datamodule: Any, ckpt_path: Any) -> tuple[Any, Any, Any]:
+        """The adapter, the data and which weights: without a model the best ones of the last fit."""
+        if model is None and ckpt_path is None and self._module is not None:
+            if self.checkpoint_callbacks and self.ours.folder is not None:
+                ckpt_path = "best" if self.ours.best is not None else "last"
+                ckpt_path = ckpt_path if self.ours.latest is not None else None
+        model = model if model is not None else self._module
+        if model is None:
+            raise TypeError(
+                f"`Trainer.{name}()` requires a `LightningModule` when it hasn't been passed in a previous run"
+            )
+        if datamodule is None and self.datamodule is not None:
+            datamodule = self.datamodule
+        if ckpt_path == "best" and self.ours.best is None:
+            ckpt_path = "last"
+        weights = "latest" if ckpt_path == "last" else ckpt_path
+        if weights in ("best", "latest"):
+            weights = self.ours.best if weights == "best" else self.ours.latest
+        return (*self._prepare(name, model, datamodule), weights)
+
+    def _prepare(self, name: str, model: Any, datamodule: Any) -> tuple[Any, Any]:
+        if not isinstance(model, LightningModule):
+            raise TypeError(f"`model` must be a `LightningModule`, got `{type(model).__qualname__}`")
+        check_module(model, self.callbacks, _BASES)
+        configured = _as_list(model.configure_callbacks())
+        if self.session is None or self._module is not model:
+            kinds = tuple(type(one) for one in configured)
+            kept = [one for one in self.callbacks if not isinstance(one, kinds)]
+            self.callbacks = sorted([*kept, *configured], key=lambda one: isinstance(one, ModelCheckpoint))
+            self._open(model)
+        assert self.session is not None
+        data = None
+        self.session.datamodule = self.datamodule = datamodule
+        if datamodule is not None:
+            data = DataAdapter(datamodule, self)
+        model._session = self.session
+        return self.session.adapter, data
+
+    def _open(self, model: LightningModule) -> None:
+        """Another module: its hooks, and our trainer with the callbacks for it."""
+        session = Session(self, model, [c for c in self.callbacks if isinstance(c, Callback)], _BASES)
+        session.rule = None if self.rule.is_plain else self.rule
+        self.session, self._module = session, model
+        manual = not model.automatic_optimization
+        own_clipping = overrides(model, "configure_gradient_clipping", *_BASES)
+        self.ours = self._make(session, manual, own_clipping)
+        session.ours = self.ours
+        session.adapter = adapt(model, session)
+
+    def _make(
+        self, session: Session | None = None, manual: bool = False, own_clipping: bool = False
+    ) -> paceline.Trainer:
+        """Our trainer, with Lightning's settings and callbacks."""
+        given = self.given
+        options = arguments.translated(given, manual=manual, own_clipping=own_clipping)
+        callbacks: list[Any] = []
+        if session is not None:
+            callbacks += [OpeningHooks(session), ClosingHooks(session)]
+            for one in self.callbacks:
+                callbacks += [one] if isinstance(one, OurCallback) else one.ours(self)
+        bar, summary = options["progress"], given["enable_model_summary"] is not False
+        if bar != summary and not any(isinstance(one, (Progress, ModelSummary)) for one in callbacks):
+            options["progress"] = False
+            callbacks += [Progress()] if bar else [ModelSummary()] if not given["barebones"] else []
+        loggers: Any = True if self._usual_loggers else [one.ours(self) for one in self.loggers]
+        if given["logger"] is False or given["barebones"]:
+            loggers = False
+        options["checkpoint"] = False  # ModelCheckpoint is one of the callbacks
+        name = None if session is None else type(session.module).__name__
+        return paceline.Trainer(callbacks=callbacks, loggers=loggers, name=name, **options)
+
+    @contextmanager
+    def _anomaly(self) -> Iterator[None]:
+        before = torch.is_anomaly_enabled()
+        torch.autograd.set_detect_anomaly(bool(self.given["detect_anomaly"]) or before)
+        try:
+            yield
+        finally:
+            torch.autograd.set_detect_anomaly(before)
+
+
+def _as_list(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, Sequence) else [given]
+
+
+def _as_datamodule(dataloaders: Any, datamodule: Any) -> tuple[Any, Any]:
+    return (
+        (None, dataloaders) if isinstance(dataloaders, LightningDataModule) else (dataloaders, datamodule)
+    )
+
+
+def _combined(loaders: Any) -> Any:
+    """Several training loaders as Lightning combines them: as long as the longest, shorter ones again."""
+    several = isinstance(loaders, (list, tuple, dict)) and loaders
+    first = (
+        next(iter(loaders.values() if isinstance(loaders, dict) else loaders), None) if several else None
+    )
+    if several and hasattr(first, "dataset"):
+        return CombinedLoader(loaders)
+    return loaders

@@ -1,0 +1,367 @@
+"""What Lightning's trainer shows, read from ours."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from paceline.errors import PacelineError, nearest
+from paceline.callbacks import Progress
+
+_HERE = {
+    "fit_loop": "current_epoch, global_step, num_training_batches, is_last_batch",
+    "validate_loop": "num_val_batches",
+    "test_loop": "num_test_batches",
+    "predict_loop": "num_predict_batches",
+    "tune": "find_learning_rate and find_batch_size of paceline.Trainer",
+    "tuner": "find_learning_rate and find_batch_size of paceline.Trainer",
+    "lr_find": "find_learning_rate of paceline.Trainer",
+    "training_type_plugin": "strategy",
+    "accelerator_connector": "strategy.device",
+    "is_gpu": "strategy.device.type",
+    "logger_connector": "callback_metrics",
+    "checkpoint_connector": "checkpoint_callback",
+    "lr_schedulers": "lr_scheduler_configs",
+    "precision_plugin": "strategy.precision",
+    "root_gpu": "strategy.device",
+    "train": "fit(model, dataloader)",
+    "evaluate": "validate(model, dataloader)",
+}
+_SETTINGS = (
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "check_val_every_n_epoch",
+    "fast_dev_run",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
+    "limit_predict_batches",
+    "overfit_batches",
+    "reload_dataloaders_every_n_epochs",
+    "min_epochs",
+    "min_steps",
+    "max_steps",
+    "max_time",
+    "barebones",
+)
+
+
+class TrainerView:
+    """The attributes of Lightning's trainer."""
+
+    given: dict[str, Any]
+    ours: Any
+    session: Any
+    callbacks: list[Any]
+    loggers: list[Any]
+    _should_stop = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _SETTINGS and "given" in vars(self):
+            return self.given[name]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        way = _HERE.get(name)
+        near = nearest(name, [one for one in dir(type(self)) if one[0] != "_"])
+        hint = f"; use {way}" if way else (f"; did you mean {near}?" if near else "")
+        raise AttributeError(f"Trainer has no attribute {name!r}{hint}")
+
+    # -- where the run is ----------------------------------------------------------------------
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return int(self.ours.epoch)
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps; under manual optimization those of all optimizers."""
+        return self.session.global_step if self.session is not None else 0
+
+    @property
+    def max_epochs(self) -> int:
+        """The limit on epochs; -1 without one."""
+        found = self.ours.max_epochs
+        return -1 if found is None or found >= 10**9 else int(found)
+
+    @property
+    def estimated_stepping_batches(self) -> float:
+        """Optimizer steps of the whole fit; infinite where that is unknown."""
+        return self.session.total_steps if self.session is not None else math.inf
+
+    @property
+    def num_training_batches(self) -> float:
+        """Batches of this rank in an epoch; infinite where that is unknown."""
+        found = None if self.session is None else self.session.batches_per_epoch
+        return math.inf if found is None else found
+
+    @property
+    def num_val_batches(self) -> list[float]:
+        """Validation batches of each dataloader."""
+        return self._evaluation_batches()
+
+    @property
+    def num_test_batches(self) -> list[float]:
+        """Test batches of each dataloader."""
+        return self._evaluation_batches()
+
+    @property
+    def num_predict_batches(self) -> list[float]:
+        """Batches to predict of each dataloader."""
+        return self._evaluation_batches()
+
+    def _evaluation_batches(self) -> list[float]:
+        fit = self.ours._fit
+        if fit is None or fit.validation is None:
+            return []
+        lengths = [feed.steps_per_epoch for feed in fit.validation.feeds.values()]
+        return [math.inf if one is None else one for one in lengths]
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the batch under way is the epoch's last."""
+        return self.session is not None and self.session.is_last_batch
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Batches in an optimizer step."""
+        if self.session is None or self.ours._fit is None:
+            return int(self.given["accumulate_grad_batches"])
+        return int(self.session.accumulate)
+
+    @property
+    def val_check_interval(self) -> int | float:
+        """Batches, or the part of an epoch, between two validations."""
+        found: int | float = (
+            1.0 if self.given["val_check_interval"] is None else self.given["val_check_interval"]
+        )
+        return found
+
+    @property
+    def log_every_n_steps(self) -> int:
+        """Optimizer steps between two rows of values."""
+        return 50 if self.given["log_every_n_steps"] is None else int(self.given["log_every_n_steps"])
+
+    @property
+    def num_sanity_val_steps(self) -> int:
+        """Validation batches before training."""
+        return 2 if self.given["num_sanity_val_steps"] is None else int(self.given["num_sanity_val_steps"])
+
+    @property
+    def training(self) -> bool:
+        """Whether training steps run."""
+        return self.ours.stage == "fit" and not self.validating
+
+    @property
+    def validating(self) -> bool:
+        """Whether a validation runs."""
+        return self.session is not None and self.session.stage_name == "validation"
+
+    @property
+    def testing(self) -> bool:
+        """Whether a test runs."""
+        return bool(self.ours.stage == "test")
+
+    @property
+    def predicting(self) -> bool:
+        """Whether a prediction runs."""
+        return bool(self.ours.stage == "predict")
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether a validation or a test runs."""
+        return self.validating or self.testing
+
+    @property
+    def sanity_checking(self) -> bool:
+        """Whether the sanity check runs."""
+        return self.session is not None and self.session.sanity_checking
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ends the run."""
+        return bool(self.ours.interrupted)
+
+    @property
+    def should_stop(self) -> bool:
+        """Set it to True to end the run after this step."""
+        return bool(self._should_stop or self.ours._run.stop.asked)
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        self._should_stop = bool(value)
+        if value:
+            self.ours.stop("trainer.should_stop = True")
+
+    # -- what runs -----------------------------------------------------------------------------
+
+    @property
+    def lightning_module(self) -> Any:
+        """The module that runs, or ran last."""
+        return None if self.session is None else self.session.module
+
+    @property
+    def model(self) -> Any:
+        """The same: nothing is wrapped around it."""
+        return self.lightning_module
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizers of the fit."""
+        return list(self.ours.optimizers)
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]:
+        """The schedulers of the fit, each with when it steps."""
+        return [] if self.session is None else list(self.session.adapter.configs)
+
+    @property
+    def strategy(self) -> Any:
+        """Where the run computes: of ``paceline.strategies``."""
+        return self.ours.strategy
+
+    @property
+    def precision(self) -> Any:
+        """As it was given."""
+        return "32-true" if self.given["precision"] is None else self.given["precision"]
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The training data of the fit."""
+        fit = self.ours._fit
+        return None if fit is None else fit.feed.data
+
+    @property
+    def val_dataloaders(self) -> Any:
+        """The validation data of the fit."""
+        fit = self.ours._fit
+        if fit is None or fit.validation is None:
+            return None
+        found = [feed.data for feed in fit.validation.feeds.values()]
+        return found[0] if len(found) == 1 else found
+
+    @property
+    def enable_validation(self) -> bool:
+        """Whether the fit validates."""
+        return self.ours._fit is not None and self.ours._fit.validation is not None
+
+    # -- values --------------------------------------------------------------------------------
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """The latest values, by the names they were logged under."""
+        return {} if self.session is None else self.session.values.callback()
+
+    @property
+    def logged_metrics(self) -> dict[str, float]:
+        """The latest values that went to loggers."""
+        return {} if self.session is None else self.session.values.logged()
+
+    @property
+    def progress_bar_metrics(self) -> dict[str, float]:
+        """The latest values on the progress bar."""
+        return {} if self.session is None else self.session.values.shown()
+
+    # -- ranks ---------------------------------------------------------------------------------
+
+    @property
+    def global_rank(self) -> int:
+        """The number of this process among all."""
+        return int(self.ours.rank)
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this process on its machine."""
+        return int(self.ours.strategy.environment.local_rank)
+
+    @property
+    def node_rank(self) -> int:
+        """The number of this machine."""
+        return self.global_rank // max(self.world_size // self.num_nodes, 1)
+
+    @property
+    def world_size(self) -> int:
+        """How many processes there are."""
+        return int(self.ours.world_size)
+
+    @property
+    def num_nodes(self) -> int:
+        """How many machines there are."""
+        return int(self.given["num_nodes"])
+
+    @property
+    def num_devices(self) -> int:
+        """Processes on each machine."""
+        return max(self.world_size // self.num_nodes, 1)
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on the one process that writes files."""
+        return bool(self.ours.is_global_zero)
+
+    # -- callbacks, loggers, files -------------------------------------------------------------
+
+    def _of(self, kind: str) -> list[Any]:
+        return [one for one in self.callbacks if any(c.__name__ == kind for c in type(one).__mro__)]
+
+    @property
+    def checkpoint_callbacks(self) -> list[Any]:
+        """All ``ModelCheckpoint`` callbacks."""
+        return self._of("ModelCheckpoint")
+
+    @property
+    def checkpoint_callback(self) -> Any:
+        """The first of them; None without one."""
+        return next(iter(self.checkpoint_callbacks), None)
+
+    @property
+    def early_stopping_callbacks(self) -> list[Any]:
+        """All ``EarlyStopping`` callbacks."""
+        return self._of("EarlyStopping")
+
+    @property
+    def early_stopping_callback(self) -> Any:
+        """The first of them; None without one."""
+        return next(iter(self.early_stopping_callbacks), None)
+
+    @property
+    def progress_bar_callback(self) -> Any:
+        """What shows progress; None without it."""
+        shown = [*self._of("TQDMProgressBar"), *self._of("RichProgressBar")]
+        ours = [one for one in self.ours.callbacks if isinstance(one, Progress)]
+        return next(iter([*shown, *ours]), None)
+
+    @property
+    def logger(self) -> Any:
+        """The first logger; None without one."""
+        return self.loggers[0] if self.loggers else None
+
+    @property
+    def log_dir(self) -> str | None:
+        """The run folder."""
+        return None if self.ours.folder is None else str(self.ours.folder)
+
+    @property
+    def default_root_dir(self) -> str:
+        """Where runs are written."""
+        given = self.given["default_root_dir"]
+        return str(Path.cwd() if given is None else given)
+
+    @property
+    def ckpt_path(self) -> Any:
+        """The newest checkpoint of the run."""
+        return self.ours.latest
+
+    def init_module(self, empty_init: bool | None = None) -> Any:
+        """Lightning makes large modules under it.
+
+        Raises:
+            PacelineError: always.
+        """
+        raise PacelineError(
+            "trainer.init_module() is not offered",
+            fix="build the model in configure_model of a TrainModule",
+        )

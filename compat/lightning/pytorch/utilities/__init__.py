@@ -1,0 +1,71 @@
+"""Small functions that Lightning code imports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.trainer.data.combined_loader import CombinedLoader as _CombinedLoader
+
+from ...translation.refusals import refuse_import
+from .rank_zero import (
+    rank_zero_debug,
+    rank_zero_deprecation,
+    rank_zero_info,
+    rank_zero_only,
+    rank_zero_warn,
+)
+
+__all__ = [
+    "CombinedLoader",
+    "grad_norm",
+    "move_data_to_device",
+    "rank_zero_debug",
+    "rank_zero_deprecation",
+    "rank_zero_info",
+    "rank_zero_only",
+    "rank_zero_warn",
+]
+
+_MODES = {"max_size_cycle": "cycle", "max_size": "max", "min_size": "min"}
+
+
+def CombinedLoader(iterables: Any, mode: str = "min_size") -> Any:
+    """Several training loaders, a batch of each in every step.
+
+    Args:
+        iterables: A dict or list of them.
+        mode: ``"min_size"``, ``"max_size"`` or ``"max_size_cycle"``; ``"sequential"`` is for evaluations,
+            which take the list itself.
+    """
+    if mode == "sequential":
+        return iterables
+    return _CombinedLoader(iterables, _MODES.get(mode, mode))  # type: ignore[arg-type]
+
+
+def grad_norm(module: Any, norm_type: float | str, group_separator: str = "/") -> dict[str, float]:
+    """The norm of each gradient and of all, by name; on one device.
+
+    Args:
+        module: With gradients.
+        norm_type: The order; ``"inf"`` is the largest absolute value.
+        group_separator: Between ``grad_2.0_norm`` and the parameter's name.
+    """
+    import torch
+
+    order = float(norm_type)
+    norms = {n: p.grad.data.norm(order) for n, p in module.named_parameters() if p.grad is not None}
+    found = {f"grad_{order}_norm{group_separator}{n}": norm for n, norm in norms.items()}
+    if norms:
+        found[f"grad_{order}_norm_total"] = torch.stack([*norms.values()]).norm(order)
+    return found
+
+
+def move_data_to_device(batch: Any, device: Any) -> Any:
+    """A nested batch on a device."""
+    from paceline.trainer.utils.nested import map_tensors, to_device
+
+    return map_tensors(batch, lambda one: to_device(one, device))
+
+
+def __getattr__(name: str) -> Any:
+    refuse_import(__name__, name, {"AMPType": "precision= of Trainer"})

@@ -1,0 +1,42 @@
+"""``ModelSummary``: the parameters of a module, in numbers and as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.callbacks.summary import parameter_table
+
+
+class ModelSummary:
+    """Counts a module's parameters.
+
+    Args:
+        model: The module.
+        max_depth: Accepted: the direct parts are listed.
+    """
+
+    def __init__(self, model: Any, max_depth: int = 1) -> None:
+        self._model = model
+
+    @property
+    def total_parameters(self) -> int:
+        """All parameters."""
+        return sum(p.numel() for p in self._model.parameters())
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Those that are trained."""
+        return sum(p.numel() for p in self._model.parameters() if p.requires_grad)
+
+    @property
+    def model_size(self) -> float:
+        """Megabytes of all parameters."""
+        return sum(p.numel() * p.element_size() for p in self._model.parameters()) / 1e6
+
+    def __str__(self) -> str:
+        return parameter_table(self._model)
+
+
+def summarize(lightning_module: Any, max_depth: int = 1) -> ModelSummary:
+    """The summary of a module."""
+    return ModelSummary(lightning_module, max_depth)

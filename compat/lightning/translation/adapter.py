@@ -1,0 +1,319 @@
+"""A ``LightningModule`` as our loop trains it: its steps, with what Lightning calls around each batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from paceline import PacelineError, TrainModule
+from paceline.trainer.batch_hooks import BATCH_HOOKS
+from paceline.trainer.metrics.metric_objects import metric_parts
+
+from . import schedulers
+from .hooks import overrides
+from .namespace import share
+from .optimizer import LightningOptimizer
+from .session import Session
+
+_LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
+_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
+
+class Adapter(TrainModule):
+    """Trains a ``LightningModule``; ``adapt`` makes one with the methods that the user has written.
+
+    Args:
+        module: The user's.
+        session: What this trainer knows of the module, its callbacks and their hooks.
+
+    Attributes:
+        configs: The schedulers of the fit, and when they step.
+        ends: Whether ``on_train_batch_start`` returned -1: the epoch ends without this batch.
+    """
+
+    def __init__(self, module: nn.Module, session: Session) -> None:
+        vars(self)["lightning"] = module
+        super().__init__()
+        share(module, self)
+        vars(self).update(session=session, hooks=session.hooks)
+        self.automatic_optimization = bool(getattr(module, "automatic_optimization", True))
+        self.configs: list[schedulers.LRSchedulerConfig] = []
+        self.batches: list[Any] = []
+        self.micro_batch = 0
+        self.ends = self.went_backward = False
+        self.frozen: list[Tensor] = []
+        self._under_way: tuple[Any, int] | None = None
+        self._outputs: Any = None
+
+    @property
+    def training(self) -> bool:  # type: ignore[override]
+        """The mode of the user's module."""
+        return bool(vars(self)["lightning"].training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        vars(self)["lightning"].training = mode
+
+    def train(self, mode: bool = True) -> Any:
+        stage = self.session.stage_name
+        if mode or not overrides(self.lightning, f"on_{stage}_model_eval", *self.session.bases):
+            self.lightning.train(mode)
+        return self
+
+    @property
+    def hparams(self) -> dict[str, Any]:
+        """The arguments of the module's constructor."""
+        return dict(self.lightning.recorded_arguments)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.lightning.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.lightning.load_state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"lightning": self.lightning}
+
+    # -- data ----------------------------------------------------------------------------------
+
+    def prepare_data(self) -> None:
+        """The module's own, on one rank of each machine."""
+        self.lightning.prepare_data()
+
+    # -- one batch of training -----------------------------------------------------------------
+
+    def begin_step(self, batches: list[Any]) -> None:
+        """An optimizer step begins, with these micro-batches."""
+        self.batches, self.micro_batch, self.ends = batches, 0, False
+
+    def begin_batch(self, batch: Any, batch_idx: int) -> bool:
+        """Call ``on_train_batch_start``, where it was not called yet; False where it ends the epoch."""
+        if self._under_way is not None and self._under_way[1] == batch_idx:
+            return not self.ends
+        self.finish_batch()
+        self._under_way, self._outputs = (batch, batch_idx), None
+        if self.hooks.call("on_train_batch_start", batch, batch_idx) == -1:
+            self._under_way, self.ends = None, True
+            self.session.cancel_step()
+        return not self.ends
+
+    def finish_batch(self) -> None:
+        """Call ``on_train_batch_end``, where a batch is under way."""
+        if self._under_way is not None:
+            batch, batch_idx = self._under_way
+            self._under_way = None
+            if self.hooks.has("on_train_batch_end"):
+                self.hooks.call("on_train_batch_end", self._shown(self._outputs), batch, batch_idx)
+            self._outputs = None
+
+    def _shown(self, outputs: Any) -> dict[str, Any]:
+        """A step's outputs as ``on_train_batch_end`` gets them: detached, the loss as it is accumulated."""
+        if outputs is None:
+            return {}
+        found = dict(outputs) if isinstance(outputs, Mapping) else {"loss": outputs}
+        found = {k: v.detach() if isinstance(v, Tensor) else v for k, v in found.items()}
+        if isinstance(found.get("loss"), Tensor) and self.automatic_optimization:
+            found["loss"] = found["loss"] / self.session.accumulate_grad_batches
+        return found
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self._is_padding():
+            return _loss(self._call_step("training_step", batch, batch_idx))
+        if self.ends or not self.begin_batch(batch, batch_idx):
+            return None
+        self._outputs = self._call_step("training_step", batch, batch_idx)
+        loss = _loss(self._outputs) if self.automatic_optimization else None
+        return loss
+
+    def _is_padding(self) -> bool:
+        """Whether the batch is for the other ranks' sake, or the model's: nothing of it is kept."""
+        return self._logger is not None and self._logger.current is not self.session.store
+
+    def _call_step(self, name: str, batch: Any, batch_idx: int, dataloader_idx: int | None = None) -> Any:
+        given = {"batch_idx": batch_idx, "dataloader_idx": dataloader_idx}
+        return getattr(self.lightning, name)(batch, *(given[wanted] for wanted in self._wanted(name)))
+
+    def _wanted(self, name: str) -> tuple[str, ...]:
+        """What a step takes beside the batch."""
+        known = vars(self).setdefault("_wanted_by", {})
+        if name not in known:
+            parameters = list(inspect.signature(getattr(self.lightning, name)).parameters.values())
+            several = name != "training_step" and self._has_several()
+            names = ("batch_idx", "dataloader_idx") if several or name == "predict_step" else ("batch_idx",)
+            many = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+            known[name] = names if many else names[: max(len(parameters) - 1, 0)]
+        return tuple(known[name])
+
+    def _has_several(self) -> bool:
+        return self._logger is not None and bool(self._logger.current.loader_name)
+
+    # -- gradients and updates -----------------------------------------------------------------
+
+    @property
+    def optimizer(self) -> Any:
+        """The one optimizer of automatic optimization."""
+        return self.trainer.optimizers[0]
+
+    def _with_backward_hooks(self, loss: Tensor) -> None:
+        """``backward`` of the loop, where any hook of it is in use."""
+        lightning, hooks = self.lightning, self.hooks
+        if self.micro_batch == 0:
+            hooks.call("on_before_zero_grad", self.optimizer)
+            cleared = LightningOptimizer(self.optimizer)
+            lightning.optimizer_zero_grad(self.session.current_epoch, self._batch_idx, cleared)
+            if not cleared.was_cleared:
+                raise PacelineError(
+                    "optimizer_zero_grad did not clear the gradients, and each step begins without any",
+                    fix="optimizer.zero_grad() in it, and Trainer(accumulate_grad_batches=n) to add up "
+                    "the gradients of n batches",
+                )
+        self.micro_batch += 1
+        hooks.call("on_before_backward", loss)
+        self.went_backward = False
+        lightning.backward(loss)
+        strategy = self.trainer.strategy
+        if not self.went_backward and (strategy.precision.scales or strategy.environment.world_size > 1):
+            raise PacelineError(
+                "backward did not call super().backward(loss), which scales the loss and reduces gradients",
+                got=f"strategy={strategy.name!r}, precision={strategy.precision.name!r}",
+                fix="super().backward(loss) in the place of loss.backward()",
+            )
+        hooks.call("on_after_backward")
+
+    @property
+    def _batch_idx(self) -> int:
+        return 0 if self._under_way is None else self._under_way[1]
+
+    def go_backward(self, loss: Tensor, **options: Any) -> None:
+        """``loss.backward()`` as the run does it."""
+        self.went_backward = True
+        run = self.trainer
+        target = run.strategy if self.automatic_optimization else run.manual_optimization
+        target.backward(loss, **options)
+
+    def _with_own_update(self, optimizer: Any, closure: Any) -> None:
+        """``optimizer_step`` of the loop, where the user has one."""
+        batch_idx = self.session.batch_idx
+        if not self.begin_batch(self.batches[-1], batch_idx):
+            closure()
+            return
+        handed = LightningOptimizer(optimizer, on_step=self.session.count_update)
+        self.lightning.optimizer_step(self.session.current_epoch, batch_idx, handed, closure)
+
+    def configure_optimizers(self) -> Any:
+        optimizers, self.configs = schedulers.read(self.lightning.configure_optimizers())
+        self._freeze_others(optimizers)
+        epochs = self.session.current_epoch + bool(self.session.ours.samples_in_epoch)
+        for callback in self.session.callbacks:
+            callback.resumed(self.lightning, optimizers, epochs)
+        if self.automatic_optimization and len(optimizers) > 1:
+            return optimizers  # the error is the loop's
+        return schedulers.as_ours(optimizers, self.configs, self.session.values.full_name)
+
+    def _freeze_others(self, optimizers: list[Any]) -> None:
+        """Lightning trains on where parameters are in no optimizer: for us they are frozen in this fit."""
+        held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+        others = {n: p for n, p in self.named_parameters() if p.requires_grad and id(p) not in held}
+        if not others or not held:
+            return
+        vars(self)["frozen"] = list(others.values())
+        for parameter in self.frozen:
+            parameter.requires_grad_(False)
+        names = ", ".join([*others][:4]) + (" ..." if len(others) > 4 else "")
+        self.session.log_line(f"{len(others)} parameters in no optimizer are frozen in this fit: {names}")
+
+    def unfreeze_others(self) -> None:
+        """Take that back: the fit is over."""
+        for parameter in self.frozen:
+            parameter.requires_grad_(True)
+        self.frozen.clear()
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        self.session.count_update()
+        for config in self.configs:
+            if config.scheduler is scheduler and not config.reduce_on_plateau:
+                in_epoch, epoch = self.session.batch_idx, self.session.current_epoch + 1
+                by_epoch = self.session.is_last_batch and config.due("epoch", epoch)
+                if config.due("step", in_epoch) or by_epoch:
+                    self.lightning.lr_scheduler_step(scheduler, None)
+
+    # -- one batch of an evaluation ------------------------------------------------------------
+
+    def _evaluate(self, stage: str, batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
+        name = f"{stage}_step"
+        if self._is_padding():
+            return self._call_step(name, batch, batch_idx, dataloader_idx)
+        more = (dataloader_idx,) if self._has_several() else ()
+        self.hooks.call(f"on_{stage}_batch_start", batch, batch_idx, *more)
+        outputs = self._call_step(name, batch, batch_idx, dataloader_idx)
+        self.hooks.call(f"on_{stage}_batch_end", outputs, batch, batch_idx, *more)
+        return outputs
+
+    def _validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
+        self._evaluate("validation", batch, batch_idx, dataloader_idx)
+
+    def _test_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
+        self._evaluate("test", batch, batch_idx, dataloader_idx)
+
+    def _predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
+        return self._evaluate("predict", batch, batch_idx, dataloader_idx)
+
+    def reset_metrics(self) -> None:
+        """Reset the metric objects that are attributes of the module."""
+        for metric in metric_parts(self.lightning).values():
+            metric.reset()
+
+
+def _loss(outputs: Any) -> Any:
+    """What is trained on, of what ``training_step`` returned; None skips the batch.
+
+    Raises:
+        PacelineError: for a mapping without a loss.
+    """
+    if not isinstance(outputs, Mapping):
+        return outputs
+    if "loss" not in outputs:
+        raise PacelineError(
+            "training_step returned a mapping without 'loss'",
+            got=f"keys {list(outputs)}",
+            fix="name the value to train on 'loss'",
+        )
+    return outputs["loss"]
+
+
+def adapt(module: Any, session: Session) -> Adapter:
+    """An adapter of the user's class's name, with those methods that the user has written."""
+    bases, hooks = session.bases, session.hooks
+    methods: dict[str, Any] = {
+        "__module__": type(module).__module__,
+        "__qualname__": type(module).__qualname__,
+    }
+
+    def written(name: str) -> bool:
+        return overrides(module, name, *bases)
+
+    for stage in ("validation", "test", "predict"):
+        if written(f"{stage}_step") or (stage == "predict" and written("forward")):
+            methods[f"{stage}_step"] = getattr(Adapter, f"_{stage}_step")
+    for name in (*_LOADERS, *BATCH_HOOKS):
+        if written(name):
+            methods[name] = _passing(name)
+    around = ("on_before_zero_grad", "on_before_backward", "on_after_backward")
+    if any(map(hooks.has, around)) or written("backward") or written("optimizer_zero_grad"):
+        methods["backward"] = Adapter._with_backward_hooks
+    if written("optimizer_step"):
+        methods["optimizer_step"] = Adapter._with_own_update
+    kind = type(type(module).__name__, (Adapter,), methods)
+    made: Adapter = kind(module, session)
+    return made
+
+
+def _passing(name: str) -> Any:
+    def passed(self: Adapter, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.lightning, name)(*args, **kwargs)
+
+    passed.__name__ = name
+    return passed

@@ -1,0 +1,259 @@
+"""Lightning's arguments of ``Trainer`` as ours. What has no counterpart raises at construction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import PacelineError, nearest
+from paceline.strategies import Strategy
+
+from .validation_rule import ValidationRule
+
+_PRECISIONS = {
+    None: "32",
+    "32-true": "32",
+    "64-true": "64",
+    "16": "fp16",
+    "16-mixed": "fp16",
+    "bf16-mixed": "bf16",
+    "16-true": "fp16-true",
+}
+_DEFAULT_EPOCHS = 1000
+_FOREVER = 10**9
+_SAME = (
+    "num_nodes",
+    "fast_dev_run",
+    "min_epochs",
+    "min_steps",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
+    "limit_predict_batches",
+    "sync_batchnorm",
+    "reload_dataloaders_every_n_epochs",
+)
+DEFAULTS: dict[str, Any] = {
+    "accelerator": "auto",
+    "strategy": "auto",
+    "devices": "auto",
+    "num_nodes": 1,
+    "precision": None,
+    "logger": None,
+    "callbacks": None,
+    "fast_dev_run": False,
+    "max_epochs": None,
+    "min_epochs": None,
+    "max_steps": -1,
+    "min_steps": None,
+    "max_time": None,
+    "limit_train_batches": None,
+    "limit_val_batches": None,
+    "limit_test_batches": None,
+    "limit_predict_batches": None,
+    "overfit_batches": 0.0,
+    "val_check_interval": None,
+    "check_val_every_n_epoch": 1,
+    "num_sanity_val_steps": None,
+    "log_every_n_steps": None,
+    "enable_checkpointing": None,
+    "enable_progress_bar": None,
+    "enable_model_summary": None,
+    "accumulate_grad_batches": 1,
+    "gradient_clip_val": None,
+    "gradient_clip_algorithm": None,
+    "deterministic": None,
+    "benchmark": None,
+    "inference_mode": True,
+    "use_distributed_sampler": True,
+    "profiler": None,
+    "detect_anomaly": False,
+    "barebones": False,
+    "plugins": None,
+    "sync_batchnorm": False,
+    "reload_dataloaders_every_n_epochs": 0,
+    "default_root_dir": None,
+    "enable_autolog_hparams": True,
+    "model_registry": None,
+}
+"""Every argument of Lightning 2.6's Trainer with its default.
+
+Source: https://lightning.ai/docs/pytorch/stable/common/trainer.html#trainer-class-api
+"""
+_REMOVED = {
+    "gpus": 'accelerator="gpu", devices=...',
+    "tpu_cores": 'accelerator="gpu", devices=...',
+    "num_processes": 'accelerator="cpu", devices=...',
+    "resume_from_checkpoint": "fit(..., ckpt_path=...)",
+    "auto_lr_find": "find_learning_rate of paceline.Trainer",
+    "auto_scale_batch_size": "find_batch_size of paceline.Trainer",
+    "checkpoint_callback": "enable_checkpointing",
+    "progress_bar_refresh_rate": "enable_progress_bar, or callbacks=[TQDMProgressBar()]",
+    "weights_summary": "enable_model_summary",
+    "replace_sampler_ddp": "use_distributed_sampler",
+    "stochastic_weight_avg": "callbacks=[StochasticWeightAveraging(...)]",
+    "terminate_on_nan": "nothing: a loss that is not finite ends the run",
+    "weights_save_path": "default_root_dir",
+    "multiple_trainloader_mode": "CombinedLoader(loaders, mode)",
+    "amp_backend": "precision",
+    "amp_level": "precision",
+    "ipus": "accelerator and devices",
+}
+_STRATEGIES: dict[str, str] = {
+    "ddp_spawn": "ddp",
+    "ddp_fork": "ddp",
+    "ddp_notebook": "ddp",
+    "single_device": "single",
+    "deepspeed_stage_1": "deepspeed_stage_1",
+}
+
+
+def check_names(unknown: dict[str, Any]) -> None:
+    """Refuse arguments that Lightning does not have either.
+
+    Raises:
+        PacelineError: one report of all.
+    """
+    if unknown:
+        lines = [
+            f"{name}: use {_REMOVED[name]}"
+            if name in _REMOVED
+            else f"{name}: no such argument" + (f"; did you mean {near}?" if near else "")
+            for name in unknown
+            for near in [nearest(name, DEFAULTS)]
+        ]
+        raise PacelineError("Trainer: " + "\n  ".join(["these arguments are not Lightning's", *lines]))
+
+
+def rule_of(given: dict[str, Any]) -> ValidationRule:
+    """When it validates.
+
+    Raises:
+        PacelineError: for an interval that is none.
+    """
+    interval = given["val_check_interval"]
+    interval = 1.0 if interval is None else interval
+    every = given["check_val_every_n_epoch"]
+    if isinstance(interval, float) and not 0 <= interval <= 1:
+        raise PacelineError(
+            "val_check_interval is a number of batches (int), or a part of an epoch (float)",
+            got=f"val_check_interval={interval}",
+        )
+    if every is None and not isinstance(interval, int):
+        raise PacelineError(
+            "check_val_every_n_epoch=None counts batches over the whole run",
+            got=f"val_check_interval={interval}",
+            fix="val_check_interval=1000",
+        )
+    return ValidationRule(interval, every)
+
+
+def translated(
+    given: dict[str, Any], *, manual: bool = False, own_clipping: bool = False
+) -> dict[str, Any]:
+    """Our arguments for Lightning's, callbacks and loggers aside.
+
+    Args:
+        given: All of Lightning's, defaults included.
+        manual: Whether the module updates its weights itself: ``max_steps`` counts those updates.
+        own_clipping: Whether the module clips gradients itself.
+
+    Raises:
+        PacelineError: for what has no counterpart.
+    """
+    ours: dict[str, Any] = {name: given[name] for name in _SAME}
+    ours["strategy"] = _strategy(given["strategy"])
+    ours["accelerator"] = "gpu" if given["accelerator"] == "cuda" else given["accelerator"]
+    ours["devices"] = given["devices"]
+    ours["precision"] = _precision(given["precision"])
+    ours |= _limits(given, manual)
+    ours |= _clipping(given, manual, own_clipping)
+    ours["accumulate"] = given["accumulate_grad_batches"]
+    ours["overfit_batches"] = given["overfit_batches"] or 0
+    sanity = given["num_sanity_val_steps"]
+    ours["sanity_val_batches"] = 2 if sanity is None else sanity
+    rule = rule_of(given)
+    ours["validate_every"] = f"{rule.every_n_epoch}ep" if rule.is_plain else None
+    ours["log_every"] = (
+        max(given["log_every_n_steps"] or 50, 1) if given["log_every_n_steps"] != 0 else None
+    )
+    ours["checkpoint"] = given["enable_checkpointing"] is not False and not given["barebones"]
+    ours["progress"] = given["enable_progress_bar"] is not False and not given["barebones"]
+    ours["deterministic"] = bool(given["deterministic"])
+    ours["profile"] = bool(given["profiler"]) and not given["barebones"]
+    root = given["default_root_dir"]
+    ours["run_dir"] = Path("lightning_logs") if root is None else Path(root) / "lightning_logs"
+    _refuse(given)
+    return ours
+
+
+def _limits(given: dict[str, Any], manual: bool) -> dict[str, Any]:
+    steps, epochs, time = given["max_steps"], given["max_epochs"], given["max_time"]
+    if isinstance(time, Mapping):
+        time = timedelta(**time)
+    limited = steps is not None and steps >= 0
+    if epochs is None and not limited and time is None:
+        epochs = _DEFAULT_EPOCHS
+    if epochs == -1 or (epochs is None and not limited and time is None):
+        epochs = None if limited and not manual else _FOREVER
+    if manual and epochs is None:
+        epochs = _FOREVER
+    return {"max_epochs": epochs, "max_steps": steps if limited and not manual else None, "max_time": time}
+
+
+def _clipping(given: dict[str, Any], manual: bool, own: bool) -> dict[str, Any]:
+    value, algorithm = given["gradient_clip_val"], given["gradient_clip_algorithm"]
+    if algorithm not in (None, "norm", "value"):
+        raise PacelineError(
+            "gradient_clip_algorithm is not known", got=repr(algorithm), allowed="'norm', 'value'"
+        )
+    if value and manual:
+        raise PacelineError(
+            "gradients are not clipped by the trainer under manual optimization",
+            got=f"gradient_clip_val={value}",
+            fix="self.clip_gradients(optimizer, gradient_clip_val=...) in training_step",
+        )
+    if not value or own:
+        return {}
+    return {"clip_grad_value" if algorithm == "value" else "clip_grad_norm": float(value)}
+
+
+def _precision(given: Any) -> Any:
+    text = given if given is None else str(given)
+    if text in ("transformer-engine", "transformer-engine-float16"):
+        raise PacelineError(f"precision={given!r} is not offered", fix='precision="bf16-mixed"')
+    return _PRECISIONS.get(text, text)
+
+
+def _strategy(given: Any) -> Any:
+    if isinstance(given, Strategy) or not isinstance(given, str):
+        return given
+    if given.startswith("ddp") and given.endswith(
+        ("_find_unused_parameters_true", "_find_unused_parameters_false")
+    ):
+        from paceline.strategies import DDP
+
+        return DDP(find_unused_parameters=given.endswith("true"))
+    if given == "fsdp_cpu_offload":
+        from paceline.strategies import FSDP
+
+        return FSDP(cpu_offload=True)
+    return _STRATEGIES.get(given, given)
+
+
+def _refuse(given: dict[str, Any]) -> None:
+    if given["plugins"]:
+        raise PacelineError(
+            "Trainer(plugins=...) is not translated",
+            fix="precision=, strategy= or sync_batchnorm=; a Precision object of paceline.strategies",
+        )
+    if given["model_registry"] is not None:
+        raise PacelineError(
+            "Trainer(model_registry=...) is not offered", fix="ModelCheckpoint and load_from_checkpoint"
+        )
+    if given["accelerator"] in ("tpu", "hpu", "ipu"):
+        raise PacelineError(
+            f"accelerator={given['accelerator']!r} is not offered", allowed="auto, cpu, gpu, mps"
+        )

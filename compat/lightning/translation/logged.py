@@ -1,0 +1,216 @@
+"""``self.log`` with Lightning's arguments, and the metrics of a trainer by the names they were logged under."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline import PacelineError
+from paceline.callbacks.monitor import monitor_name
+
+_AT_EPOCHS = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
+_REDUCTIONS = {
+    "mean": "mean",
+    "sum": "sum",
+    "min": "min",
+    "max": "max",
+    torch.mean: "mean",
+    torch.sum: "sum",
+    torch.min: "min",
+    torch.max: "max",
+    min: "min",
+    max: "max",
+    sum: "sum",
+}
+
+
+@dataclass
+class _Entry:
+    """A value under one of Lightning's names.
+
+    Attributes:
+        full: Its name in ``trainer.metrics`` of the run.
+        on_step: Whether each step's value counts.
+        on_epoch: Whether the mean over the epoch counts.
+        shown: On the progress bar.
+        logged: Handed to the loggers.
+        latest: The last step's value; None before it.
+        is_epoch: Whether the name without a suffix means the epoch's value at the moment.
+    """
+
+    full: str
+    on_step: bool
+    on_epoch: bool
+    shown: bool
+    logged: bool
+    latest: Tensor | None = None
+    is_epoch: bool = False
+
+    @property
+    def forked(self) -> bool:
+        return self.on_step and self.on_epoch
+
+
+class LoggedValues:
+    """What modules and callbacks log, and what ``callback_metrics`` and the like give.
+
+    Args:
+        metrics: Gives the run's reduced values by full name.
+        log_line: Takes a line for the user.
+    """
+
+    def __init__(self, metrics: Callable[[], dict[str, float]], log_line: Callable[[str], None]) -> None:
+        self._metrics, self._log_line = metrics, log_line
+        self._entries: dict[str, _Entry] = {}
+        self._explained: set[str] = set()
+        self.place = ""
+
+    def log(self, adapter: Any, name: str, value: Any, options: dict[str, Any]) -> None:
+        """``LightningModule.log``.
+
+        Args:
+            adapter: The module as our loop trains it: takes the value.
+            name: As the user wrote it.
+            value: A scalar or a torchmetrics object.
+            options: The other arguments.
+
+        Raises:
+            PacelineError: for a reduction that is none of ours.
+        """
+        logger = adapter._logger
+        if logger is None:
+            return
+        training = logger.current is logger.train
+        at_epochs = not training or self.place in _AT_EPOCHS
+        on_step, on_epoch = options["on_step"], options["on_epoch"]
+        on_step = (not at_epochs) if on_step is None else on_step and not at_epochs
+        on_epoch = at_epochs if on_epoch is None else on_epoch
+        reduce_fx = options["reduce_fx"]
+        if reduce_fx not in _REDUCTIONS:
+            raise PacelineError(
+                f"log({name!r}): a reduction of your own is not possible here",
+                got=f"reduce_fx={reduce_fx!r}",
+                allowed="'mean', 'sum', 'min', 'max'",
+                fix="a torchmetrics object with your computation: self.log(name, metric)",
+            )
+        if logger.current is adapter.session.store:
+            self._register(logger, name, value, options, on_step, on_epoch, training)
+        adapter.log(
+            name,
+            value,
+            prog_bar=options["prog_bar"],
+            weight=options["batch_size"],
+            reduce=_REDUCTIONS[reduce_fx],
+        )
+
+    def _register(
+        self,
+        logger: Any,
+        name: str,
+        value: Any,
+        options: dict[str, Any],
+        on_step: bool,
+        on_epoch: bool,
+        training: bool,
+    ) -> None:
+        idx = logger.current.loader_name
+        key = f"{name}/dataloader_idx_{idx}" if idx and options["add_dataloader_idx"] else name
+        full = logger.current.full_name(name)
+        if training and on_epoch and self.place != "on_train_epoch_end":
+            full += "_epoch"
+        entry = self._entries.get(key)
+        if entry is None or entry.full != full:
+            shown, logged = options["prog_bar"], options["logger"]
+            entry = self._entries[key] = _Entry(full, on_step, on_epoch, shown, logged)
+        is_object = hasattr(value, "compute")
+        if on_step and not is_object:
+            entry.latest = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
+            entry.is_epoch = False
+        if not options["logger"]:
+            self._explain(
+                "log(logger=False): every logged value goes to the loggers here, under the same name"
+            )
+        if on_step and is_object:
+            self._explain(
+                f"log({name!r}, metric): a metric object is computed at the end of the epoch; a step's own "
+                "value of it is not logged"
+            )
+
+    def _explain(self, text: str) -> None:
+        if text not in self._explained:
+            self._explained.add(text)
+            self._log_line(text)
+
+    def epoch_ended(self) -> None:
+        """The means of a training epoch are published."""
+        for entry in self._entries.values():
+            entry.is_epoch = entry.on_epoch
+
+    def full_name(self, name: str) -> str | None:
+        """The run's name for one of Lightning's; None while a name without a phase was not logged yet."""
+        entry = self._entries.get(name)
+        if entry is None and name.endswith(("_epoch", "_step")):
+            base = self._entries.get(name.rpartition("_")[0])
+            if base is not None and base.forked:
+                return base.full if name.endswith("_epoch") else base.full.removesuffix("_epoch")
+        if entry is not None:
+            return entry.full
+        has_phase = "/" in name or name.startswith(("train_", "val_", "test_"))
+        return monitor_name(name) if has_phase else None
+
+    # -- what the trainer shows ----------------------------------------------------------------
+
+    def callback(self) -> dict[str, Tensor]:
+        """``trainer.callback_metrics``."""
+        found: dict[str, Tensor] = {}
+        for key, entry in self._entries.items():
+            mean = self._epoch_value(entry)
+            values = {"_step": entry.latest, "_epoch": mean}
+            plain = mean if entry.is_epoch or entry.latest is None else entry.latest
+            if plain is not None:
+                found[key] = plain
+            if entry.forked:
+                found |= {key + end: value for end, value in values.items() if value is not None}
+        return found
+
+    def logged(self) -> dict[str, float]:
+        """``trainer.logged_metrics``."""
+        return {k: float(v) for k, v in self._selected(lambda entry: entry.logged).items()}
+
+    def shown(self) -> dict[str, float]:
+        """``trainer.progress_bar_metrics``."""
+        return {k: float(v) for k, v in self._selected(lambda entry: entry.shown).items()}
+
+    def _selected(self, wanted: Callable[[_Entry], bool]) -> dict[str, Tensor]:
+        values = self.callback()
+        found: dict[str, Tensor] = {}
+        for key, entry in self._entries.items():
+            if wanted(entry):
+                ends = ("_step", "_epoch") if entry.forked else ("",)
+                found |= {key + end: values[key + end] for end in ends if key + end in values}
+        return found
+
+    def _epoch_value(self, entry: _Entry) -> Tensor | None:
+        if not entry.on_epoch:
+            return None
+        value = self._metrics().get(entry.full)
+        return None if value is None else torch.tensor(value)
+
+    def results(self, values: dict[str, float]) -> list[dict[str, float]]:
+        """What ``validate`` and ``test`` return: a dictionary for each dataloader.
+
+        Args:
+            values: The reduced values by full name.
+        """
+        known = {entry.full: key for key, entry in self._entries.items()}
+        named = {known.get(full, full): value for full, value in values.items()}
+        if not any("/dataloader_idx_" in key for key in named):
+            return [named]
+        parts: dict[str, dict[str, float]] = {}
+        for key, value in named.items():
+            parts.setdefault(key.rpartition("/dataloader_idx_")[2], {})[key] = value
+        return list(parts.values())

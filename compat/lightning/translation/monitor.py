@@ -1,0 +1,56 @@
+"""A watched value by Lightning's name, which means one of ours once it was logged."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+W = TypeVar("W", bound="LazyMonitor")
+
+
+class LazyMonitor:
+    """In front of ``EarlyStopping`` or ``Checkpoint``: looks the full name up when it is asked for."""
+
+    _monitor: Any
+    _watched = ""
+    _run: Any = None
+    stopped_epoch = 0
+
+    @property
+    def monitor(self) -> str | None:
+        """The full name; None while nothing was logged under the user's."""
+        if not self._watched:
+            return self._monitor.name if self._monitor else None
+        session = self._run.session
+        full: str | None = None if session is None else session.values.full_name(self._watched)
+        if full is not None:
+            self._monitor.name = full
+        return full
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
+        return state | ({"watched": [self._watched, self._monitor.mode]} if self._watched else {})
+
+    def on_validation_end(self, trainer: Any) -> None:
+        if self.monitor is not None:
+            super().on_validation_end(trainer)  # type: ignore[misc]
+            self._note(trainer)
+
+    def on_train_epoch_end(self, trainer: Any) -> None:
+        if self.monitor is not None:
+            super().on_train_epoch_end(trainer)  # type: ignore[misc]
+            self._note(trainer)
+
+    def _note(self, trainer: Any) -> None:
+        if trainer.stop_reason and "early stopping" in trainer.stop_reason and not self.stopped_epoch:
+            self.stopped_epoch = trainer.epoch
+
+
+def state_name(kind: str, *parts: Any) -> str:
+    """The key of a callback's state: its kind and what it watches."""
+    return "-".join([kind, *(str(part) for part in parts if part is not None)]).replace("/", ".")
+
+
+def lazy_monitor(watcher: W, name: str, trainer: Any) -> W:
+    """The same, watching ``name`` of what ``trainer`` runs."""
+    watcher._watched, watcher._run = name, trainer
+    return watcher

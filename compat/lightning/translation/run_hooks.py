@@ -1,0 +1,259 @@
+"""Two callbacks of our loop that call Lightning's hooks, in Lightning's order.
+
+Two, because values that ``on_validation_epoch_end`` logs are published before ``on_validation_end``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline import PacelineError
+from paceline.callbacks import Callback
+
+from .hooks import overrides
+from .session import Session
+
+_STAGES = {"fit": "validation", "validate": "validation", "test": "test", "predict": "predict"}
+
+
+class _Checkpoint(dict[str, Any]):
+    """What ``on_save_checkpoint`` gets: add plain data to it."""
+
+    def __missing__(self, key: str) -> Any:
+        raise KeyError(
+            f"{key!r} is not in this dictionary: weights, optimizers and counters of a checkpoint are "
+            "written by themselves; add plain data under names of your own"
+        )
+
+
+class OpeningHooks(Callback):
+    """First in the list of callbacks: what Lightning calls before a validation's values are whole."""
+
+    name = "lightning"
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._loaded: dict[str, Any] = {}
+        self._started = False
+        hooks, module = session.hooks, session.module
+        self._clips = overrides(module, "configure_gradient_clipping", *session.bases)
+        self.requests_validation = session.rule is not None
+        if not (hooks.has("on_before_optimizer_step") or self._clips):
+            self.on_before_optimizer_step = None  # type: ignore[assignment]  # gradients are not unscaled for it
+
+    # -- around a stage ------------------------------------------------------------------------
+
+    def on_setup(self, trainer: Any, stage: str) -> None:
+        hooks, session = self.session.hooks, self.session
+        hooks.of_callbacks("setup", stage)
+        hooks.of_module("setup", stage)
+        hooks.of_module("configure_model")
+        session.stage_name = "train" if stage == "fit" else _STAGES[stage]
+        if stage == "fit":
+            session.manual_steps = session.cancelled = 0
+            self._started = False
+
+    def on_fit_start(self, trainer: Any) -> None:
+        session = self.session
+        if session.rule is not None:
+            session.rule.check(session.batches_per_epoch, session.accumulate)
+        session.hooks.call("on_fit_start")
+
+    def on_fit_end(self, trainer: Any) -> None:
+        hooks = self.session.hooks
+        if self._started:
+            hooks.call("on_train_end")
+        hooks.call("on_fit_end")
+
+    def on_exception(self, trainer: Any, error: BaseException) -> None:
+        self.session.hooks.of_callbacks("on_exception", error)
+
+    def on_teardown(self, trainer: Any, stage: str) -> None:
+        session = self.session
+        session.end_evaluation()
+        session.has_updated = False
+        if session.datamodule is not None:
+            session.datamodule.teardown(stage)
+        session.hooks.of_callbacks("teardown", stage)
+        session.hooks.of_module("teardown", stage)
+        session.adapter.unfreeze_others()
+
+    # -- training ------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self, trainer: Any) -> None:
+        session = self.session
+        if not self._started:
+            self._started = True
+            session.values.place = "on_train_start"
+            session.hooks.call("on_train_start")
+        if not trainer.samples_in_epoch:
+            session.values.place = "on_train_epoch_start"
+            session.hooks.call("on_train_epoch_start")
+        session.values.place = ""
+        self._stepped_epoch = False
+
+    def on_step_start(self, trainer: Any, batches: list[Any]) -> None:
+        self.session.adapter.begin_step(batches)
+
+    def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
+        session = self.session
+        session.hooks.call("on_before_optimizer_step", optimizer)
+        if self._clips and not session.is_manual:
+            given = session.trainer.gradient_clip_val, session.trainer.gradient_clip_algorithm
+            session.module.configure_gradient_clipping(
+                optimizer, gradient_clip_val=given[0], gradient_clip_algorithm=given[1]
+            )
+
+    def on_step_end(self, trainer: Any, outputs: list[Any]) -> None:
+        session = self.session
+        adapter, is_last = session.adapter, session.is_last_batch
+        session.has_updated = False
+        adapter.finish_batch()
+        self._stepped_epoch = self._stepped_epoch or is_last
+        if adapter.ends:
+            return
+        if session.rule is not None:
+            batch, epoch, in_epoch = session.batch_idx, session.current_epoch, session.batches_per_epoch
+            total = batch if in_epoch is None else epoch * in_epoch + batch
+            if session.rule.due(batch, total, epoch, is_last, in_epoch):
+                trainer.request_validation()
+        if session.is_manual:
+            most = session.trainer.max_steps
+            if most > 0 and session.global_step >= most:
+                trainer.stop(f"max_steps={most} reached")
+
+    def on_train_epoch_end(self, trainer: Any) -> None:
+        session = self.session
+        session.values.epoch_ended()
+        if not self._stepped_epoch and not session.adapter.ends and not session.is_manual:
+            for config in session.adapter.configs:  # how long the epoch is shows only now
+                if not config.reduce_on_plateau and config.due("epoch", session.current_epoch + 1):
+                    session.module.lr_scheduler_step(config.scheduler, None)
+        session.values.place = "on_train_epoch_end"
+        session.hooks.call("on_train_epoch_end")
+        session.values.place = ""
+
+    # -- evaluations ---------------------------------------------------------------------------
+
+    def _begin(self, trainer: Any, stage: str) -> None:
+        session = self.session
+        hooks = session.hooks
+        in_fit = trainer.stage == "fit"
+        session.sanity_checking = in_fit and not trainer.is_fit_validation
+        if session.sanity_checking:
+            hooks.of_callbacks("on_sanity_check_start")
+        elif in_fit:
+            hooks.of_module("on_validation_model_zero_grad")
+        session.begin_evaluation(stage)
+        hooks.of_module(f"on_{stage}_model_eval")
+        hooks.call(f"on_{stage}_start")
+        hooks.call(f"on_{stage}_epoch_start")
+
+    def on_validation_start(self, trainer: Any) -> None:
+        self._begin(trainer, "validation")
+
+    def on_test_start(self, trainer: Any) -> None:
+        self._begin(trainer, "test")
+
+    def on_predict_start(self, trainer: Any) -> None:
+        self._begin(trainer, "predict")
+
+    def on_validation_end(self, trainer: Any) -> None:
+        self.session.hooks.call("on_validation_epoch_end")
+
+    def on_test_end(self, trainer: Any) -> None:
+        self.session.hooks.call("on_test_epoch_end")
+
+    def on_predict_end(self, trainer: Any) -> None:
+        self.session.hooks.call("on_predict_epoch_end")
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, trainer: Any, state: dict[str, Any]) -> None:
+        session = self.session
+        position = {"epoch": session.current_epoch, "global_step": session.global_step}
+        given = _Checkpoint(position)
+        session.hooks.of_callbacks("on_save_checkpoint", given)
+        session.hooks.of_module("on_save_checkpoint", given)
+        if set(given) & {"state_dict", "optimizer_states", "lr_schedulers", "loops"}:
+            raise PacelineError(
+                "on_save_checkpoint replaced what a checkpoint holds by itself",
+                got=", ".join(sorted(given)),
+                fix="override state_dict() and load_state_dict() of the module to save other weights",
+            )
+        state["lightning"] = dict(given)
+
+    def on_load_checkpoint(self, trainer: Any, state: dict[str, Any]) -> None:
+        given = _Checkpoint(state.get("lightning", {}))
+        self.session.hooks.of_callbacks("on_load_checkpoint", given)
+        self._give_back()
+        self.session.hooks.of_module("on_load_checkpoint", given)
+
+    def state_dict(self) -> dict[str, Any]:
+        session = self.session
+        callbacks = {one.state_key: one.state_dict() for one in session.callbacks}
+        counts = {"manual_steps": session.manual_steps, "cancelled": session.cancelled}
+        return counts | {"callbacks": {key: state for key, state in callbacks.items() if state}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.session.manual_steps, self.session.cancelled = state["manual_steps"], state["cancelled"]
+        self._loaded = state["callbacks"]
+
+    def _give_back(self) -> None:
+        """The callbacks' states; Lightning does so after their ``on_load_checkpoint``."""
+        for callback in self.session.callbacks:
+            if callback.state_key in self._loaded:
+                callback.load_state_dict(self._loaded[callback.state_key])
+
+
+class ClosingHooks(Callback):
+    """Second: what Lightning calls when all values of an epoch or a validation are known."""
+
+    name = "lightning-end"
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def _end(self, stage: str) -> None:
+        session = self.session
+        session.hooks.call(f"on_{stage}_end")
+        session.hooks.of_module(f"on_{stage}_model_train")
+        if session.sanity_checking:
+            session.hooks.of_callbacks("on_sanity_check_end")
+        session.sanity_checking = False
+        session.end_evaluation()
+
+    def on_validation_end(self, trainer: Any) -> None:
+        self._end("validation")
+
+    def on_test_end(self, trainer: Any) -> None:
+        self._end("test")
+
+    def on_predict_end(self, trainer: Any) -> None:
+        self._end("predict")
+
+    def on_train_epoch_end(self, trainer: Any) -> None:
+        if not self.session.adapter.ends:
+            self._step_plateau("epoch", self.session.current_epoch + 1)
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        session = self.session
+        if any(c.reduce_on_plateau and c.interval == "step" for c in session.adapter.configs):
+            self._step_plateau("step", session.batch_idx or (session.batches_per_epoch or 0))
+
+    def _step_plateau(self, interval: str, count: int) -> None:
+        session = self.session
+        if session.is_manual:
+            return
+        for config in session.adapter.configs:
+            if not config.reduce_on_plateau or not config.due(interval, count):
+                continue
+            metrics = session.values.callback()
+            if config.monitor in metrics:
+                session.module.lr_scheduler_step(config.scheduler, metrics[config.monitor])
+            elif config.strict:
+                raise PacelineError(
+                    f"ReduceLROnPlateau watches {config.monitor!r}, which was not logged",
+                    got=f"logged: {', '.join(metrics) or 'nothing'}",
+                    fix='"strict": False steps it only when there is a value',
+                )

@@ -1,0 +1,135 @@
+"""What a trainer knows of one module: its hooks, its values, where Lightning would say the run is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .hooks import Hooks
+from .logged import LoggedValues
+from .validation_rule import ValidationRule
+
+
+class Session:
+    """One module with one trainer, over its fits and evaluations.
+
+    Args:
+        trainer: The trainer that callbacks and the module see.
+        module: The ``LightningModule``.
+        callbacks: Lightning's, those that the module configures included.
+        bases: The classes whose own hooks and methods do nothing.
+
+    Attributes:
+        ours: The ``paceline.Trainer`` that runs it.
+        adapter: The module as that trainer sees it.
+        rule: When Lightning validates, where our loop does not do so by itself.
+        datamodule: The ``LightningDataModule`` of the stage.
+        stage_name: ``"validation"``, ``"test"`` or ``"predict"`` in an evaluation; else ``"train"``.
+        sanity_checking: Whether the validation under way is the sanity check.
+        manual_steps: Optimizer steps under manual optimization.
+        cancelled: Steps of our loop that ``on_train_batch_start`` cancelled.
+        has_updated: Whether the step under way has changed the weights already.
+    """
+
+    def __init__(
+        self, trainer: Any, module: Any, callbacks: Sequence[Any], bases: tuple[type, ...]
+    ) -> None:
+        self.trainer, self.module, self.bases = trainer, module, bases
+        self.callbacks = list(callbacks)
+        self.hooks = Hooks(trainer, module, callbacks, bases)
+        self.values = LoggedValues(lambda: self.ours.metrics, self.log_line)
+        self.ours: Any = None
+        self.adapter: Any = None
+        self.rule: ValidationRule | None = None
+        self.datamodule: Any = None
+        self.stage_name = "train"
+        self.sanity_checking = False
+        self._evaluation_store: Any = None
+        self.manual_steps = self.cancelled = 0
+        self.has_updated = False
+
+    def log_line(self, text: str) -> None:
+        """A line for the user."""
+        self.ours.log_line(text)
+
+    # -- where the run is ----------------------------------------------------------------------
+
+    @property
+    def is_manual(self) -> bool:
+        """Whether the module updates its weights itself."""
+        return not self.adapter.automatic_optimization
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps, as Lightning counts them: under manual optimization those of all optimizers."""
+        if self.adapter is not None and self.is_manual:
+            return self.manual_steps
+        return int(self.ours.global_step) - self.cancelled + self.has_updated
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return int(self.ours.epoch)
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Micro-batches in the step under way."""
+        return max(len(self.adapter.batches), 1) if self.adapter.batches else int(self.accumulate)
+
+    @property
+    def accumulate(self) -> int:
+        """Micro-batches in a whole step of this epoch."""
+        fit = self.ours._fit
+        return 1 if fit is None else int(fit.feed.micro_batches)
+
+    @property
+    def batch_idx(self) -> int:
+        """Batches of this epoch that this rank has done, from 0."""
+        return int(self.ours._run.state.batch_idx)
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Batches of this rank in an epoch; None where that is unknown."""
+        steps = self.ours.steps_per_epoch
+        return None if steps is None else int(steps) * self.accumulate
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the step under way is the last of its epoch, where that can be known."""
+        fit = self.ours._fit
+        return fit is not None and bool(fit.feed.ended)
+
+    @property
+    def total_steps(self) -> float:
+        """Optimizer steps of the whole fit; infinite where that is unknown."""
+        total = self.ours.total_steps
+        return math.inf if total is None or total >= 10**9 else int(total)
+
+    @property
+    def store(self) -> Any:
+        """Where the values of the stage under way are kept."""
+        logger = self.adapter._logger
+        return self._evaluation_store or (logger and logger.train)
+
+    def begin_evaluation(self, stage: str) -> None:
+        """Values are those of an evaluation from here on."""
+        self.stage_name, self._evaluation_store = stage, self.adapter._logger.current
+
+    def end_evaluation(self) -> None:
+        """They are those of training again."""
+        self.stage_name, self._evaluation_store = "train", None
+
+    # -- what steps say ------------------------------------------------------------------------
+
+    def count_update(self) -> None:
+        """The weights were changed, and our loop has not counted the step yet."""
+        if self.adapter.automatic_optimization:
+            self.has_updated = True
+        else:
+            self.manual_steps += 1
+
+    def cancel_step(self) -> None:
+        """``on_train_batch_start`` returned -1: the epoch ends, and this step is none."""
+        self.cancelled += 1
+        self.ours.end_epoch()

@@ -1,0 +1,70 @@
+"""Programs written for Lightning on two ranks: stopped at an epoch and continued, they end the same."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from helpers import lightning_records as records
+from helpers.processes import Outcome
+
+pytestmark = [
+    pytest.mark.launch,
+    pytest.mark.skipif(not records.is_installed(records.OURS), reason=f"needs {records.OURS}"),
+]
+# Without those whose schedule depends on max_epochs, that keep no checkpoint, that count what a fit did.
+PROGRAMS = (
+    "autoencoder",
+    "detection",
+    "gan",
+    "hydra_template",
+    "manual_dicts",
+    "multi_task",
+    "regression_forks",
+)
+RANKS = {"devices": 2, "strategy": "ddp", "accelerator": "cpu"}
+# A backward pass of one of two optimizers leaves the other's parameters without gradients.
+TWO_OPTIMIZERS = dict.fromkeys(("gan", "manual_dicts"), {"strategy": "ddp_find_unused_parameters_true"})
+
+
+def run(folder, name, resume=None, **options):
+    """Run a program in this folder, as a script that starts its ranks; what it did, on the first rank."""
+    out = folder / "out.json"
+    out.unlink(missing_ok=True)
+    options = RANKS | TWO_OPTIMIZERS.get(name, {}) | options
+    given = [f"--option={key}={json.dumps(value)}" for key, value in options.items()]
+    given += [f"--resume={resume}"] * (resume is not None)
+    program = records.FOLDER / "programs" / f"{name}.py"
+    command = [
+        sys.executable,
+        records.FOLDER / "recorder.py",
+        records.OURS,
+        out,
+        program,
+        "--folder",
+        folder,
+    ]
+    outcome = Outcome(folder, [*command, *given], {})
+    assert outcome.code == 0, outcome.printed()
+    assert not outcome.left
+    found = json.loads(out.read_text())[name]
+    assert "error" not in found, found["error"]
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_continued_run_ends_with_the_same_weights(tmp_path, name):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    expected = run(whole, name, max_epochs=2)
+    first = run(parts, name, max_epochs=1)
+    second = run(parts, name, resume="last", max_epochs=2)
+    assert first["state"] != expected["state"]
+    assert first["global_step"] * 2 == expected["global_step"]
+    assert second["global_step"] == expected["global_step"]
+    assert second["state"] == expected["state"]
+    assert (
+        records.different_metrics(expected, second | {"metrics_during": expected["metrics_during"]}) == []
+    )

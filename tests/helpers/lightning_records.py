@@ -1,0 +1,134 @@
+"""Compares what programs written for Lightning did under it and under ``paceline.compat.lightning``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from .environment import TESTS, clean_environment
+
+OURS, THEIRS = "paceline.compat.lightning", "lightning"
+FOLDER = TESTS / "compat" / "lightning"
+PROGRAMS = sorted((FOLDER / "programs").glob("*.py"))
+SECONDS = 240  # what all programs may take under one package on a machine that is busy
+TOLERANCE = 1e-6
+
+Found = dict[str, Any]
+"""What recorder.py writes of a program."""
+
+
+def missing() -> list[str]:
+    """The packages of the two that are not installed."""
+    return [name for name in (THEIRS, OURS) if not is_installed(name)]
+
+
+def is_installed(name: str) -> bool:
+    """Whether there is this package."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a package above it
+        return False
+
+
+def record(package: str, folder: Path, programs: Iterable[Path], *arguments: object) -> dict[str, Found]:
+    """Run the programs under a package in a process of their own; what each did, by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out, log = folder / f"{package}.json", folder / f"{package}.log"
+    command = [sys.executable, FOLDER / "recorder.py", package, out, *programs, *arguments]
+    with log.open("w") as printed:
+        subprocess.run(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=clean_environment(),
+            timeout=SECONDS,
+            check=False,
+        )
+    assert out.exists(), log.read_text()[-5000:]
+    return json.loads(out.read_text())  # type: ignore[no-any-return]
+
+
+# -- numbers -------------------------------------------------------------------------------------
+
+
+def different_metrics(theirs: Found, ours: Found) -> list[str]:
+    """The values of callback_metrics that differ, with what they are.
+
+    A value that was logged as it is, of a single step, is equal bit for bit. A mean over an epoch is equal
+    within 1e-6 of it: ours is added up in double precision, Lightning's in single precision.
+    """
+    exact = {(_logged_name(name), _single(value)) for name, value in theirs["logged"] if value != "metric"}
+    pairs = [*theirs["metrics_during"], ["end", theirs["metrics"]]]
+    others = [*ours["metrics_during"], ["end", ours["metrics"]]]
+    found = _different([place for place, _ in pairs], [place for place, _ in others])
+    for (place, one), (_, other) in zip(pairs, others, strict=False):
+        if set(one) != set(other):
+            found.append(f"{place}: names {sorted(one)} there, {sorted(other)} here")
+        for name in sorted(set(one) & set(other)):
+            there, here = _single(one[name]), _single(other[name])
+            single = (_logged_name(name), there) in exact
+            if not (there == here or (not single and _near(there, here))):
+                found.append(f"{place}: {name} is {there!r} there, {here!r} here")
+    return found
+
+
+def different_logged(theirs: Found, ours: Found) -> list[str]:
+    """The values passed to ``log`` that differ."""
+    rows = [[f"{name} {_single(value)}" for name, value in one["logged"]] for one in (theirs, ours)]
+    return _different(*rows)
+
+
+def _logged_name(name: str) -> str:
+    return re.sub(r"(_step|_epoch)?(/dataloader_idx_\d+)?$", "", name)
+
+
+def _single(text: str) -> str | float:
+    """The value in single precision, as Lightning keeps each; NaN is its name."""
+    if text in ("metric", "nan"):
+        return text
+    value: float = struct.unpack("f", struct.pack("f", float.fromhex(text)))[0]
+    return value
+
+
+def _near(there: Any, here: Any) -> bool:
+    if isinstance(there, str) or isinstance(here, str):
+        return False
+    return abs(there - here) <= TOLERANCE * max(abs(there), abs(here))
+
+
+# -- hooks ---------------------------------------------------------------------------------------
+
+
+def different_calls(theirs: Found, ours: Found, ignored: Collection[str] = ()) -> list[str]:
+    """The lines of a diff of the hook calls; of those that draw random numbers without the numbers."""
+    draws = theirs["draws"] is not None
+    rows = [
+        [_line(call, draws) for call in one["calls"] if call[1] not in ignored] for one in (theirs, ours)
+    ]
+    return _different(*rows)
+
+
+def _line(call: list[Any], draws: bool) -> str:
+    owner, name, arguments, *returned = call
+    text = f"{owner}.{name}({', '.join(map(_shown, arguments))})"
+    text += "".join(f" -> {_shown(value)}" for value in returned)
+    return re.sub(r"(?<=[\s(:])(-?\d+\.\d+(e-?\d+)?|nan|-?inf)", "?", text) if draws else text
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value).replace('"', "")
+
+
+def _different(there: list[str], here: list[str]) -> list[str]:
+    lines = difflib.unified_diff(there, here, "lightning", "paceline", lineterm="", n=3)
+    return list(lines)[:60]
