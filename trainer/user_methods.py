@@ -116,7 +116,8 @@ class UserMethods:
 
         ``closure()`` computes what is left of the step's gradients: its last micro-batch, then hooks and
         clipping. The default is ``optimizer.step(closure)``; a step whose gradients are not finite updates
-        nothing. Override it for what surrounds an update, such as a learning rate that you set yourself.
+        nothing. Schedules step afterwards. Override it for what surrounds an update, such as a learning
+        rate that you set yourself.
 
         Example:
             >>> class Warm(Net):

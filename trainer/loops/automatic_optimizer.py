@@ -19,8 +19,11 @@ class AutomaticOptimizer:
         optimizer: The module's.
         gradients: Computes the gradients of the last micro-batch and returns its loss.
         finish: Makes them the step's; False where nothing is to be updated.
-        update: Changes the weights.
+        update: Changes the weights; False where nothing changed.
         skip: Ends the step without an update.
+
+    Attributes:
+        updated: Whether the weights changed.
     """
 
     def __init__(
@@ -29,12 +32,12 @@ class AutomaticOptimizer:
         *,
         gradients: Callable[[], Any],
         finish: Callable[[], bool],
-        update: Callable[[], None],
+        update: Callable[[], bool],
         skip: Callable[[], None],
     ) -> None:
         self.optimizer = optimizer
         self._gradients, self._finish, self._update, self._skip = gradients, finish, update, skip
-        self._called = self._ready = False
+        self._called = self._ready = self.updated = False
 
     def closure(self) -> Any:
         """Compute the step's gradients; the loss of its last micro-batch.
@@ -61,7 +64,7 @@ class AutomaticOptimizer:
         loss = None if closure is None else closure()
         if self._ready:
             self._ready = False
-            self._update()
+            self.updated = self._update()
         return loss
 
     def check(self, place: str) -> None:

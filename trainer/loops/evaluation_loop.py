@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -120,11 +121,10 @@ class EvaluationLoop:
         trainer, stop = context.trainer, context.stop
         batch_idx = -1
         context.place.indices = partial(feed.samples_of, 0)
-        for batch_idx, step in enumerate(context.signals.interruptible(feed.steps(0))):
+        steps = islice(feed.steps(0), limit)
+        for batch_idx, step in enumerate(context.signals.interruptible(steps)):
             faultpoint(f"{self.stage}.batch")
             context.watchdog.beat()
-            if batch_idx == limit:
-                break
             stop.at_boundary()
             if stop.interrupted:
                 break

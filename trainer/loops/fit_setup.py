@@ -377,7 +377,8 @@ def _report_late_validation(context: StageContext, monitors: list[tuple[str, str
 
 def sanity_check(context: FitContext) -> None:
     """A few validation batches before training: nothing is logged, mistakes show before they cost."""
-    batches = 1 if context.settings.fast_dev_run else context.settings.sanity_val_batches
+    batches = context.settings.sanity_val_batches
+    batches = min(batches, 1) if context.settings.fast_dev_run else batches
     limit = None if batches < 0 else batches
     if context.validation is None or not batches or context.state.global_step or context.stop.interrupted:
         return

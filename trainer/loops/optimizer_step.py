@@ -94,8 +94,8 @@ class OptimizerStep:
             self.add_gradients(step, index)
         if self.own_update is None:
             self.add_gradients(step, last)
-            if self.finish_gradients(step):
-                self.update(step)
+            if self.finish_gradients(step) and self.update(step):
+                self.step_schedules()
         else:
             optimizer = AutomaticOptimizer(
                 self.optimizer,
@@ -106,6 +106,8 @@ class OptimizerStep:
             )
             self.own_update(optimizer, optimizer.closure)
             optimizer.check(self.state.step_label)
+            if optimizer.updated:
+                self.step_schedules()
         return step.outputs
 
     def add_gradients(self, step: _StepUnderWay, index: int) -> Any:
@@ -153,14 +155,19 @@ class OptimizerStep:
             return False
         return True
 
-    def update(self, step: _StepUnderWay) -> None:
-        """Change the weights, then the learning rates."""
+    def update(self, step: _StepUnderWay) -> bool:
+        """Change the weights; False where the precision or strategy did not."""
         faultpoint("step.update")
         if self.strategy.step(self.optimizer):
-            for schedule in self.schedules:
-                schedule.step(self.state.global_step + 1, self.logger.require)
-        elif self.guard is not None and self.guard.skipped_by_strategy():
+            return True
+        if self.guard is not None and self.guard.skipped_by_strategy():
             self.hold_back(self.guard, step.batches, step.sizes)
+        return False
+
+    def step_schedules(self) -> None:
+        """The weights have changed: next come the learning rates that go by steps."""
+        for schedule in self.schedules:
+            schedule.step(self.state.global_step + 1, self.logger.require)
 
     def read_loss(self, output: Any, weight: Any, size: int, index: int) -> tuple[Tensor | None, Any]:
         """The loss to go backward from, logged, and its weight; None: the step is skipped."""

@@ -200,8 +200,9 @@ class Adapter(TrainModule):
         if not self.begin_batch(self.batches[-1], batch_idx):
             closure()
             return
-        handed = LightningOptimizer(optimizer, on_step=self.session.count_update)
+        handed = LightningOptimizer(optimizer)
         self.lightning.optimizer_step(self.session.current_epoch, batch_idx, handed, closure)
+        self.session.count_update()
 
     def configure_optimizers(self) -> Any:
         optimizers, self.configs = schedulers.read(self.lightning.configure_optimizers())

@@ -22,7 +22,8 @@ _PRECISIONS = {
     "16-true": "fp16-true",
 }
 _DEFAULT_EPOCHS = 1000
-_FOREVER = 10**9
+FOREVER = 10**9
+"""Epochs of a run without a limit."""
 _SAME = (
     "num_nodes",
     "fast_dev_run",
@@ -168,12 +169,13 @@ def translated(
     ours["accelerator"] = "gpu" if given["accelerator"] == "cuda" else given["accelerator"]
     ours["devices"] = given["devices"]
     ours["precision"] = _precision(given["precision"])
-    ours |= _limits(given, manual)
+    ours |= limits(given, manual)
     ours |= _clipping(given, manual, own_clipping)
     ours["accumulate"] = given["accumulate_grad_batches"]
     ours["overfit_batches"] = given["overfit_batches"] or 0
     sanity = given["num_sanity_val_steps"]
-    ours["sanity_val_batches"] = 2 if sanity is None else sanity
+    no_check = given["fast_dev_run"] or given["barebones"]
+    ours["sanity_val_batches"] = 0 if no_check else 2 if sanity is None else sanity
     rule = rule_of(given)
     ours["validate_every"] = f"{rule.every_n_epoch}ep" if rule.is_plain else None
     ours["log_every"] = (
@@ -189,7 +191,8 @@ def translated(
     return ours
 
 
-def _limits(given: dict[str, Any], manual: bool) -> dict[str, Any]:
+def limits(given: dict[str, Any], manual: bool = False) -> dict[str, Any]:
+    """``max_epochs``, ``max_steps`` and ``max_time`` of ours."""
     steps, epochs, time = given["max_steps"], given["max_epochs"], given["max_time"]
     if isinstance(time, Mapping):
         time = timedelta(**time)
@@ -197,9 +200,9 @@ def _limits(given: dict[str, Any], manual: bool) -> dict[str, Any]:
     if epochs is None and not limited and time is None:
         epochs = _DEFAULT_EPOCHS
     if epochs == -1 or (epochs is None and not limited and time is None):
-        epochs = None if limited and not manual else _FOREVER
+        epochs = None if limited and not manual else FOREVER
     if manual and epochs is None:
-        epochs = _FOREVER
+        epochs = FOREVER
     return {"max_epochs": epochs, "max_steps": steps if limited and not manual else None, "max_time": time}
 
 

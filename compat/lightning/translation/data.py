@@ -21,7 +21,7 @@ class DataAdapter(DataModule):
     """
 
     def __init__(self, given: Any, trainer: Any) -> None:
-        self.given = given
+        self.given, self._captured = given, {}
         given.trainer = trainer
         for name in (*_METHODS, *BATCH_HOOKS):
             method = getattr(given, name, None)
@@ -33,9 +33,12 @@ class DataAdapter(DataModule):
         if callable(setup):
             setup(stage)
 
+    def capture(self) -> None:
+        """Take the user's state: Lightning asks for it before ``on_save_checkpoint``."""
+        self._captured = dict(self.given.state_dict() or {})
+
     def state_dict(self) -> dict[str, Any]:
-        state = self.given.state_dict()
-        return {} if state is None else dict(state)
+        return self._captured
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.given.load_state_dict(state)

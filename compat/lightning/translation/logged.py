@@ -39,6 +39,7 @@ class _Entry:
         shown: On the progress bar.
         logged: Handed to the loggers.
         latest: The last step's value; None before it.
+        pending: A value of an epoch's end, until the run has published it.
         is_epoch: Whether the name without a suffix means the epoch's value at the moment.
     """
 
@@ -48,6 +49,7 @@ class _Entry:
     shown: bool
     logged: bool
     latest: Tensor | None = None
+    pending: Tensor | None = None
     is_epoch: bool = False
 
     @property
@@ -58,6 +60,10 @@ class _Entry:
 class LoggedValues:
     """What modules and callbacks log, and what ``callback_metrics`` and the like give.
 
+    Attributes:
+        others: Values that callbacks add to ``callback_metrics``.
+        place: The hook under way, where it decides what a value is.
+
     Args:
         metrics: Gives the run's reduced values by full name.
         log_line: Takes a line for the user.
@@ -67,7 +73,13 @@ class LoggedValues:
         self._metrics, self._log_line = metrics, log_line
         self._entries: dict[str, _Entry] = {}
         self._explained: set[str] = set()
+        self.others: dict[str, Tensor] = {}
         self.place = ""
+
+    def clear(self) -> None:
+        """A stage begins: nothing is logged."""
+        self._entries.clear()
+        self.others.clear()
 
     def log(self, adapter: Any, name: str, value: Any, options: dict[str, Any]) -> None:
         """``LightningModule.log``.
@@ -87,7 +99,7 @@ class LoggedValues:
         training = logger.current is logger.train
         at_epochs = not training or self.place in _AT_EPOCHS
         on_step, on_epoch = options["on_step"], options["on_epoch"]
-        on_step = (not at_epochs) if on_step is None else on_step and not at_epochs
+        on_step = (not at_epochs) if on_step is None else on_step
         on_epoch = at_epochs if on_epoch is None else on_epoch
         reduce_fx = options["reduce_fx"]
         if reduce_fx not in _REDUCTIONS:
@@ -127,9 +139,12 @@ class LoggedValues:
             shown, logged = options["prog_bar"], options["logger"]
             entry = self._entries[key] = _Entry(full, on_step, on_epoch, shown, logged)
         is_object = hasattr(value, "compute")
-        if on_step and not is_object:
-            entry.latest = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
-            entry.is_epoch = False
+        if not is_object:
+            number = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
+            if on_step and training:
+                entry.latest, entry.is_epoch = number, False
+            if self.place.endswith("_epoch_end"):
+                entry.pending = number
         if not options["logger"]:
             self._explain(
                 "log(logger=False): every logged value goes to the loggers here, under the same name"
@@ -144,6 +159,11 @@ class LoggedValues:
         if text not in self._explained:
             self._explained.add(text)
             self._log_line(text)
+
+    def settle(self) -> None:
+        """What was logged at the end of an epoch is published."""
+        for entry in self._entries.values():
+            entry.pending = None
 
     def epoch_ended(self) -> None:
         """The means of a training epoch are published."""
@@ -175,7 +195,7 @@ class LoggedValues:
                 found[key] = plain
             if entry.forked:
                 found |= {key + end: value for end, value in values.items() if value is not None}
-        return found
+        return found | self.others
 
     def logged(self) -> dict[str, float]:
         """``trainer.logged_metrics``."""
@@ -197,6 +217,8 @@ class LoggedValues:
     def _epoch_value(self, entry: _Entry) -> Tensor | None:
         if not entry.on_epoch:
             return None
+        if entry.pending is not None:
+            return entry.pending
         value = self._metrics().get(entry.full)
         return None if value is None else torch.tensor(value)
 

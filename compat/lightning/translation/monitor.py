@@ -13,7 +13,6 @@ class LazyMonitor:
     _monitor: Any
     _watched = ""
     _run: Any = None
-    stopped_epoch = 0
 
     @property
     def monitor(self) -> str | None:
@@ -33,16 +32,10 @@ class LazyMonitor:
     def on_validation_end(self, trainer: Any) -> None:
         if self.monitor is not None:
             super().on_validation_end(trainer)  # type: ignore[misc]
-            self._note(trainer)
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         if self.monitor is not None:
             super().on_train_epoch_end(trainer)  # type: ignore[misc]
-            self._note(trainer)
-
-    def _note(self, trainer: Any) -> None:
-        if trainer.stop_reason and "early stopping" in trainer.stop_reason and not self.stopped_epoch:
-            self.stopped_epoch = trainer.epoch
 
 
 def state_name(kind: str, *parts: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,7 +33,11 @@ class LightningOptimizer:
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
         """Update the weights; ``closure`` computes the gradients first."""
-        found = self._inner.step(closure, **options)
+        if closure is not None and self._toggle is not None and not _evaluates(self.optimizer):
+            found = closure()
+            self._inner.step(**options)
+        else:
+            found = self._inner.step(closure, **options)
         self._on_step()
         return found
 
@@ -55,3 +60,9 @@ class LightningOptimizer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+def _evaluates(optimizer: Any) -> bool:
+    """Whether an optimizer computes the loss itself, and so more than once in a step."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty

@@ -31,20 +31,28 @@ class OpeningHooks(Callback):
 
     name = "lightning"
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    session: Session
+
+    def __init__(self, requests_validation: bool) -> None:
+        self.requests_validation = requests_validation
         self._loaded: dict[str, Any] = {}
-        self._started = False
-        hooks, module = session.hooks, session.module
-        self._clips = overrides(module, "configure_gradient_clipping", *session.bases)
-        self.requests_validation = session.rule is not None
-        if not (hooks.has("on_before_optimizer_step") or self._clips):
-            self.on_before_optimizer_step = None  # type: ignore[assignment]  # gradients are not unscaled for it
+        self._states: dict[str, Any] = {}
+        self._started = self._stepped_epoch = False
+
+    def attach(self, session: Session) -> None:
+        """Call the hooks of this module from here on."""
+        self.session = session
+        self._clips = overrides(session.module, "configure_gradient_clipping", *session.bases)
+        vars(self).pop("on_before_optimizer_step", None)
+        if not (session.hooks.has("on_before_optimizer_step") or self._clips):
+            vars(self)["on_before_optimizer_step"] = None  # gradients are not unscaled to be shown
 
     # -- around a stage ------------------------------------------------------------------------
 
     def on_setup(self, trainer: Any, stage: str) -> None:
         hooks, session = self.session.hooks, self.session
+        session.values.clear()
+        session.partial_epoch = False
         hooks.of_callbacks("setup", stage)
         hooks.of_module("setup", stage)
         hooks.of_module("configure_model")
@@ -57,10 +65,14 @@ class OpeningHooks(Callback):
         session = self.session
         if session.rule is not None:
             session.rule.check(session.batches_per_epoch, session.accumulate)
+        session.say()
         session.hooks.call("on_fit_start")
 
     def on_fit_end(self, trainer: Any) -> None:
         hooks = self.session.hooks
+        if self._started and trainer.samples_in_epoch and not trainer.interrupted:
+            hooks.call("on_train_epoch_end")  # of the part that was trained on
+            self.session.partial_epoch = True
         if self._started:
             hooks.call("on_train_end")
         hooks.call("on_fit_end")
@@ -159,20 +171,29 @@ class OpeningHooks(Callback):
         self._begin(trainer, "predict")
 
     def on_validation_end(self, trainer: Any) -> None:
-        self.session.hooks.call("on_validation_epoch_end")
+        self._end_epoch("validation")
 
     def on_test_end(self, trainer: Any) -> None:
-        self.session.hooks.call("on_test_epoch_end")
+        self._end_epoch("test")
 
     def on_predict_end(self, trainer: Any) -> None:
-        self.session.hooks.call("on_predict_epoch_end")
+        self._end_epoch("predict")
+
+    def _end_epoch(self, stage: str) -> None:
+        session = self.session
+        session.values.place = f"on_{stage}_epoch_end"
+        session.hooks.call(session.values.place)
+        session.values.place = ""
 
     # -- checkpoints ---------------------------------------------------------------------------
 
     def on_save_checkpoint(self, trainer: Any, state: dict[str, Any]) -> None:
         session = self.session
-        position = {"epoch": session.current_epoch, "global_step": session.global_step}
-        given = _Checkpoint(position)
+        self._states = {one.state_key: one.state_dict() for one in session.callbacks}
+        if session.datamodule is not None:
+            session.data.capture()
+        epoch = trainer.epoch - (not trainer.samples_in_epoch and trainer.global_step > 0)
+        given = _Checkpoint({"epoch": epoch, "global_step": session.global_step})
         session.hooks.of_callbacks("on_save_checkpoint", given)
         session.hooks.of_module("on_save_checkpoint", given)
         if set(given) & {"state_dict", "optimizer_states", "lr_schedulers", "loops"}:
@@ -191,12 +212,13 @@ class OpeningHooks(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         session = self.session
-        callbacks = {one.state_key: one.state_dict() for one in session.callbacks}
         counts = {"manual_steps": session.manual_steps, "cancelled": session.cancelled}
-        return counts | {"callbacks": {key: state for key, state in callbacks.items() if state}}
+        return counts | {"callbacks": {key: state for key, state in self._states.items() if state}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.session.manual_steps, self.session.cancelled = state["manual_steps"], state["cancelled"]
+        session = self.session
+        session.manual_steps = state["manual_steps"]
+        session.cancel(state["cancelled"])
         self._loaded = state["callbacks"]
 
     def _give_back(self) -> None:
@@ -210,12 +232,11 @@ class ClosingHooks(Callback):
     """Second: what Lightning calls when all values of an epoch or a validation are known."""
 
     name = "lightning-end"
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    session: Session
 
     def _end(self, stage: str) -> None:
         session = self.session
+        session.values.settle()
         session.hooks.call(f"on_{stage}_end")
         session.hooks.of_module(f"on_{stage}_model_train")
         if session.sanity_checking:
@@ -233,6 +254,7 @@ class ClosingHooks(Callback):
         self._end("predict")
 
     def on_train_epoch_end(self, trainer: Any) -> None:
+        self.session.values.settle()
         if not self.session.adapter.ends:
             self._step_plateau("epoch", self.session.current_epoch + 1)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from .arguments import FOREVER
 from .hooks import Hooks
 from .logged import LoggedValues
 from .validation_rule import ValidationRule
@@ -25,11 +26,14 @@ class Session:
         adapter: The module as that trainer sees it.
         rule: When Lightning validates, where our loop does not do so by itself.
         datamodule: The ``LightningDataModule`` of the stage.
+        data: The same, as our loop reads it.
+        lines: What is to be explained to the user.
         stage_name: ``"validation"``, ``"test"`` or ``"predict"`` in an evaluation; else ``"train"``.
         sanity_checking: Whether the validation under way is the sanity check.
         manual_steps: Optimizer steps under manual optimization.
         cancelled: Steps of our loop that ``on_train_batch_start`` cancelled.
         has_updated: Whether the step under way has changed the weights already.
+        partial_epoch: Whether the fit ended within an epoch, which Lightning counts.
     """
 
     def __init__(
@@ -43,11 +47,21 @@ class Session:
         self.adapter: Any = None
         self.rule: ValidationRule | None = None
         self.datamodule: Any = None
+        self.data: Any = None
         self.stage_name = "train"
         self.sanity_checking = False
         self._evaluation_store: Any = None
+        self.lines: list[str] = []
+        self._said: list[str] = []
         self.manual_steps = self.cancelled = 0
-        self.has_updated = False
+        self.has_updated = self.partial_epoch = False
+
+    def say(self) -> None:
+        """Explain what means something else here, once."""
+        for line in self.lines:
+            if line not in self._said:
+                self._said.append(line)
+                self.log_line(line)
 
     def log_line(self, text: str) -> None:
         """A line for the user."""
@@ -70,7 +84,7 @@ class Session:
     @property
     def current_epoch(self) -> int:
         """The epoch under way, from 0."""
-        return int(self.ours.epoch)
+        return int(self.ours.epoch) + self.partial_epoch
 
     @property
     def accumulate_grad_batches(self) -> int:
@@ -104,7 +118,7 @@ class Session:
     def total_steps(self) -> float:
         """Optimizer steps of the whole fit; infinite where that is unknown."""
         total = self.ours.total_steps
-        return math.inf if total is None or total >= 10**9 else int(total)
+        return math.inf if total is None or total >= FOREVER else int(total)
 
     @property
     def store(self) -> Any:
@@ -131,5 +145,12 @@ class Session:
 
     def cancel_step(self) -> None:
         """``on_train_batch_start`` returned -1: the epoch ends, and this step is none."""
-        self.cancelled += 1
+        self.cancel(1)
         self.ours.end_epoch()
+
+    def cancel(self, steps: int) -> None:
+        """So many steps of our loop are none of Lightning's."""
+        self.cancelled += steps
+        limits = self.ours._run.limits
+        if limits.max_steps is not None:
+            limits.max_steps += steps

@@ -104,8 +104,7 @@ def _object(value: Any, package: Any) -> str:
 
 def _checkpoint(value: Any) -> str:
     """Of a whole checkpoint only what programs read from it: the rest belongs to the package."""
-    names = len(value.get("state_dict", ()))
-    return f"checkpoint epoch={value.get('epoch')} step={value.get('global_step')} names={names}"
+    return f"checkpoint epoch={value.get('epoch')} step={value.get('global_step')}"
 
 
 def digest(state: dict[str, Any]) -> str:

@@ -23,16 +23,17 @@ PROGRAMS = (
     "multi_task",
     "regression_forks",
 )
-RANKS = {"devices": 2, "strategy": "ddp", "accelerator": "cpu"}
+RANKS = {"devices": 2, "accelerator": "cpu"}
 # A backward pass of one of two optimizers leaves the other's parameters without gradients.
-TWO_OPTIMIZERS = dict.fromkeys(("gan", "manual_dicts"), {"strategy": "ddp_find_unused_parameters_true"})
+UNUSED = "ddp_find_unused_parameters_true"
+STRATEGIES = {"gan": UNUSED, "manual_dicts": UNUSED}
 
 
 def run(folder, name, resume=None, **options):
     """Run a program in this folder, as a script that starts its ranks; what it did, on the first rank."""
     out = folder / "out.json"
     out.unlink(missing_ok=True)
-    options = RANKS | TWO_OPTIMIZERS.get(name, {}) | options
+    options = RANKS | {"strategy": STRATEGIES.get(name, "ddp")} | options
     given = [f"--option={key}={json.dumps(value)}" for key, value in options.items()]
     given += [f"--resume={resume}"] * (resume is not None)
     program = records.FOLDER / "programs" / f"{name}.py"

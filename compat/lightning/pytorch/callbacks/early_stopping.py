@@ -17,10 +17,27 @@ class _Ours(LazyMonitor, ours.EarlyStopping):
     """Ours, which watches a value by Lightning's name for it."""
 
     strict = True
+    stopped_epoch = 0
 
     def _look(self, trainer: Any) -> None:
         if self.strict or self._monitor.name in trainer.metrics:
-            super()._look(trainer)
+            noting = _Noting(trainer)
+            super()._look(noting)
+            self.stopped_epoch = trainer.epoch if noting.stopped else self.stopped_epoch
+
+
+class _Noting:
+    """A trainer that remembers whether it was asked to stop."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer, self.stopped = trainer, False
+
+    def stop(self, why: str) -> None:
+        self.stopped = True
+        self._trainer.stop(why)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
 
 
 class EarlyStopping(Callback):

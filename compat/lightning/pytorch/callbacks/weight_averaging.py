@@ -108,8 +108,13 @@ class _BeginningsOfEpochs(ours.SWA):
     """
 
     def __init__(self, first: int, epochs: int) -> None:
-        super().__init__(start=f"{first}ep")
+        super().__init__(start=f"{max(first, 1)}ep")
         self.first, self.epochs = first, epochs
+
+    def on_fit_start(self, trainer: Any) -> None:
+        super().on_fit_start(trainer)
+        if not self.first and not trainer.global_step:
+            self.add()
 
     def _has_begun(self, trainer: Any) -> bool:
         return self.first <= trainer.epoch < self.epochs
@@ -120,7 +125,7 @@ class StochasticWeightAveraging(Callback):
 
     Args:
         swa_lrs: The learning rate of that part, one or one for each parameter group.
-        swa_epoch_start: The epoch from which weights are averaged (int), or that part of the run.
+        swa_epoch_start: The epoch, from 1, from which weights are averaged (int), or that part of the run.
         annealing_epochs: Epochs over which the rate moves to ``swa_lrs``.
         annealing_strategy: ``"cos"`` or ``"linear"``.
         avg_fn: Another formula is not offered here; see ``WeightAveraging``.
@@ -153,19 +158,12 @@ class StochasticWeightAveraging(Callback):
         self._saved: dict[str, Any] = {}
 
     def _first_epoch(self, trainer: Any) -> int:
-        if isinstance(self._start, int):
-            return self._start
-        return int(trainer.max_epochs * self._start)
+        """From 0; Lightning counts its argument from 1."""
+        start = self._start if isinstance(self._start, int) else int(trainer.max_epochs * self._start)
+        return max(start - 1, 0)
 
     def ours(self, trainer: Any) -> list[Any]:
-        first = self._first_epoch(trainer)
-        if first < 1:
-            raise PacelineError(
-                "StochasticWeightAveraging: weights are averaged from the second epoch on at the earliest",
-                got=f"swa_epoch_start={self._start}, max_epochs={trainer.max_epochs}",
-                fix="swa_epoch_start=1",
-            )
-        return [_BeginningsOfEpochs(first, trainer.max_epochs)]
+        return [_BeginningsOfEpochs(self._first_epoch(trainer), trainer.max_epochs)]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.current_epoch < self._first_epoch(trainer) or self._schedule is not None:

@@ -72,8 +72,9 @@ class Trainer(TrainerView):
         self.datamodule: Any = None
         self.session: Session | None = None
         self._module: Any = None
-        self._owns_callbacks = False
+        self._made_for = (False, False)
         self.rule = arguments.rule_of(self.given)
+        self._hooks = (OpeningHooks(not self.rule.is_plain), ClosingHooks())
         self.ours = self._make()
         for one in self.loggers:
             one.attach(self)
@@ -161,10 +162,9 @@ class Trainer(TrainerView):
             self.ours.log_line(" ".join(map(str, values)))
 
     def explain(self, text: str) -> None:
-        """A line for the user, once, at the start of the next fit."""
+        """A line for the user, once, when the next stage begins."""
         if text not in self._explained:
             self._explained.append(text)
-            self.ours.log_line(text)
 
     # -- ours ----------------------------------------------------------------------------------
 
@@ -206,37 +206,41 @@ class Trainer(TrainerView):
             kinds = tuple(type(one) for one in configured)
             kept = [one for one in self.callbacks if not isinstance(one, kinds)]
             self.callbacks = sorted([*kept, *configured], key=lambda one: isinstance(one, ModelCheckpoint))
-            self._open(model)
+            self._open(name, model, bool(configured))
         assert self.session is not None
         data = None
         self.session.datamodule = self.datamodule = datamodule
+        self.session.lines = [*self._explained]
         if datamodule is not None:
-            data = DataAdapter(datamodule, self)
+            data = self.session.data = DataAdapter(datamodule, self)
         model._session = self.session
+        for one in self.callbacks:
+            vars(one).update(_session=self.session)
         return self.session.adapter, data
 
-    def _open(self, model: LightningModule) -> None:
-        """Another module: its hooks, and our trainer with the callbacks for it."""
+    def _open(self, name: str, model: LightningModule, again: bool) -> None:
+        """Another module: its hooks, and our trainer for it where it has to be another one."""
         session = Session(self, model, [c for c in self.callbacks if isinstance(c, Callback)], _BASES)
         session.rule = None if self.rule.is_plain else self.rule
         self.session, self._module = session, model
         manual = not model.automatic_optimization
-        own_clipping = overrides(model, "configure_gradient_clipping", *_BASES)
-        self.ours = self._make(session, manual, own_clipping)
+        wanted = (manual, overrides(model, "configure_gradient_clipping", *_BASES))
+        if again or (name == "fit" and wanted != self._made_for):
+            self._made_for = wanted
+            self.ours = self._make()
         session.ours = self.ours
+        for hooks in self._hooks:
+            hooks.session = session
+        self._hooks[0].attach(session)
         session.adapter = adapt(model, session)
 
-    def _make(
-        self, session: Session | None = None, manual: bool = False, own_clipping: bool = False
-    ) -> paceline.Trainer:
+    def _make(self) -> paceline.Trainer:
         """Our trainer, with Lightning's settings and callbacks."""
-        given = self.given
+        given, (manual, own_clipping) = self.given, self._made_for
         options = arguments.translated(given, manual=manual, own_clipping=own_clipping)
-        callbacks: list[Any] = []
-        if session is not None:
-            callbacks += [OpeningHooks(session), ClosingHooks(session)]
-            for one in self.callbacks:
-                callbacks += [one] if isinstance(one, OurCallback) else one.ours(self)
+        callbacks: list[Any] = [*self._hooks]
+        for one in self.callbacks:
+            callbacks += [one] if isinstance(one, OurCallback) else one.ours(self)
         bar, summary = options["progress"], given["enable_model_summary"] is not False
         if bar != summary and not any(isinstance(one, (Progress, ModelSummary)) for one in callbacks):
             options["progress"] = False
@@ -245,8 +249,7 @@ class Trainer(TrainerView):
         if given["logger"] is False or given["barebones"]:
             loggers = False
         options["checkpoint"] = False  # ModelCheckpoint is one of the callbacks
-        name = None if session is None else type(session.module).__name__
-        return paceline.Trainer(callbacks=callbacks, loggers=loggers, name=name, **options)
+        return paceline.Trainer(callbacks=callbacks, loggers=loggers, **options)
 
     @contextmanager
     def _anomaly(self) -> Iterator[None]:

@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.errors import PacelineError, nearest
 from paceline.callbacks import Progress
+from paceline.errors import PacelineError, nearest
+
+from ...translation.arguments import FOREVER, limits
 
 _HERE = {
     "fit_loop": "current_epoch, global_step, num_training_batches, is_last_batch",
@@ -74,7 +76,7 @@ class TrainerView:
     @property
     def current_epoch(self) -> int:
         """The epoch under way, from 0."""
-        return int(self.ours.epoch)
+        return int(self.ours.epoch) if self.session is None else self.session.current_epoch
 
     @property
     def global_step(self) -> int:
@@ -84,8 +86,8 @@ class TrainerView:
     @property
     def max_epochs(self) -> int:
         """The limit on epochs; -1 without one."""
-        found = self.ours.max_epochs
-        return -1 if found is None or found >= 10**9 else int(found)
+        found = limits(self.given)["max_epochs"]
+        return -1 if found is None or found >= FOREVER else int(found)
 
     @property
     def estimated_stepping_batches(self) -> float:

@@ -226,7 +226,7 @@ def main(max_epochs=2, **trainer_options):
     path = first.checkpoint_callback.best_model_path
 
     model, data = Module(), Data()
-    trainer = make_trainer(max_epochs=max_epochs, **trainer_options)
+    trainer = make_trainer(max_epochs=max_epochs, num_sanity_val_steps=0, **trainer_options)
     trainer.fit(model, datamodule=data, ckpt_path=path)
     trainer.validate(model, datamodule=data, ckpt_path=path)
     return trainer, model

@@ -80,6 +80,7 @@ def main(max_epochs=2, **trainer_options):
         teacher, digits(60, 0)
     )
 
+    pl.seed_everything(8)
     model = Student(teacher)
     assert ModelSummary(model).trainable_parameters == sum(p.numel() for p in model.student.parameters())
     before = {name: value.clone() for name, value in teacher.state_dict().items()}

@@ -86,9 +86,6 @@ def main(max_epochs=3, **trainer_options):
 
     wider = Classifier.load_from_checkpoint(checkpoint.best_model_path, lr=0.5, strict=False)
     assert wider.hparams.lr == 0.5
-    raw = torch.load(checkpoint.best_model_path, weights_only=False)
-    assert raw["hyper_parameters"]["lr"] == 0.03
-    assert set(raw["state_dict"]) == set(model.state_dict())
     return trainer, best
 
 

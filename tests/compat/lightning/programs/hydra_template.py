@@ -174,7 +174,7 @@ def main(max_epochs=3, **trainer_options):
     )  # fmt: skip
     trainer.logger.log_hyperparams({"model/params/total": sum(p.numel() for p in model.parameters())})
     trainer.fit(model=model, datamodule=datamodule)
-    assert trainer.checkpoint_callback.best_model_path.endswith(".ckpt")
+    assert trainer.checkpoint_callback.best_model_path
     assert "val/acc_best" in trainer.callback_metrics
     trainer.test(model=model, datamodule=datamodule)
     return trainer, model

@@ -55,7 +55,7 @@ def main(max_epochs=4, **trainer_options):
     callbacks = [
         LearningRateMonitor(logging_interval="step", log_momentum=True, log_weight_decay=True),
         DeviceStatsMonitor(cpu_stats=True),
-        GradientAccumulationScheduler(scheduling={0: 1, 1: 2, 3: 4}),
+        GradientAccumulationScheduler(scheduling={0: 1, 1: 2, 3: 5}),
         EarlyStopping("loss", patience=2, check_on_train_epoch_end=True, check_finite=True),
         ModelCheckpoint(monitor="val/loss", save_top_k=2, save_last="link", every_n_epochs=1),
         timer,

@@ -87,7 +87,7 @@ def main(max_epochs=3, **trainer_options):
     saved = first.checkpoint_callback.best_model_path
 
     model, data = Regressor(), CurriculumDataModule()
-    trainer = make_trainer(max_epochs=max_epochs, **trainer_options)
+    trainer = make_trainer(max_epochs=max_epochs, num_sanity_val_steps=0, **trainer_options)
     trainer.fit(model, datamodule=data, ckpt_path=saved)
     assert data.level == max_epochs
     return trainer, model

@@ -1,0 +1,134 @@
+"""Programs written for Lightning, under it and under ``paceline.compat.lightning``: a table for the docs.
+
+    python benchmarks/lightning_programs.py [NAME...] [--epochs 30] [--rounds 3] [--out FILE.md]
+
+Each program of tests/compat/lightning/programs runs once under each package, with what it does recorded,
+for the columns on lines, numbers and hooks. Then it runs for more epochs, as it is: a few programs in a
+process, one package after the other, round by round. Speeds are Lightning's seconds of a step of fit over
+ours in the same round, the median of the rounds: above 1 ours is faster. They are given by the clock and,
+for a machine that does other things too, by the process's own processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from helpers import lightning_records as records
+
+CHUNK = 4  # programs of a process: imports take longer than a program
+BY_STEPS = ("litgpt", "skipped_batches")  # these end by max_steps
+STEPS_OF_AN_EPOCH = 8
+WARM_UP = next(path for path in records.PROGRAMS if path.stem == "autoencoder")
+KINDS = ("seconds", "processor_seconds")
+Seconds = dict[str, dict[str, list[dict[str, float]]]]
+"""Of a step of fit: by program, by package, of each round, by kind."""
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = [path.stem for path in records.PROGRAMS]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--package", default=records.OURS, help="what stands in Lightning's place")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - set(names):
+        parser.error(f"there is no program {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    programs = [path for path in records.PROGRAMS if path.stem in (asked.names or names)]
+    packages = (records.THEIRS, asked.package)
+    with tempfile.TemporaryDirectory() as folder:
+        found = [
+            records.record(package, Path(folder) / str(n), programs, '--option=accelerator="cpu"')
+            for n, package in enumerate(packages)
+        ]
+        seconds = timed(programs, packages, asked.epochs, asked.rounds, Path(folder))
+    rows = [
+        row(path.stem, found[0][path.stem], found[1][path.stem], seconds[path.stem]) for path in programs
+    ]
+    text = table(rows)
+    print(text)
+    if asked.out:
+        asked.out.write_text(text + "\n")
+
+
+def timed(
+    programs: list[Path], packages: tuple[str, str], epochs: int, rounds: int, folder: Path
+) -> Seconds:
+    """The seconds of a step of each program."""
+    found: Seconds = {path.stem: {"theirs": [], "ours": []} for path in programs}
+    for _ in range(rounds):
+        for chunk, option in chunks(programs, epochs):
+            for who, package in zip(("theirs", "ours"), packages, strict=True):
+                options = ('--option=accelerator="cpu"', option, "--bare")
+                done = records.record(package, folder / who, [WARM_UP, *chunk], *options)
+                for path in chunk:
+                    found[path.stem][who].append(seconds_of_a_step(done[path.stem]))
+    return found
+
+
+def chunks(programs: list[Path], epochs: int) -> list[tuple[list[Path], str]]:
+    """A few programs at a time, with the option that makes them long."""
+    by_steps = [path for path in programs if path.stem in BY_STEPS]
+    others = [path for path in programs if path not in by_steps]
+    found = [
+        (others[begin : begin + CHUNK], f"--option=max_epochs={epochs}")
+        for begin in range(0, len(others), CHUNK)
+    ]
+    # one at a time: their warm-up ends by max_steps as well
+    return found + [([path], f"--option=max_steps={epochs * STEPS_OF_AN_EPOCH}") for path in by_steps]
+
+
+def seconds_of_a_step(found: records.Found) -> dict[str, float]:
+    """By kind; NaN where it failed."""
+    if "error" in found:
+        return dict.fromkeys(KINDS, float("nan"))
+    return {kind: found[kind] / found["global_step"] for kind in KINDS}
+
+
+def ratio(seconds: dict[str, list[dict[str, float]]], kind: str) -> str:
+    """Lightning's over ours."""
+    rounds = zip(seconds["theirs"], seconds["ours"], strict=True)
+    return f"{statistics.median(theirs[kind] / ours[kind] for theirs, ours in rounds):.2f}"
+
+
+def row(
+    name: str, theirs: records.Found, ours: records.Found, seconds: dict[str, list[float]]
+) -> list[Any]:
+    """The cells of a program."""
+    for one in (theirs, ours):
+        if "error" in one:
+            return [name, "", f"fails: {one['error'].strip().splitlines()[-1][:80]}", "", "", ""]
+    differ = [
+        theirs["state"] != ours["state"],
+        bool(records.different_logged(theirs, ours)),
+        bool(records.different_metrics(theirs, ours)),
+    ]
+    numbers = [
+        what for what, is_so in zip(("weights", "logged values", "metrics"), differ, strict=True) if is_so
+    ]
+    equal = f"differ: {', '.join(numbers)}" if numbers else "equal"
+    if numbers and theirs["draws"]:
+        equal = "draws random numbers"
+    calls = len(theirs["calls"])
+    hooks = f"differ ({calls})" if records.different_calls(theirs, ours) else f"equal ({calls})"
+    return [name, theirs["lines"], equal, hooks, *(ratio(seconds, kind) for kind in KINDS)]
+
+
+def table(rows: list[list[Any]]) -> str:
+    """As markdown."""
+    head = ["program", "changed lines", "weights and metrics", "hook calls", "speed", "by processor time"]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
