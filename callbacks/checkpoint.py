@@ -282,7 +282,7 @@ class Checkpoint(Callback):
             self._report(trainer, error)
 
     def _best_pointer(self, trainer: TrainerView) -> str:
-        monitoring = [c for c in trainer.callbacks if isinstance(c, Checkpoint) and c.monitor]
+        monitoring = [c for c in trainer.callbacks if isinstance(c, Checkpoint) and c._monitor is not None]
         return "best" if monitoring[0] is self else f"best-{self.name}"
 
     def _others(self, trainer: TrainerView) -> set[str | None]:

@@ -1,7 +1,7 @@
 """Lightning code runs after a change of its import lines.
 
 ``import paceline.compat.lightning as L`` in the place of ``import lightning as L``. Names, arguments and
-places in the loop are Lightning's; ``paceline.Trainer`` does the work. docs/lightning.md lists what differs.
+places in the loop are Lightning's; ``paceline.Trainer`` does the work. docs/lightning.md has what differs.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from paceline import PacelineError, TrainModule
 from paceline.trainer.batch_hooks import BATCH_HOOKS
-from paceline.trainer.metrics.metric_objects import metric_parts
 
 from . import schedulers
-from .hooks import overrides
+from .hooks import Hooks, overrides
 from .namespace import share
 from .optimizer import LightningOptimizer
 from .session import Session
@@ -34,6 +33,11 @@ class Adapter(TrainModule):
         ends: Whether ``on_train_batch_start`` returned -1: the epoch ends without this batch.
     """
 
+    lightning: Any
+    session: Session
+    hooks: Hooks
+    frozen: list[Tensor]
+
     def __init__(self, module: nn.Module, session: Session) -> None:
         vars(self)["lightning"] = module
         super().__init__()
@@ -44,7 +48,7 @@ class Adapter(TrainModule):
         self.batches: list[Any] = []
         self.micro_batch = 0
         self.ends = self.went_backward = False
-        self.frozen: list[Tensor] = []
+        self.frozen = []
         self._under_way: tuple[Any, int] | None = None
         self._outputs: Any = None
 
@@ -261,11 +265,6 @@ class Adapter(TrainModule):
 
     def _predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
         return self._evaluate("predict", batch, batch_idx, dataloader_idx)
-
-    def reset_metrics(self) -> None:
-        """Reset the metric objects that are attributes of the module."""
-        for metric in metric_parts(self.lightning).values():
-            metric.reset()
 
 
 def _loss(outputs: Any) -> Any:

@@ -21,7 +21,8 @@ class DataAdapter(DataModule):
     """
 
     def __init__(self, given: Any, trainer: Any) -> None:
-        self.given, self._captured = given, {}
+        self.given = given
+        self._captured: dict[str, Any] = {}
         given.trainer = trainer
         for name in (*_METHODS, *BATCH_HOOKS):
             method = getattr(given, name, None)

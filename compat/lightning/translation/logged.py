@@ -1,4 +1,4 @@
-"""``self.log`` with Lightning's arguments, and the metrics of a trainer by the names they were logged under."""
+"""``self.log`` with Lightning's arguments; metrics by the names they were logged under."""
 
 from __future__ import annotations
 

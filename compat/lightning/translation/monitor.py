@@ -15,7 +15,7 @@ class LazyMonitor:
     _run: Any = None
 
     @property
-    def monitor(self) -> str | None:
+    def monitor(self) -> Any:
         """The full name; None while nothing was logged under the user's."""
         if not self._watched:
             return self._monitor.name if self._monitor else None

@@ -55,12 +55,12 @@ class ValidationRule:
         batches = self.batches(in_epoch)
         if batches is None:
             return
-        if isinstance(self.interval, int) and in_epoch is not None and self.every_n_epoch is not None:
-            if self.interval > in_epoch:
-                raise PacelineError(
-                    f"val_check_interval={self.interval} is more than the {in_epoch} batches of an epoch",
-                    fix="check_val_every_n_epoch=None counts batches over the whole run",
-                )
+        in_epochs = isinstance(self.interval, int) and self.every_n_epoch is not None
+        if in_epochs and in_epoch is not None and batches > in_epoch:
+            raise PacelineError(
+                f"val_check_interval={self.interval} is more than the {in_epoch} batches of an epoch",
+                fix="check_val_every_n_epoch=None counts batches over the whole run",
+            )
         if batches % accumulate and batches != in_epoch:
             below, above = batches // accumulate * accumulate, -(-batches // accumulate) * accumulate
             raise PacelineError(

@@ -42,7 +42,7 @@ __all__ = [
 
 _HERE = {
     "BackboneFinetuning": "BaseFinetuning, with finetune_function of your own",
-    "BasePredictionWriter": "paceline.callbacks.PredictionWriter, or predict(out=folder) of paceline.Trainer",
+    "BasePredictionWriter": "paceline.callbacks.PredictionWriter",
     "BatchSizeFinder": "find_batch_size of paceline.Trainer",
     "LearningRateFinder": "find_learning_rate of paceline.Trainer",
     "ModelPruning": "torch.nn.utils.prune in a Callback",

@@ -91,7 +91,9 @@ class ModelCheckpoint(Callback):
         if self.save_top_k == 0:
             return []
         keeps_all = self.save_top_k < 0
-        best = {} if self.monitor is None else {"keep_best": 1 if keeps_all else self.save_top_k}
+        best: dict[str, Any] = (
+            {} if self.monitor is None else {"keep_best": 1 if keeps_all else self.save_top_k}
+        )
         self._made = _Ours(
             self.every,
             self.monitor,

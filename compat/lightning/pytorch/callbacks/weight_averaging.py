@@ -117,7 +117,7 @@ class _BeginningsOfEpochs(ours.SWA):
             self.add()
 
     def _has_begun(self, trainer: Any) -> bool:
-        return self.first <= trainer.epoch < self.epochs
+        return bool(self.first <= trainer.epoch < self.epochs)
 
 
 class StochasticWeightAveraging(Callback):
@@ -170,11 +170,11 @@ class StochasticWeightAveraging(Callback):
             return
         optimizer = trainer.optimizers[0]
         several = isinstance(self.swa_lrs, (list, tuple))
-        rates = self.swa_lrs if several else [self.swa_lrs] * len(optimizer.param_groups)
+        rates: Any = self.swa_lrs if several else [self.swa_lrs] * len(optimizer.param_groups)
         for rate, group in zip(rates, optimizer.param_groups, strict=True):
             group["initial_lr"] = rate
         last = trainer.max_epochs if self._annealing["anneal_strategy"] == "cos" else -1
-        self._schedule = SWALR(optimizer, swa_lr=list(rates), **self._annealing, last_epoch=last)
+        self._schedule = SWALR(optimizer, list(rates), **self._annealing, last_epoch=last)  # type: ignore[arg-type]  # torch takes a list too
         if self._saved:
             self._schedule.load_state_dict(self._saved)
         del trainer.session.adapter.configs[:1]

@@ -189,9 +189,7 @@ class LightningModule(HyperparametersMixin, ModuleHooks, BatchHooks, nn.Module):
             "batch_size": batch_size,
         }
         if isinstance(value, Mapping) and not hasattr(value, "compute"):
-            raise ValueError(
-                f"`self.log({name}, {value})` was called, but `{type(value).__name__}` values cannot be logged: self.log_dict"
-            )
+            raise PacelineError(f"log({name!r}): a mapping is not a scalar", fix="self.log_dict(mapping)")
         self._session.values.log(self._session.adapter, name, value, options)
 
     def log_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:
@@ -289,7 +287,7 @@ class LightningModule(HyperparametersMixin, ModuleHooks, BatchHooks, nn.Module):
         return found[0] if len(found) == 1 else (found or None)
 
     def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """``loss.backward()`` under the run's precision and strategy; ``retain_graph=True`` keeps the graph."""
+        """``loss.backward()`` under the run's precision; ``retain_graph=True`` keeps the graph."""
         adapter = self._adapter
         adapter.session.hooks.call("on_before_backward", loss)
         self.backward(loss, *args, **kwargs)
@@ -378,7 +376,7 @@ class LightningModule(HyperparametersMixin, ModuleHooks, BatchHooks, nn.Module):
         weights_only: bool | None = None,
         **kwargs: Any,
     ) -> T:
-        """Build the module from a checkpoint and load its weights: of this package's, or a Lightning ``.ckpt``.
+        """Build the module from a checkpoint of this package's, or a Lightning ``.ckpt``, with its weights.
 
         Args:
             checkpoint_path: A checkpoint, or a run folder: its best one, else its latest.

@@ -144,7 +144,7 @@ class Trainer(TrainerView):
         ckpt_path: Any = None,
         weights_only: bool | None = None,
     ) -> Any:
-        """What ``predict_step`` returns for each batch; a list for each dataloader where there are several."""
+        """What ``predict_step`` returns for each batch, in the order of the data."""
         dataloaders, datamodule = _as_datamodule(dataloaders, datamodule)
         adapter, data, weights = self._prepared("predict", model, datamodule, ckpt_path)
         keep = return_predictions is not False
@@ -179,23 +179,19 @@ class Trainer(TrainerView):
 
     def _prepared(self, name: str, model: Any, datamodule: Any, ckpt_path: Any) -> tuple[Any, Any, Any]:
         """The adapter, the data and which weights: without a model the best ones of the last fit."""
-        if model is None and ckpt_path is None and self._module is not None:
-            if self.checkpoint_callbacks and self.ours.folder is not None:
-                ckpt_path = "best" if self.ours.best is not None else "last"
-                ckpt_path = ckpt_path if self.ours.latest is not None else None
+        weights = ckpt_path
+        if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
+            weights = self.ours.latest if ckpt_path == "last" else self.ours.best or self.ours.latest
+        if weights is None and ckpt_path is not None:
+            raise PacelineError(f"{name}(ckpt_path={ckpt_path!r}): no fit has written a checkpoint")
         model = model if model is not None else self._module
         if model is None:
-            raise TypeError(
-                f"`Trainer.{name}()` requires a `LightningModule` when it hasn't been passed in a previous run"
-            )
-        if datamodule is None and self.datamodule is not None:
-            datamodule = self.datamodule
-        if ckpt_path == "best" and self.ours.best is None:
-            ckpt_path = "last"
-        weights = "latest" if ckpt_path == "last" else ckpt_path
-        if weights in ("best", "latest"):
-            weights = self.ours.best if weights == "best" else self.ours.latest
-        return (*self._prepare(name, model, datamodule), weights)
+            raise TypeError(f"{name} takes a LightningModule where none was trained before")
+        return (*self._prepare(name, model, datamodule or self.datamodule), weights)
+
+    @property
+    def _saves(self) -> bool:
+        return bool(self.checkpoint_callbacks) and self.ours.folder is not None
 
     def _prepare(self, name: str, model: Any, datamodule: Any) -> tuple[Any, Any]:
         if not isinstance(model, LightningModule):

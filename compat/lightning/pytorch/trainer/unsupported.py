@@ -12,7 +12,7 @@ _MODULE = {
     "training_step_end": "what follows the step belongs at its end",
     "validation_step_end": "what follows the step belongs at its end",
     "test_step_end": "what follows the step belongs at its end",
-    "training_epoch_end": "on_train_epoch_end(self), with outputs kept in training_step (as in Lightning 2)",
+    "training_epoch_end": "on_train_epoch_end(self), with outputs kept in training_step",
     "validation_epoch_end": "on_validation_epoch_end(self), with outputs kept in validation_step",
     "test_epoch_end": "on_test_epoch_end(self), with outputs kept in test_step",
     "predict_epoch_end": "on_predict_epoch_end(self)",
@@ -58,9 +58,8 @@ def check_module(module: Any, callbacks: Iterable[Any], bases: tuple[type, ...])
         if "dataloader_iter" in parameters:
             found.append(f"{type(module).__name__}.{name}(dataloader_iter): take (self, batch, batch_idx)")
         if "optimizer_idx" in parameters or "hiddens" in parameters:
-            found.append(
-                f"{type(module).__name__}.{name}({', '.join(parameters)}): manual optimization, as in Lightning 2"
-            )
+            given = f"{type(module).__name__}.{name}({', '.join(parameters)})"
+            found.append(f"{given}: manual optimization, as in Lightning 2")
     if found:
         shown = found[:8] + ([f"and {len(found) - 8} more"] if len(found) > 8 else [])
         raise PacelineError(

@@ -31,7 +31,7 @@ class ModelSummary:
     @property
     def model_size(self) -> float:
         """Megabytes of all parameters."""
-        return sum(p.numel() * p.element_size() for p in self._model.parameters()) / 1e6
+        return float(sum(p.numel() * p.element_size() for p in self._model.parameters())) / 1e6
 
     def __str__(self) -> str:
         return parameter_table(self._model)
