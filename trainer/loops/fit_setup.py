@@ -78,15 +78,13 @@ def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitCont
     check_ranks(context, feed)
     faultpoint("start.module")
     first_weights = sample_of_weights(module)
-    # What configure_optimizers returns may depend on where a resumed run is.
-    context.state.epoch, context.state.position = source.counters["epoch"], source.counters["position"]
+    source.place(context.state)  # configure_optimizers may depend on it
     optimization = _build_optimizers(context, feed)
     faultpoint("start.restore")
     if context.ranks.rank:  # what is drawn in the model from here on is another rank's own
         seed_everything(derive(settings.seed, context.ranks.rank))
     monitors = monitored(context.callbacks, optimization.schedules)
-    requested = any(callback.requests_validation for callback in context.callbacks)
-    _check_monitored_phases(settings, monitors, bool(validation), requested)
+    _check_monitored_phases(context, monitors, bool(validation))
     config = run_config(context.directory.name, settings, strategy, module)
     run_state = RunState(
         module=module,
@@ -106,8 +104,7 @@ def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitCont
         context.state.epoch_lengths = context.limits.lengths
     inexact = source.restore(run_state)
     if source.path is None:  # none of the checkpoints was whole
-        context.state.begin_epoch()
-        context.state.epoch = 0
+        source.place(context.state)
     context.state.decay_start, context.state.decay_steps = decay
     fit = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
     context.directory.open(source.path, config, fit, in_place=source.in_place)
@@ -212,6 +209,10 @@ class _Source:
         """The counters of the checkpoint; those of a new run where there is none."""
         saved = read_manifest(self.path)["counters"] if self.path else {}
         return TrainState().state_dict() | saved
+
+    def place(self, state: TrainState) -> None:
+        """Let the counters say where in the data the run is."""
+        state.epoch, state.position = self.counters["epoch"], self.counters["position"]
 
     def restore(self, run_state: RunState) -> list[str]:
         """Load the checkpoint, or where there is a choice, the newest that is whole. What is not exact."""
@@ -337,8 +338,9 @@ def monitored(callbacks: Sequence[Any], schedules: Sequence[Schedule]) -> list[t
 
 
 def _check_monitored_phases(
-    settings: Any, monitors: list[tuple[str, str]], validates: bool, requested: bool
+    context: StageContext, monitors: list[tuple[str, str]], validates: bool
 ) -> None:
+    settings, requested = context.settings, any(c.requests_validation for c in context.callbacks)
     off = ["validate_every=None"] if settings.validate_every is None and not requested else []
     if settings.limit_val_batches is not None and not settings.limit_val_batches:
         off.append("limit_val_batches=0")
@@ -377,8 +379,7 @@ def _report_late_validation(context: StageContext, monitors: list[tuple[str, str
 
 def sanity_check(context: FitContext) -> None:
     """A few validation batches before training: nothing is logged, mistakes show before they cost."""
-    batches = context.settings.sanity_val_batches
-    batches = min(batches, 1) if context.settings.fast_dev_run else batches
+    batches = min(context.settings.sanity_val_batches, 1 if context.settings.fast_dev_run else 2**31)
     limit = None if batches < 0 else batches
     if context.validation is None or not batches or context.state.global_step or context.stop.interrupted:
         return

@@ -8,9 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from paceline import PacelineError, TrainModule
-from paceline.trainer.batch_hooks import BATCH_HOOKS
-
+from .... import PacelineError, TrainModule
+from ....trainer.batch_hooks import BATCH_HOOKS
 from . import schedulers
 from .hooks import Hooks, overrides
 from .namespace import share

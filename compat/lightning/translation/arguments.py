@@ -7,9 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import PacelineError, nearest
-from paceline.strategies import Strategy
-
+from ....errors import PacelineError, nearest
+from .strategies import strategy_of
 from .validation_rule import ValidationRule
 
 _PRECISIONS = {
@@ -102,13 +101,6 @@ _REMOVED = {
     "amp_level": "precision",
     "ipus": "accelerator and devices",
 }
-_STRATEGIES: dict[str, str] = {
-    "ddp_spawn": "ddp",
-    "ddp_fork": "ddp",
-    "ddp_notebook": "ddp",
-    "single_device": "single",
-    "deepspeed_stage_1": "deepspeed_stage_1",
-}
 
 
 def check_names(unknown: dict[str, Any]) -> None:
@@ -165,7 +157,7 @@ def translated(
         PacelineError: for what has no counterpart.
     """
     ours: dict[str, Any] = {name: given[name] for name in _SAME}
-    ours["strategy"] = _strategy(given["strategy"])
+    ours["strategy"] = strategy_of(given["strategy"])
     ours["accelerator"] = "gpu" if given["accelerator"] == "cuda" else given["accelerator"]
     ours["devices"] = given["devices"]
     ours["precision"] = _precision(given["precision"])
@@ -228,22 +220,6 @@ def _precision(given: Any) -> Any:
     if text in ("transformer-engine", "transformer-engine-float16"):
         raise PacelineError(f"precision={given!r} is not offered", fix='precision="bf16-mixed"')
     return _PRECISIONS.get(text, text)
-
-
-def _strategy(given: Any) -> Any:
-    if isinstance(given, Strategy) or not isinstance(given, str):
-        return given
-    if given.startswith("ddp") and given.endswith(
-        ("_find_unused_parameters_true", "_find_unused_parameters_false")
-    ):
-        from paceline.strategies import DDP
-
-        return DDP(find_unused_parameters=given.endswith("true"))
-    if given == "fsdp_cpu_offload":
-        from paceline.strategies import FSDP
-
-        return FSDP(cpu_offload=True)
-    return _STRATEGIES.get(given, given)
 
 
 def _refuse(given: dict[str, Any]) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline import DataModule
-from paceline.trainer.batch_hooks import BATCH_HOOKS
-
+from .... import DataModule
+from ....trainer.batch_hooks import BATCH_HOOKS
 from .hooks import overrides
 
 _METHODS = ("prepare_data", "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")

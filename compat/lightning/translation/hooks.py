@@ -12,91 +12,129 @@ class ModuleHooks:
     Source: https://lightning.ai/docs/pytorch/stable/common/lightning_module.html#hooks
     """
 
-    def configure_model(self) -> None: ...
+    def configure_model(self) -> None:
+        """Build parts of the module, after ``setup``."""
 
-    def on_fit_start(self) -> None: ...
+    def on_fit_start(self) -> None:
+        """Optimizers exist; nothing has run."""
 
-    def on_fit_end(self) -> None: ...
+    def on_fit_end(self) -> None:
+        """The fit is over."""
 
-    def on_train_start(self) -> None: ...
+    def on_train_start(self) -> None:
+        """Before the first epoch of the fit."""
 
-    def on_train_end(self) -> None: ...
+    def on_train_end(self) -> None:
+        """After its last epoch."""
 
-    def on_train_epoch_start(self) -> None: ...
+    def on_train_epoch_start(self) -> None:
+        """Before an epoch's first batch."""
 
-    def on_train_epoch_end(self) -> None: ...
+    def on_train_epoch_end(self) -> None:
+        """After its last batch and the validation that follows it."""
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any: ...
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any:
+        """Before a batch; the module's may return -1 to end the epoch."""
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None: ...
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """After a batch; ``outputs`` holds the detached loss and what was returned beside it."""
 
-    def on_validation_start(self) -> None: ...
+    def on_validation_start(self) -> None:
+        """Before a validation."""
 
-    def on_validation_end(self) -> None: ...
+    def on_validation_end(self) -> None:
+        """After a validation; its values are known."""
 
-    def on_validation_epoch_start(self) -> None: ...
+    def on_validation_epoch_start(self) -> None:
+        """Before its first batch."""
 
-    def on_validation_epoch_end(self) -> None: ...
+    def on_validation_epoch_end(self) -> None:
+        """After its last batch; metric objects are whole."""
 
-    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None: ...
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Before a batch."""
 
     def on_validation_batch_end(
         self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None: ...
+    ) -> None:
+        """After a batch."""
 
-    def on_validation_model_eval(self) -> None: ...
+    def on_validation_model_eval(self) -> None:
+        """In the place of switching to eval mode, where it is overridden."""
 
-    def on_validation_model_train(self) -> None: ...
+    def on_validation_model_train(self) -> None:
+        """After it; each part's own mode is restored."""
 
-    def on_validation_model_zero_grad(self) -> None: ...
+    def on_validation_model_zero_grad(self) -> None:
+        """Before a validation inside the fit."""
 
-    def on_test_start(self) -> None: ...
+    def on_test_start(self) -> None:
+        """Before a test."""
 
-    def on_test_end(self) -> None: ...
+    def on_test_end(self) -> None:
+        """After a test; its values are known."""
 
-    def on_test_epoch_start(self) -> None: ...
+    def on_test_epoch_start(self) -> None:
+        """Before its first batch."""
 
-    def on_test_epoch_end(self) -> None: ...
+    def on_test_epoch_end(self) -> None:
+        """After its last batch; metric objects are whole."""
 
-    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None: ...
+    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Before a batch."""
 
-    def on_test_batch_end(
-        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None: ...
+    def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """After a batch."""
 
-    def on_test_model_eval(self) -> None: ...
+    def on_test_model_eval(self) -> None:
+        """In the place of switching to eval mode, where it is overridden."""
 
-    def on_test_model_train(self) -> None: ...
+    def on_test_model_train(self) -> None:
+        """After it; each part's own mode is restored."""
 
-    def on_predict_start(self) -> None: ...
+    def on_predict_start(self) -> None:
+        """Before a prediction."""
 
-    def on_predict_end(self) -> None: ...
+    def on_predict_end(self) -> None:
+        """After a prediction; its values are known."""
 
-    def on_predict_epoch_start(self) -> None: ...
+    def on_predict_epoch_start(self) -> None:
+        """Before its first batch."""
 
-    def on_predict_epoch_end(self) -> None: ...
+    def on_predict_epoch_end(self) -> None:
+        """After its last batch; metric objects are whole."""
 
-    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None: ...
+    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Before a batch."""
 
     def on_predict_batch_end(
         self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None: ...
+    ) -> None:
+        """After a batch."""
 
-    def on_predict_model_eval(self) -> None: ...
+    def on_predict_model_eval(self) -> None:
+        """In the place of switching to eval mode, where it is overridden."""
 
-    def on_predict_model_train(self) -> None: ...
+    def on_predict_model_train(self) -> None:
+        """After it; each part's own mode is restored."""
 
-    def on_before_zero_grad(self, optimizer: Any) -> None: ...
+    def on_before_zero_grad(self, optimizer: Any) -> None:
+        """Before gradients are cleared."""
 
-    def on_before_backward(self, loss: Any) -> None: ...
+    def on_before_backward(self, loss: Any) -> None:
+        """Before backward."""
 
-    def on_after_backward(self) -> None: ...
+    def on_after_backward(self) -> None:
+        """After backward."""
 
-    def on_before_optimizer_step(self, optimizer: Any) -> None: ...
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Gradients are reduced and unscaled, not yet clipped."""
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None: ...
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add plain data to the dictionary."""
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None: ...
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The dictionary as it was saved."""
 
 
 class CallbackHooks:
@@ -105,43 +143,60 @@ class CallbackHooks:
     Source: https://lightning.ai/docs/pytorch/stable/extensions/callbacks.html#callback-api
     """
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None: ...
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Before a stage."""
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None: ...
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """After a stage."""
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Optimizers exist; nothing has run."""
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """The fit is over."""
 
-    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before the validation batches that are read first."""
 
-    def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None:
+        """After them."""
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before the first epoch of the fit."""
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """After its last epoch."""
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before an epoch's first batch."""
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """After its last batch and the validation that follows it."""
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None: ...
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Before a batch; the module's may return -1 to end the epoch."""
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None: ...
+    ) -> None:
+        """After a batch; ``outputs`` holds the detached loss and what was returned beside it."""
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before a validation."""
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """After a validation; its values are known."""
 
-    def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before its first batch."""
 
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """After its last batch; metric objects are whole."""
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None: ...
+    ) -> None:
+        """Before a batch."""
 
     def on_validation_batch_end(
         self,
@@ -151,19 +206,25 @@ class CallbackHooks:
         batch: Any,
         batch_idx: int,
         dataloader_idx: int = 0,
-    ) -> None: ...
+    ) -> None:
+        """After a batch."""
 
-    def on_test_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before a test."""
 
-    def on_test_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
+        """After a test; its values are known."""
 
-    def on_test_epoch_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_test_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before its first batch."""
 
-    def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """After its last batch; metric objects are whole."""
 
     def on_test_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None: ...
+    ) -> None:
+        """Before a batch."""
 
     def on_test_batch_end(
         self,
@@ -173,19 +234,25 @@ class CallbackHooks:
         batch: Any,
         batch_idx: int,
         dataloader_idx: int = 0,
-    ) -> None: ...
+    ) -> None:
+        """After a batch."""
 
-    def on_predict_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before a prediction."""
 
-    def on_predict_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
+        """After a prediction; its values are known."""
 
-    def on_predict_epoch_start(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_predict_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before its first batch."""
 
-    def on_predict_epoch_end(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_predict_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """After its last batch; metric objects are whole."""
 
     def on_predict_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None: ...
+    ) -> None:
+        """Before a batch."""
 
     def on_predict_batch_end(
         self,
@@ -195,21 +262,29 @@ class CallbackHooks:
         batch: Any,
         batch_idx: int,
         dataloader_idx: int = 0,
-    ) -> None: ...
+    ) -> None:
+        """After a batch."""
 
-    def on_before_zero_grad(self, trainer: Any, pl_module: Any, optimizer: Any) -> None: ...
+    def on_before_zero_grad(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Before gradients are cleared."""
 
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None: ...
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Before backward."""
 
-    def on_after_backward(self, trainer: Any, pl_module: Any) -> None: ...
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        """After backward."""
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None: ...
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Gradients are reduced and unscaled, not yet clipped."""
 
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None: ...
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Add plain data to the dictionary."""
 
-    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None: ...
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """The dictionary as it was saved."""
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None: ...
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """An error ends the run."""
 
 
 def names_of(hooks: type) -> tuple[str, ...]:

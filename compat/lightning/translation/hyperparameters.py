@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.trainer.hparams import bound_arguments
+from ....trainer.hparams import bound_arguments
 
 
 class AttributeDict(dict[str, Any]):

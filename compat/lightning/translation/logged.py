@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline import PacelineError
-from paceline.callbacks.monitor import monitor_name
+from .... import PacelineError
+from ....callbacks.monitor import monitor_name
 
 _AT_EPOCHS = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
 _REDUCTIONS = {

@@ -11,23 +11,23 @@ class LazyMonitor:
     """In front of ``EarlyStopping`` or ``Checkpoint``: looks the full name up when it is asked for."""
 
     _monitor: Any
-    _watched = ""
+    watched = ""
     _run: Any = None
 
     @property
     def monitor(self) -> Any:
         """The full name; None while nothing was logged under the user's."""
-        if not self._watched:
+        if not self.watched:
             return self._monitor.name if self._monitor else None
         session = self._run.session
-        full: str | None = None if session is None else session.values.full_name(self._watched)
+        full: str | None = None if session is None else session.values.full_name(self.watched)
         if full is not None:
             self._monitor.name = full
         return full
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
-        return state | ({"watched": [self._watched, self._monitor.mode]} if self._watched else {})
+        return state | ({"watched": [self.watched, self._monitor.mode]} if self.watched else {})
 
     def on_validation_end(self, trainer: Any) -> None:
         if self.monitor is not None:
@@ -45,5 +45,5 @@ def state_name(kind: str, *parts: Any) -> str:
 
 def lazy_monitor(watcher: W, name: str, trainer: Any) -> W:
     """The same, watching ``name`` of what ``trainer`` runs."""
-    watcher._watched, watcher._run = name, trainer
+    watcher.watched, watcher._run = name, trainer
     return watcher

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline import PacelineError
-from paceline.callbacks import Callback
-
+from .... import PacelineError
+from ....callbacks import Callback
 from .hooks import overrides
 from .session import Session
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from paceline import PacelineError
+from .... import PacelineError
 
 _KEYS = ("scheduler", "name", "interval", "frequency", "reduce_on_plateau", "monitor", "strict", "opt_idx")
 

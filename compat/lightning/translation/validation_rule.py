@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from paceline import PacelineError
+from .... import PacelineError
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.errors import PacelineError, nearest
-
+from .....errors import PacelineError, nearest
 from ...translation.hooks import CallbackHooks, names_of
 
 

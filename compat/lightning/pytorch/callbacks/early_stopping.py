@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline import callbacks as ours
-
+from ..... import callbacks as ours
 from ...translation.monitor import LazyMonitor, lazy_monitor, state_name
 from .callback import Callback
 
@@ -33,6 +32,7 @@ class _Noting:
         self._trainer, self.stopped = trainer, False
 
     def stop(self, why: str) -> None:
+        """Ask the run to end."""
         self.stopped = True
         self._trainer.stop(why)
 

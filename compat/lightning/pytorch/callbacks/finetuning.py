@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from .callback import Callback
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class BaseFinetuning(Callback):
@@ -64,14 +65,14 @@ class BaseFinetuning(Callback):
     def filter_params(modules: Any, train_bn: bool = True, requires_grad: bool = True) -> Iterator[Any]:
         """The parameters that are (not) trained; without batch norms where ``train_bn`` is False."""
         for module in BaseFinetuning.flatten_modules(modules):
-            if train_bn or not isinstance(module, _BatchNorm):
+            if train_bn or not isinstance(module, _NORMS):
                 yield from (p for p in module.parameters(recurse=False) if p.requires_grad == requires_grad)
 
     @staticmethod
     def make_trainable(modules: Any) -> None:
         """Train these modules."""
         for module in BaseFinetuning.flatten_modules(modules):
-            if isinstance(module, _BatchNorm):
+            if isinstance(module, _NORMS):
                 module.track_running_stats = True
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(True)
@@ -79,7 +80,7 @@ class BaseFinetuning(Callback):
     @staticmethod
     def freeze_module(module: nn.Module) -> None:
         """Do not train this module's own parameters; a batch norm keeps no statistics."""
-        if isinstance(module, _BatchNorm):
+        if isinstance(module, _NORMS):
             module.track_running_stats = False
         for parameter in module.parameters(recurse=False):
             parameter.requires_grad_(False)
@@ -88,7 +89,7 @@ class BaseFinetuning(Callback):
     def freeze(modules: Any, train_bn: bool = True) -> None:
         """Do not train these modules; batch norms are trained where ``train_bn`` is True."""
         for module in BaseFinetuning.flatten_modules(modules):
-            if isinstance(module, _BatchNorm) and train_bn:
+            if isinstance(module, _NORMS) and train_bn:
                 BaseFinetuning.make_trainable(module)
             else:
                 BaseFinetuning.freeze_module(module)

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline import PacelineError
-from paceline import callbacks as ours
-
+from ..... import PacelineError
+from ..... import callbacks as ours
 from ...translation.monitor import LazyMonitor, lazy_monitor, state_name
 from .callback import Callback
 

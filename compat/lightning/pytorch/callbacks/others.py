@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from paceline import PacelineError
-from paceline import callbacks as ours
-from paceline.durations import Duration
-
+from ..... import PacelineError
+from ..... import callbacks as ours
+from .....durations import Duration
 from .callback import Callback
 
 _NEVER_CALLED = {

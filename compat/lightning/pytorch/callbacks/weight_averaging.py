@@ -6,9 +6,8 @@ from typing import Any
 
 from torch.optim.swa_utils import SWALR
 
-from paceline import PacelineError
-from paceline import callbacks as ours
-
+from ..... import PacelineError
+from ..... import callbacks as ours
 from .callback import Callback
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.trainer.batch_hooks import BatchHooks
-
+from .....trainer.batch_hooks import BatchHooks
 from ...translation.hyperparameters import HyperparametersMixin
 
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from paceline import PacelineError
-from paceline.trainer.batch_hooks import BatchHooks
-from paceline.trainer.checkpoint.weights import build_from_checkpoint
-
+from ..... import PacelineError
+from .....trainer.batch_hooks import BatchHooks
 from ...translation.hooks import ModuleHooks
 from ...translation.hyperparameters import HyperparametersMixin
 from ...translation.optimizer import LightningOptimizer
+from .weights import Weights
 
 T = TypeVar("T", bound="LightningModule")
 
 
-class LightningModule(HyperparametersMixin, ModuleHooks, BatchHooks, nn.Module):
+class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn.Module):
     """Lightning's module: steps, optimizers, hooks. ``Trainer`` of this package trains it.
 
     Source: https://lightning.ai/docs/pytorch/stable/common/lightning_module.html
@@ -351,67 +349,3 @@ class LightningModule(HyperparametersMixin, ModuleHooks, BatchHooks, nn.Module):
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
         """Clear the gradients."""
         optimizer.zero_grad()
-
-    # -- weights -------------------------------------------------------------------------------
-
-    def freeze(self: T) -> T:
-        """Train no parameter, in eval mode."""
-        for parameter in self.parameters():
-            parameter.requires_grad_(False)
-        return self.eval()
-
-    def unfreeze(self: T) -> T:
-        """Train every parameter, in train mode."""
-        for parameter in self.parameters():
-            parameter.requires_grad_(True)
-        return self.train()
-
-    @classmethod
-    def load_from_checkpoint(
-        cls: type[T],
-        checkpoint_path: Any,
-        map_location: Any = None,
-        hparams_file: Any = None,
-        strict: bool | None = None,
-        weights_only: bool | None = None,
-        **kwargs: Any,
-    ) -> T:
-        """Build the module from a checkpoint of this package's, or a Lightning ``.ckpt``, with its weights.
-
-        Args:
-            checkpoint_path: A checkpoint, or a run folder: its best one, else its latest.
-            map_location: The device to put the module on; the CPU unless given.
-            hparams_file: A YAML file of constructor arguments; those in the checkpoint come first.
-            strict: Weights must be those of the module, always.
-            weights_only: Accepted: nothing in a pickle is run.
-            **kwargs: Constructor arguments that replace the recorded ones.
-
-        Raises:
-            PacelineError: for a damaged checkpoint, missing arguments, and weights of another model.
-        """
-        if hparams_file is not None:
-            import yaml
-
-            kwargs = (yaml.safe_load(Path(hparams_file).read_text()) or {}) | kwargs
-        module = build_from_checkpoint(cls, checkpoint_path, kwargs)
-        return module if map_location is None else module.to(map_location)
-
-    def to_onnx(self, file_path: Any, input_sample: Any = None, **kwargs: Any) -> Any:
-        """``torch.onnx.export`` of ``forward``; ``example_input_array`` is the input unless given."""
-        sample = self.example_input_array if input_sample is None else input_sample
-        return torch.onnx.export(
-            self.eval(), sample if isinstance(sample, tuple) else (sample,), file_path, **kwargs
-        )
-
-    def to_torchscript(
-        self, file_path: Any = None, method: str = "script", example_inputs: Any = None, **kwargs: Any
-    ) -> Any:
-        """TorchScript is deprecated by torch.
-
-        Raises:
-            PacelineError: always.
-        """
-        raise PacelineError(
-            "to_torchscript is not offered: torch has deprecated TorchScript",
-            fix="torch.export.export(model, args), or model.to_onnx(path, sample)",
-        )

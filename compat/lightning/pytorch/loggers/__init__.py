@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline import callbacks as ours
-
+from ..... import callbacks as ours
 from ...translation.refusals import refuse_import
 from .logger import Logger
 from .tensorboard import TensorBoardLogger

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline import callbacks as ours
-from paceline.callbacks.loggers.logger import values_of
+from ..... import callbacks as ours
+from .....callbacks.loggers.logger import values_of
 
 
 class Logger:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline import callbacks as ours
-
+from ..... import callbacks as ours
 from .logger import Logger
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.strategies import DDP, FSDP, DeepSpeed, Single, Strategy
-
+from .....strategies import DDP, FSDP, DeepSpeed, Single, Strategy
 from ...translation.refusals import refuse_import
 
 __all__ = ["DDPStrategy", "DeepSpeedStrategy", "FSDPStrategy", "SingleDeviceStrategy", "Strategy"]

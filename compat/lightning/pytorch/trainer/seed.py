@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from paceline.trainer.rng import seed_everything as seed_all
+from .....trainer.rng import seed_everything as seed_all
 
 
 def seed_everything(seed: int | None = None, workers: bool = False, verbose: bool = True) -> int:

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-import paceline
-from paceline import PacelineError
-from paceline.callbacks import Callback as OurCallback
-from paceline.callbacks import ModelSummary, Progress
-from paceline.trainer.data.combined_loader import CombinedLoader
-
+from ..... import PacelineError
+from ..... import Trainer as OurTrainer
+from .....callbacks import Callback as OurCallback
+from .....callbacks import ModelSummary, Progress
+from .....trainer.data.combined_loader import CombinedLoader
 from ...translation import arguments
 from ...translation.adapter import adapt
 from ...translation.data import DataAdapter
@@ -230,7 +229,7 @@ class Trainer(TrainerView):
         self._hooks[0].attach(session)
         session.adapter = adapt(model, session)
 
-    def _make(self) -> paceline.Trainer:
+    def _make(self) -> OurTrainer:
         """Our trainer, with Lightning's settings and callbacks."""
         given, (manual, own_clipping) = self.given, self._made_for
         options = arguments.translated(given, manual=manual, own_clipping=own_clipping)
@@ -245,7 +244,7 @@ class Trainer(TrainerView):
         if given["logger"] is False or given["barebones"]:
             loggers = False
         options["checkpoint"] = False  # ModelCheckpoint is one of the callbacks
-        return paceline.Trainer(callbacks=callbacks, loggers=loggers, **options)
+        return OurTrainer(callbacks=callbacks, loggers=loggers, **options)
 
     @contextmanager
     def _anomaly(self) -> Iterator[None]:

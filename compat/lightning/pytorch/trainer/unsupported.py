@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from paceline import PacelineError
+from ..... import PacelineError
 
 _MODULE = {
     "training_step_end": "what follows the step belongs at its end",

@@ -8,9 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.callbacks import Progress
-from paceline.errors import PacelineError, nearest
-
+from .....callbacks import Progress
+from .....errors import PacelineError, nearest
 from ...translation.arguments import FOREVER, limits
 
 _HERE = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.trainer.data.combined_loader import CombinedLoader as _CombinedLoader
-
+from .....trainer.data.combined_loader import CombinedLoader as _CombinedLoader
 from ...translation.refusals import refuse_import
 from .rank_zero import (
     rank_zero_debug,
@@ -62,7 +61,7 @@ def grad_norm(module: Any, norm_type: float | str, group_separator: str = "/") -
 
 def move_data_to_device(batch: Any, device: Any) -> Any:
     """A nested batch on a device."""
-    from paceline.trainer.utils.nested import map_tensors, to_device
+    from .....trainer.utils.nested import map_tensors, to_device
 
     return map_tensors(batch, lambda one: to_device(one, device))
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from paceline import PacelineError
+from ..... import PacelineError
 
 MisconfigurationException = PacelineError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.callbacks.summary import parameter_table
+from .....callbacks.summary import parameter_table
 
 
 class ModelSummary:
