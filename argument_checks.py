@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from .durations import ALLOWED as DURATIONS
 from .durations import Duration
 from .errors import PacelineError, nearest, report, shown
-from .peer_names import ARGUMENTS
+from .peer_arguments import ARGUMENTS
 
 _PACKAGE = __name__.partition(".")[0]
 

@@ -15,7 +15,7 @@ from ..faultpoints import faultpoint
 from ..strategies import Precision, Strategy, find_environment, make_precision, make_strategy
 from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .checkpoint.compatibility import check_allowed
-from .config.peer_names import refuse_unknown
+from .config.peer_names import refuse_arguments
 from .data.sources import as_datamodule
 from .loops import evaluation_setup, fit_setup
 from .loops.context import RunContext, StageContext
@@ -206,7 +206,7 @@ class Trainer(Tuner):
         Raises:
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
-        refuse_unknown("fit", unknown)
+        refuse_arguments("fit", unknown)
         fit_number = self._run.fit_number if self._run.quiet else next(_fits)
         self._fit = None
         self._run = RunContext.begin(
@@ -305,7 +305,7 @@ class Trainer(Tuner):
         run: Callable[[EvaluationLoop], Any],
     ) -> Any:
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
-        refuse_unknown(name, more)
+        refuse_arguments(name, more)
         with deterministic(self.settings.deterministic), self._begin(name, module, datamodule) as context:
             result = run(evaluation_setup.prepare(context, dataloader, datamodule, weights))
             context.stop.agree()

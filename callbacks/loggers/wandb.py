@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...argument_checks import TEXT_OR_NONE, Kind, check_arguments, one_of, refuse_unknown
 from ...errors import PacelineError
-from ...peer_names import ARGUMENTS
+from ...peer_arguments import ARGUMENTS
 from .media import Histogram, Image, Media, Table, Text, with_fewer_bins
 from .tracker import Ended, TrackedRun, Tracker
 
