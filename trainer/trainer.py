@@ -23,6 +23,7 @@ from .loops.evaluation_loop import EvaluationLoop
 from .loops.fit_data import FitData, Resumption
 from .loops.lifecycle import attach, check_stage, stage, start_or_join_ranks
 from .loops.predictions import Predictions
+from .loops.step_arguments import check_methods
 from .loops.training_loop import TrainLoop
 from .module import TrainModule
 from .run.run import Run
@@ -316,6 +317,7 @@ class Trainer(Tuner):
     def _begin(self, name: str, module: Any, datamodule: Any) -> Iterator[StageContext]:
         """One stage: its ranks are there, errors are reported, and all is closed at its end."""
         check_stage(name, module, self.stage)
+        check_methods(name, module, datamodule, self.callbacks)
         strategy, why = start_or_join_ranks(self.strategy, self.settings, module)
         if strategy is not self.strategy:
             self._compute_with(strategy)
