@@ -43,7 +43,7 @@ def explain(error: BaseException, context: StageContext) -> None:
     if not isinstance(error, Exception):
         return
     if isinstance(error, AttributeError) and isinstance(error.obj, TrainModule):
-        hint = module_hint(error.name)
+        hint = module_hint(error.name or "")
         if hint:
             error.add_note(f"fix: {hint}")
     frames = _frames_by_code(error)

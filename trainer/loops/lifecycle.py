@@ -126,7 +126,7 @@ def stage(
         finally:
             faultpoint("end.teardown")
             run.logger.close_queues()
-            owners = [owner for owner in (datamodule, module) if hasattr(owner, "teardown")]
+            owners: list[Any] = [one for one in (datamodule, module) if hasattr(one, "teardown")]
             teardowns = [with_arity(owner.teardown, 1) for owner in owners]
             with run.logger.refusing("on_teardown"):
                 _call_each(context, "on_teardown", failed, trainer, name, also=teardowns)
