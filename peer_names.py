@@ -23,7 +23,7 @@ _PUBLIC = (
     ".testing",
 )
 _ROOT = __name__.partition(".")[0]
-_COMPAT = "compat"
+_AS_IT_IS = ". Lightning code also runs as it is, with: import paceline.compat.lightning as L"
 
 # Of Lightning: ``<package>:<name>``, or a sentence.
 _LIGHTNING = {
@@ -143,7 +143,7 @@ def _hint(module: str, name: str) -> str:
             package, _, attribute = ours.partition(":")
             home = ".".join(filter(None, (_ROOT, package)))
             text = f"use {attribute}: from {home} import {attribute}"
-        return text + (_as_it_is() if name in _LIGHTNING else "")
+        return text + (_AS_IT_IS if name in _LIGHTNING else "")
     if find_spec(f"{module}.{name}") is not None:  # a submodule, which Python imports next
         return ""
     return _elsewhere(module, name)
@@ -156,12 +156,6 @@ def _elsewhere(module: str, name: str) -> str:
             return f"it is in {package}: from {package} import {name}"
     near = nearest(name, import_module(module).__all__)
     return f"did you mean {near}?" if near else ""
-
-
-def _as_it_is() -> str:
-    if find_spec(f"{_ROOT}.{_COMPAT}") is None:
-        return ""
-    return f". Lightning code also runs as it is, with: import {_ROOT}.{_COMPAT}.lightning as L"
 
 
 RECORDED = "delete the call: the constructor's arguments are recorded in self.hparams by themselves"

@@ -8,7 +8,7 @@ from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError
 from ..peer_names import datamodule_hint
 from .batch_hooks import BatchHooks
-from .hparams import Recorded, bound_arguments
+from .recorded import Recorded, record
 
 
 class DataModule(BatchHooks, Recorded):
@@ -31,7 +31,7 @@ class DataModule(BatchHooks, Recorded):
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor, for ``hparams``."""
         found = super().__new__(cls)
-        vars(found)["_hparams"] = bound_arguments(cls, found, args, kwargs, lambda value: False)
+        vars(found)["_hparams"] = record(cls, found, args, kwargs, lambda value: False)
         return found
 
     def __getattr__(self, name: str) -> Any:

@@ -15,10 +15,10 @@ from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError
 from ..peer_names import RECORDED, Refused
 from .batch_hooks import BatchHooks
-from .checkpoint.json_codec import is_plain
-from .hparams import Recorded, bound_arguments
+from .hparams import bound_arguments
 from .media_logs import MediaLogs
 from .metrics.logger import MetricLogger
+from .recorded import Recorded
 from .user_methods import UserMethods
 
 T = TypeVar("T", bound="TrainModule")
@@ -67,7 +67,7 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs, Recorded
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor, for ``hparams``."""
         module = super().__new__(cls)
-        object.__setattr__(module, "_hparams", bound_arguments(cls, module, args, kwargs, is_plain))
+        object.__setattr__(module, "_hparams", bound_arguments(cls, module, args, kwargs))
         return module
 
     def __getstate__(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
 from ..checkpoint import format as files
-from ..hparams import HParams
+from ..recorded import HParams
 from ..utils.secrets import masked, masked_command
 from .lock import FolderLock, check_writable
 
