@@ -50,7 +50,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     # Loaded at first use, so that the command line answers --help without torch.
     if name not in _HOMES:
-        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+        raise import_module(".peer_names", __name__).missing_name(__name__, name)
     if name == "Trainer" and "PACELINE_REPLAY" in os.environ:  # see trainer/debug/replay.py
         return import_module(".trainer.replay_trainer", __name__).ReplayTrainer
     if name == "Trainer" and "PACELINE_TRACE" in os.environ:  # see trainer/debug/trace.py

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple
 
 from .durations import ALLOWED as DURATIONS
 from .durations import Duration
-from .errors import nearest, report, shown
+from .errors import PacelineError, nearest, report, shown
+from .peer_arguments import ARGUMENTS
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class Kind(NamedTuple):
@@ -113,6 +117,84 @@ def check_arguments(who: str, **given: tuple[Any, Kind]) -> None:
     ]
     if problems:
         raise report(who, problems)
+
+
+def refuse_unknown(
+    who: str, unknown: Iterable[str], known: Iterable[str], peers: Mapping[str, str] | None = None
+) -> None:
+    """Refuse arguments that are none, each with the name that was meant.
+
+    Args:
+        who: What was called.
+        unknown: The names that it does not take.
+        known: Those that it takes.
+        peers: Other trainers' names, with an argument of ours or a sentence; by default those of ``who``.
+
+    Raises:
+        PacelineError: one report of all of them.
+
+    Example:
+        >>> refuse_unknown("Checkpoint", ["save_top_k"], ["every", "keep_best"])
+        Traceback (most recent call last):
+        paceline.errors.PacelineError: Checkpoint has no argument 'save_top_k'
+          allowed: every, keep_best
+          did you mean: keep_best?
+    """
+    unknown, known = list(unknown), list(known)
+    if not unknown:
+        return
+    peers = ARGUMENTS.get(who, {}) if peers is None else peers
+    answers = [_answer(name, known, peers) for name in unknown]
+    if len(unknown) == 1:
+        meant, fix = answers[0]
+        what = f"{who} has no argument {unknown[0]!r}"
+        raise PacelineError(what, allowed=", ".join(known), meant=meant, fix=fix)
+    raise report(who, [_line(one, *answers[n], one in peers) for n, one in enumerate(unknown)])
+
+
+def _line(name: str, meant: str | None, fix: str | None, is_known: bool) -> str:
+    """One of several wrong names."""
+    if meant is not None:
+        fix = f"use {meant}" if is_known else f"did you mean {meant}?"
+    return f"{name}: no such argument" + (f"; {fix}" if fix else "")
+
+
+def _answer(name: str, known: list[str], peers: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """What was meant, or a sentence on what to do."""
+    ours = peers.get(name)
+    if ours is None:
+        return nearest(name, known), None
+    return (None, ours) if " " in ours else (ours, None)
+
+
+def check_names(
+    cls: type, options: Mapping[str, Any], args: tuple[Any, ...] = (), who: str | None = None
+) -> None:
+    """Refuse keywords that a constructor of ours does not take; one of the user's own is theirs.
+
+    Args:
+        cls: The class to be built.
+        options: The keywords.
+        args: What is passed by position.
+        who: Its name in the error, if another one.
+
+    Raises:
+        PacelineError: one report of all of them.
+    """
+    init = cls.__init__  # type: ignore[misc]
+    is_default = init is object.__init__
+    if is_default and args and not options:
+        raise TypeError(f"{cls.__name__}() takes no arguments")  # as Python says it without a __new__
+    home = getattr(init, "__module__", None) or ""
+    if not options or not (is_default or home.partition(".")[0] == _PACKAGE):
+        return
+    parameters = [] if is_default else list(inspect.signature(init).parameters.values())[1:]
+    known = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    if len(known) < len(parameters) and parameters[-1].name != "unknown":
+        return  # it has a use for them
+    bases = reversed(cls.__mro__)
+    peers = {name: ours for base in bases for name, ours in ARGUMENTS.get(base.__name__, {}).items()}
+    refuse_unknown(who or cls.__name__, [name for name in options if name not in known], known, peers)
 
 
 def _problem(value: Any, kind: Kind) -> str:

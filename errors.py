@@ -88,11 +88,11 @@ def shown(value: Any, most: int = _LONGEST_VALUE) -> str:
     return cut(" ".join(text.split()), most)
 
 
-def report(who: str, problems: list[str]) -> PacelineError:
-    """One error of at most 12 lines for any number of problems."""
+def report(who: str, problems: list[str], noun: str = "argument") -> PacelineError:
+    """One error of at most 12 lines for any number of problems with arguments, or other things."""
     lines = [f"  {cut(line, _LONGEST_LINE)}" for line in problems[:_MOST_PROBLEMS]]
     lines += [f"  and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
-    head = "1 invalid argument" if len(problems) == 1 else f"{len(problems)} invalid arguments"
+    head = f"{len(problems)} invalid {noun}" + ("s" if len(problems) > 1 else "")
     return PacelineError("\n".join([f"{who}: {head}", *lines]))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
+from ..peer_names import missing_name
 from .base import Callback
 from .batch_size import BatchSizeScheduler
 from .checkpoint import Checkpoint
@@ -82,3 +85,9 @@ __all__ = [
     "WandB",
     "WeightAverage",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker is to know which names there are
+
+    def __getattr__(name: str) -> NoReturn:
+        raise missing_name(__name__, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ..argument_checks import check_names
 from .hooks import Hooks
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ class Callback(Hooks):
     name: str | None = None
     requests_validation: bool = False
     """Whether it calls ``trainer.request_validation()``: what is monitored may wait for that alone."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        """Refuse wrong keywords of a built-in callback, all in one report."""
+        check_names(cls, options, args)
+        return super().__new__(cls)
 
     @property
     def state_key(self) -> str:

@@ -14,6 +14,7 @@ from ..argument_checks import (
     SWITCH,
     TEXT_OR_NONE,
     check_arguments,
+    check_names,
     one_of,
 )
 from ..durations import Cadence, Duration
@@ -21,27 +22,10 @@ from ..errors import PacelineError
 from ..retries import retried
 from .base import Callback
 from .kept_checkpoints import KeptCheckpoints
-from .monitor import MODE, Monitor, refuse_unknown
+from .monitor import MODE, Monitor
 
 if TYPE_CHECKING:
     from .trainer_view import CheckpointWriter, Save, TrainerView
-
-_ALLOWED = (
-    "every, monitor, mode, keep, keep_best, weights_only, background, on_save_error, save_on_exception, "
-    "name"
-)
-
-_PEERS = {
-    "save_top_k": "keep_best",
-    "save_total_limit": "keep",
-    "every_n_epochs": "every",
-    "every_n_train_steps": "every",
-    "save_steps": "every",
-    "train_time_interval": "every",
-    "save_weights_only": "weights_only",
-    "save_only_model": "weights_only",
-    "async_save": "background",
-}
 
 
 class Checkpoint(Callback):
@@ -96,7 +80,7 @@ class Checkpoint(Callback):
         name: str | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown("Checkpoint", unknown, _ALLOWED, _PEERS)
+        check_names(Checkpoint, unknown)
         check_arguments(
             "Checkpoint",
             every=(every, DURATION),

@@ -6,9 +6,18 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import AMOUNT, COUNT, NAME_OR_NONE, NUMBER_OR_NONE, SWITCH, TEXT, check_arguments
+from ..argument_checks import (
+    AMOUNT,
+    COUNT,
+    NAME_OR_NONE,
+    NUMBER_OR_NONE,
+    SWITCH,
+    TEXT,
+    check_arguments,
+    check_names,
+)
 from .base import Callback
-from .monitor import MODE, Monitor, refuse_unknown
+from .monitor import MODE, Monitor
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView
@@ -55,9 +64,7 @@ class EarlyStopping(Callback):
         name: str | None = None,
         **unknown: Any,
     ) -> None:
-        allowed = "monitor, mode, patience, min_delta, check_finite, stopping_threshold, "
-        allowed += "divergence_threshold, name"
-        refuse_unknown("EarlyStopping", unknown, allowed, {"early_stopping_patience": "patience"})
+        check_names(EarlyStopping, unknown)
         check_arguments(
             "EarlyStopping",
             monitor=(monitor, TEXT),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 from ..argument_checks import one_of
-from ..errors import PacelineError, nearest
+from ..errors import PacelineError
 
 PHASES = ("train", "val", "test")
 _MIN = ("loss", "error", "perplexity")
@@ -27,16 +26,6 @@ def monitor_name(name: str) -> str:
         if name.startswith(phase + "_"):
             return full_name(name, phase)
     return full_name(name, "val")
-
-
-def refuse_unknown(owner: str, unknown: dict[str, Any], allowed: str, peers: dict[str, str]) -> None:
-    """Answer a misspelt argument of a callback, or a peer's name for it."""
-    for name in unknown:
-        raise PacelineError(
-            f"{owner} has no argument {name!r}",
-            allowed=allowed,
-            meant=peers.get(name) or nearest(name, allowed.split(", ")),
-        )
 
 
 MODE = one_of("min", "max", None)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Never
 
-from ..argument_checks import check_arguments, one_of
-from .monitor import refuse_unknown
+from ..argument_checks import check_arguments, check_names, one_of
 from .phase_clock import PHASES, PhaseCallback, PhaseClock
 from .progress import clock_text
 
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from .trainer_view import TrainerView
 
 _SHOWN = ("train", "data", "validation", "save")
-_LIMIT = "Trainer(max_time=...)"
 
 
 class Timer(PhaseCallback):
@@ -36,7 +34,7 @@ class Timer(PhaseCallback):
     """
 
     def __init__(self, **unknown: Never) -> None:
-        refuse_unknown("Timer", unknown, "", {"duration": _LIMIT, "interval": _LIMIT})
+        check_names(Timer, unknown)
         super().__init__()
 
     def seconds(self, phase: str) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Never, Protocol, TypeVar
 
 from ..durations import Cadence
 
@@ -217,7 +217,14 @@ class TrainerView(Protocol):
         """Whether the current validation is part of ``fit``: no sanity check, no call of ``validate``."""
 
     def log(
-        self, name: str, value: Any, *, prog_bar: bool = False, weight: Any = None, reduce: str = "mean"
+        self,
+        name: str,
+        value: Any,
+        *,
+        prog_bar: bool = False,
+        weight: Any = None,
+        reduce: str = "mean",
+        **unknown: Never,
     ) -> None:
         """Log a value, as ``TrainModule.log`` does."""
 

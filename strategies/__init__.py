@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import PacelineError, nearest
+from ..peer_names import missing_name
 from ..plugins import load, names
 from .base import StepPlan, Strategy
 from .ddp import DDP
@@ -121,3 +123,9 @@ def _build(strategy: str) -> Strategy:
         meant="ddp" if old else nearest(strategy, known),
         fix='strategy="ddp" starts a process for each device' if old else None,
     )
+
+
+if not TYPE_CHECKING:  # a type checker is to know which names there are
+
+    def __getattr__(name: str) -> NoReturn:
+        raise missing_name(__name__, name)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..argument_checks import check_names
 from ..errors import PacelineError
 from . import tensor_state as state
 from .launch.environment import Environment
@@ -89,6 +90,11 @@ class Strategy(ABC):
     log_line: Callable[[str], None] = staticmethod(print)
     environment: Environment
     precision: Precision
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        """Refuse wrong keywords of a built-in strategy, all in one report."""
+        check_names(cls, options, args)
+        return super().__new__(cls)
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         """Join the other ranks, with this environment and the run's precision.

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..argument_checks import COUNT_OR_NONE, SWITCH, SWITCH_COUNT_OR_NONE, check_arguments
+from ..argument_checks import COUNT_OR_NONE, SWITCH, SWITCH_COUNT_OR_NONE, check_arguments, check_names
 from ..errors import PacelineError
 from .base import parameters_of, refuse_scalars, refuse_sharded
 from .distributed import Distributed
@@ -257,6 +257,7 @@ class HSDP(FSDP):
     name = "hsdp"
 
     def __init__(self, *, replicate: int | None = None, **options: Any) -> None:
+        check_names(FSDP, options, who="HSDP")
         check_arguments("HSDP", replicate=(replicate, COUNT_OR_NONE))
         super().__init__(**options)
         self.replicate = replicate

@@ -559,7 +559,7 @@ def test_lightnings_way_to_stop_is_not_ignored():
     ("option", "expected"),
     [
         ("on_step", "log_every"),
-        ("on_epoch", "<name>_epoch"),
+        ("on_epoch", "as train/accuracy_epoch"),
         ("sync_dist", "always reduced"),
         ("batch_size", "weight="),
         ("prog_br", "did you mean: prog_bar?"),

@@ -6,10 +6,12 @@ from typing import Any
 
 from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError
+from ..peer_names import datamodule_hint
 from .batch_hooks import BatchHooks
+from .recorded import Recorded, record
 
 
-class DataModule(BatchHooks):
+class DataModule(BatchHooks, Recorded):
     """Dataloaders and how to prepare them. Every method is optional.
 
     The same methods on the module serve too; dataloaders given to ``fit`` come first. A batch passes
@@ -25,6 +27,18 @@ class DataModule(BatchHooks):
     """
 
     _trainer: TrainerView | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Record the arguments of the outermost constructor, for ``hparams``."""
+        found = super().__new__(cls)
+        vars(found)["_hparams"] = record(cls, found, args, kwargs, lambda value: False)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if any(name in vars(base) for base in type(self).__mro__):
+            return object.__getattribute__(self, name)  # a property failed: its own error, again
+        who = type(self).__name__
+        raise AttributeError(f"{who!r} object has no attribute {name!r}{datamodule_hint(name)}")
 
     @property
     def trainer(self) -> TrainerView:

@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ..argument_checks import refuse_unknown
 from ..callbacks.hooks import Hooks
 from ..callbacks.loggers.media import Media
 from ..callbacks.trainer_view import TrainerView
-from ..errors import PacelineError, nearest
+from ..errors import PacelineError
+from ..peer_names import RECORDED, Refused
 from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
 from .media_logs import MediaLogs
 from .metrics.logger import MetricLogger
+from .recorded import Recorded
 from .user_methods import UserMethods
 
 T = TypeVar("T", bound="TrainModule")
 
+_LOG_ARGUMENTS = ("prog_bar", "weight", "reduce")
 _LOG_PEERS = {
     "on_step": "remove it: values are always logged every log_every steps",
-    "on_epoch": "remove it: the mean of the epoch is always logged, in training as <name>_epoch",
     "sync_dist": "remove it: values are always reduced over all ranks",
+    "sync_dist_group": "remove it: values are always reduced over all ranks",
     "batch_size": "the weight of a value is the samples in the batch; weight=... gives another",
     "logger": "remove it: every logged value goes to the loggers",
     "reduce_fx": "reduce='mean', 'sum', 'min' or 'max'",
     "rank_zero_only": "remove it: values are the same on every rank",
     "add_dataloader_idx": "remove it: with several dataloaders their names are part of the metric's name",
+    "metric_attribute": "remove it: a torchmetrics object is found by itself",
+    "enable_graph": "remove it: values are detached",
+    "step": "remove it: the step is known",
 }
 
 
-class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs):
+class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs, Recorded):
     """Subclass it, write ``training_step`` and ``configure_optimizers``, and give it to ``Trainer.fit``.
 
     Attributes:
@@ -54,6 +61,8 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs):
     automatic_optimization: bool = True
     _trainer: TrainerView | None = None
     _logger: MetricLogger | None = None
+    # The one name of others that a constructor uses, where no run is there to explain an error.
+    save_hyperparameters = Refused("save_hyperparameters", RECORDED)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor, for ``hparams``."""
@@ -95,11 +104,6 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs):
         """The epoch under way, from 0; 0 outside a run."""
         return self._trainer.epoch if self._trainer else 0
 
-    @property
-    def hparams(self) -> dict[str, Any]:
-        """The constructor's arguments by name, defaults included."""
-        return cast("dict[str, Any]", self._hparams)
-
     def log(
         self,
         name: str,
@@ -118,7 +122,7 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs):
             prog_bar: Show it on the progress bar.
             weight: What it counts in a mean; the samples of the batch unless given.
             reduce: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"``.
-            **unknown: No others are taken; the error names the right argument.
+            **unknown: No others are taken; the error names the right arguments.
 
         Raises:
             PacelineError: for a value that is not a scalar, and for unknown arguments.
@@ -133,7 +137,7 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs):
             True
         """
         if unknown:
-            raise _unknown_log_argument(next(iter(unknown)))
+            refuse_log_arguments(name, unknown, self._logger)
         logger = self._logger
         if logger is not None:  # outside a run a step can be called, and logs nothing
             logger.current.log(name, value, prog_bar, weight, reduce)
@@ -290,13 +294,23 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs):
         return build_from_checkpoint(cls, path, arguments)
 
 
-def _unknown_log_argument(name: str) -> PacelineError:
-    return PacelineError(
-        f"log has no argument {name!r}",
-        allowed="prog_bar, weight, reduce",
-        meant=None if name in _LOG_PEERS else nearest(name, ("prog_bar", "weight", "reduce")),
-        fix=_LOG_PEERS.get(name),
-    )
+def refuse_log_arguments(name: Any, unknown: dict[str, Any], logger: MetricLogger | None) -> None:
+    """Refuse arguments that ``log`` does not take, with what stands for them where it was called.
+
+    Args:
+        name: Of the value.
+        unknown: The arguments.
+        logger: Where it was to be logged; None outside a run.
+
+    Raises:
+        PacelineError: one report of all of them.
+    """
+    epoch = "remove it: the mean of the epoch is always logged, in training as <name>_epoch"
+    if logger is not None and isinstance(name, str):
+        full = logger.current.full_name(name)
+        mean, suffix = ("the data", "") if logger.is_evaluating else ("the epoch", "_epoch")
+        epoch = f"remove it: the mean over {mean} is always logged, as {full}{suffix}"
+    refuse_unknown("log", unknown, _LOG_ARGUMENTS, _LOG_PEERS | {"on_epoch": epoch})
 
 
 def configure(module: TrainModule) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .config.peer_names import refuse_unknown
+from .config.peer_names import refuse_arguments
 from .run.run import Run
 from .trainer import Trainer
 
@@ -47,7 +47,7 @@ class RepeatedTrainer(Trainer):
         **unknown: Any,
     ) -> Run:
         """Repeat the fit that is wanted and end the script; a run that does nothing where it is another."""
-        refuse_unknown("fit", unknown)
+        refuse_arguments("fit", unknown)
         if next(_fits) != self.wanted_fit:
             return Run(None)
         self.repeat(module, (train_dataloader, val_dataloader, datamodule), allow)

@@ -7,12 +7,12 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import torch
 
-from ..argument_checks import SEED, check_arguments
+from ..argument_checks import SEED, check_arguments, refuse_unknown
 
 # For each generator of the CPU, whether it is meant: torch's, ``random``'s, numpy's.
 Generators = tuple[bool, bool, bool]
@@ -59,11 +59,12 @@ def order_seed(seed: int, epoch: int) -> int:
     return derive(seed, epoch)
 
 
-def seed_everything(seed: int) -> int:
+def seed_everything(seed: int, **unknown: Never) -> int:
     """Seed torch (all devices), ``random`` and numpy; returns ``seed``.
 
     Args:
         seed: Any whole number from 0 to 2**64 - 1; numpy takes its lower 32 bits.
+        **unknown: No others are taken; the error says why none is needed.
 
     Returns:
         ``seed``.
@@ -73,6 +74,7 @@ def seed_everything(seed: int) -> int:
         0
         >>> module = Net()  # the same initial weights each time
     """
+    refuse_unknown("seed_everything", unknown, ["seed"])
     check_arguments("seed_everything", seed=(seed, SEED))
     torch.manual_seed(seed)
     random.seed(seed)

@@ -15,7 +15,7 @@ from ..faultpoints import faultpoint
 from ..strategies import Precision, Strategy, find_environment, make_precision, make_strategy
 from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .checkpoint.compatibility import check_allowed
-from .config.peer_names import refuse_unknown
+from .config.peer_names import refuse_arguments
 from .data.sources import as_datamodule
 from .loops import evaluation_setup, fit_setup
 from .loops.context import RunContext, StageContext
@@ -23,6 +23,7 @@ from .loops.evaluation_loop import EvaluationLoop
 from .loops.fit_data import FitData, Resumption
 from .loops.lifecycle import attach, check_stage, stage, start_or_join_ranks
 from .loops.predictions import Predictions
+from .loops.step_arguments import check_methods
 from .loops.training_loop import TrainLoop
 from .module import TrainModule
 from .run.run import Run
@@ -206,7 +207,7 @@ class Trainer(Tuner):
         Raises:
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
-        refuse_unknown("fit", unknown)
+        refuse_arguments("fit", unknown)
         fit_number = self._run.fit_number if self._run.quiet else next(_fits)
         self._fit = None
         self._run = RunContext.begin(
@@ -305,7 +306,7 @@ class Trainer(Tuner):
         run: Callable[[EvaluationLoop], Any],
     ) -> Any:
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
-        refuse_unknown(name, more)
+        refuse_arguments(name, more)
         with deterministic(self.settings.deterministic), self._begin(name, module, datamodule) as context:
             result = run(evaluation_setup.prepare(context, dataloader, datamodule, weights))
             context.stop.agree()
@@ -316,6 +317,7 @@ class Trainer(Tuner):
     def _begin(self, name: str, module: Any, datamodule: Any) -> Iterator[StageContext]:
         """One stage: its ranks are there, errors are reported, and all is closed at its end."""
         check_stage(name, module, self.stage)
+        check_methods(name, module, datamodule, self.callbacks)
         strategy, why = start_or_join_ranks(self.strategy, self.settings, module)
         if strategy is not self.strategy:
             self._compute_with(strategy)

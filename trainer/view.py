@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Never, NoReturn
 
 from ..callbacks import Callback
 from ..callbacks.loggers.media import Media
@@ -20,7 +20,7 @@ from .config.peer_names import attribute_hint
 from .loops.context import RunContext
 from .loops.fit_context import FitContext
 from .media_logs import MediaLogs
-from .module import TrainModule
+from .module import TrainModule, refuse_log_arguments
 from .rank_view import RankView
 from .run.directory import run_config
 from .run.run import Run
@@ -214,7 +214,14 @@ class RunView(RankView, MediaLogs):
         return self._stage == "fit" and self._run.logger.publishes
 
     def log(
-        self, name: str, value: Any, *, prog_bar: bool = False, weight: Any = None, reduce: str = "mean"
+        self,
+        name: str,
+        value: Any,
+        *,
+        prog_bar: bool = False,
+        weight: Any = None,
+        reduce: str = "mean",
+        **unknown: Never,
     ) -> None:
         """Log a value, as ``TrainModule.log`` does, with the same arguments.
 
@@ -224,6 +231,8 @@ class RunView(RankView, MediaLogs):
             ...         trainer.log("rate", trainer.optimizers[0].param_groups[0]["lr"])
             >>> run = Trainer(max_steps=1, callbacks=Rate(), loggers=False).fit(Net(), train_loader)
         """
+        if unknown:
+            refuse_log_arguments(name, unknown, self._run.logger)
         self._run.logger.log(name, value, prog_bar, weight, reduce)
 
     def _log_media(self, name: str, kind: type[Media], make: Callable[[], Media]) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from ...argument_checks import TEXT_OR_NONE, Kind, check_arguments, one_of
+from ...argument_checks import TEXT_OR_NONE, Kind, check_arguments, one_of, refuse_unknown
 from ...errors import PacelineError
+from ...peer_arguments import ARGUMENTS
 from .media import Histogram, Image, Media, Table, Text, with_fewer_bins
 from .tracker import Ended, TrackedRun, Tracker
 
@@ -21,6 +22,7 @@ _TAGS = Kind(lambda: tuple[str, ...], "strings in a list")
 _SETTINGS = Kind(lambda: Mapping[str, Any], "a dict, of what wandb.Settings takes")
 _MOST_BINS = 512  # of wandb.Histogram
 _OURS = ("id", "resume", "reinit")
+_KNOWN = ("project", "mode", "entity", "tags", "name", "settings", "arguments of wandb.init")
 _QUIET = {
     "console": "off",  # standard output stays as it is
     "silent": True,
@@ -69,6 +71,8 @@ class WandB(Tracker):
         **options: Any,
     ) -> None:
         super().__init__()
+        wrong = [option for option in options if option in ARGUMENTS["WandB"]]
+        refuse_unknown("WandB", wrong, _KNOWN)
         check_arguments(
             "WandB",
             project=(project, TEXT_OR_NONE),

@@ -1,10 +1,11 @@
-"""Names that other trainers use, answered with ours: of arguments of calls, and of attributes."""
+"""Names that other trainers use, answered with ours: of arguments of calls, of attributes, of methods."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...errors import PacelineError, nearest
+from ...argument_checks import refuse_unknown
+from ...errors import nearest
 
 TRAINER_PEERS = {
     "barebones": "progress=False, loggers=False, checkpoint=False",
@@ -42,6 +43,12 @@ TRAINER_PEERS = {
     "num_processes": "devices",
     "resume_from_checkpoint": "fit(resume=...)",
     "learning_rate": "configure_optimizers",
+    "lr": "configure_optimizers",
+    "optimizer": "configure_optimizers",
+    "optimizers": "configure_optimizers",
+    "lr_scheduler": "configure_optimizers",
+    "lr_schedulers": "configure_optimizers",
+    "batch_size": "the DataLoader's batch_size",
     "train_batch_size": "global_batch_size",
     "per_device_train_batch_size": "the DataLoader's batch_size",
     "detect_anomaly": "torch.autograd.set_detect_anomaly(True)",
@@ -60,9 +67,13 @@ _FIT_PEERS = {
     "weights": "resume",
     "train_dataloaders": "train_dataloader",
     "dataloader": "train_dataloader",
+    "train_dataset": "train_dataloader, a DataLoader of it",
     "val_dataloaders": "val_dataloader",
     "eval_dataset": "val_dataloader",
-    "model": "module, the first argument",
+    "eval_dataloader": "val_dataloader",
+    "model": "pass it as module, the first argument",
+    "weights_only": "remove it: nothing in a pickle is run",
+    "duration": "Trainer(max_epochs=...) or Trainer(max_steps=...)",
 }
 _EVALUATION_PEERS = {
     "ckpt_path": "weights",
@@ -70,48 +81,198 @@ _EVALUATION_PEERS = {
     "dataloaders": "dataloader",
     "val_dataloader": "dataloader",
     "test_dataloader": "dataloader",
-    "model": "module, the first argument",
+    "eval_dataset": "dataloader",
+    "eval_dataloader": "dataloader",
+    "predict_dataloader": "dataloader",
+    "model": "pass it as module, the first argument",
+    "verbose": "remove it: the log has a line of the values",
+    "weights_only": "remove it: nothing in a pickle is run",
     "return_predictions": "out=folder, or keep=False, for more predictions than memory holds",
 }
+_METRICS = 'metrics, whose names begin with their phase: "val/loss" for val_loss'
+_LOGGERS = "log(name, value) and log_image, log_histogram, log_table, log_text: they reach every logger"
 _ATTRIBUTE_PEERS = {
-    "callback_metrics": "metrics",
-    "logged_metrics": "metrics",
-    "progress_bar_metrics": "metrics",
+    # Lightning
+    "callback_metrics": _METRICS,
+    "logged_metrics": _METRICS,
+    "progress_bar_metrics": _METRICS,
     "current_epoch": "epoch",
     "should_stop": 'stop("why")',
     "estimated_stepping_batches": "total_steps",
+    "num_training_batches": "steps_per_epoch, which counts optimizer steps",
     "lightning_module": "module",
     "model": "module",
     "log_dir": "folder",
-    "is_main_process": "is_global_zero",
+    "default_root_dir": "folder",
     "global_rank": "rank",
-    "train": "fit(module, dataloader)",
-    "evaluate": "validate(module, dataloader)",
+    "local_rank": "strategy.environment.local_rank",
+    "node_rank": "strategy.environment",
+    "num_devices": "world_size",
+    "device_ids": "strategy.device",
+    "accelerator": "strategy.device",
+    "precision": "strategy.precision",
+    "logger": _LOGGERS,
+    "loggers": _LOGGERS,
+    "checkpoint_callback": "best and latest, the paths of checkpoints",
+    "checkpoint_callbacks": "best and latest, the paths of checkpoints",
+    "early_stopping_callback": "stop_reason, or the callback's own best and wait",
+    "ckpt_path": "best and latest, the paths of checkpoints",
+    "lr_scheduler_configs": "lr_schedulers",
+    "sanity_checking": "is_fit_validation, which is False in the sanity check",
+    "training": 'stage, which is "fit"',
+    "validating": 'stage, which is "validate"',
+    "testing": 'stage, which is "test"',
+    "predicting": 'stage, which is "predict"',
+    "fit_loop": "global_step, epoch and samples_in_epoch",
+    "datamodule": "the DataModule that you passed",
+    "train_dataloader": "steps_per_epoch, or the loader that you passed",
+    "val_dataloaders": "the loader that you passed",
+    "accumulate_grad_batches": "settings.accumulate",
+    "gradient_clip_val": "settings.clip_grad_norm",
     "tune": "find_learning_rate(module, dataloader) or find_batch_size(module, dataloader)",
     "tuner": "find_learning_rate(module, dataloader) or find_batch_size(module, dataloader)",
     "lr_find": "find_learning_rate(module, dataloader)",
     "scale_batch_size": "find_batch_size(module, dataloader)",
+    # Hugging Face
+    "train": "fit(module, dataloader)",
+    "evaluate": "validate(module, dataloader)",
+    "eval": "validate(module, dataloader)",
     "save_model": "save_checkpoint(path)",
+    "save_state": "save_checkpoint(path)",
+    "load_state": "fit(module, dataloader, resume=path)",
+    "args": "settings",
+    "add_callback": "Trainer(callbacks=[...])",
+    "push_to_hub": "export(folder), and upload it",
+    "hyperparameter_search": "find_learning_rate(module, dataloader)",
+    "is_world_process_zero": "is_global_zero",
+    "is_local_process_zero": "strategy.environment.local_rank == 0",
+    "create_optimizer": "configure_optimizers of the module",
+    "log_metrics": "publish(values)",
+    # Accelerate
+    "prepare": "fit(module, dataloader), which places the module, its optimizers and the data",
+    "backward": "module.manual_backward(loss) under manual optimization",
+    "clip_grad_norm_": "Trainer(clip_grad_norm=...)",
+    "clip_grad_value_": "Trainer(clip_grad_value=...)",
+    "gather": "all_gather(value)",
+    "gather_for_metrics": "log(name, value), which reduces over all ranks; all_gather(value) gathers",
+    "print": "log_line(text)",
+    "accumulate": "Trainer(accumulate=...)",
+    "autocast": "Trainer(precision=...)",
+    "unwrap_model": "module, which is never wrapped",
+    "wait_for_everyone": "barrier()",
+    "is_main_process": "is_global_zero",
+    "is_local_main_process": "strategy.environment.local_rank == 0",
+    "process_index": "rank",
+    "local_process_index": "strategy.environment.local_rank",
+    "num_processes": "world_size",
+    "device": "strategy.device",
+    "init_trackers": "Trainer(loggers=...)",
+    "end_training": "fit(module, dataloader), which closes what it opened",
+    "skip_first_batches": "fit(module, dataloader, resume=path)",
+}
+
+
+class Method(NamedTuple):
+    """A method that other trainers call, and a run here never does.
+
+    Args:
+        fix: What to write instead.
+        arguments: Where given, it is theirs only if its arguments begin like this: the name is common.
+    """
+
+    fix: str
+    arguments: tuple[str, ...] = ()
+
+
+_EPOCH_END = "keep what the steps give on self, and use it in {}(self, trainer)"
+_OPTIMIZERS = Method("def configure_optimizers(self) returns the optimizer, or optimizer and schedule")
+MODULE_METHODS = {
+    # Lightning
+    "configure_gradient_clipping": Method(
+        "Trainer(clip_grad_norm=...) or Trainer(clip_grad_value=...) clips; other ways of clipping go into "
+        "on_before_optimizer_step(self, trainer, optimizer)"
+    ),
+    "optimizer_zero_grad": Method("remove it: gradients are cleared after each step"),
+    "configure_callbacks": Method("Trainer(callbacks=[...])"),
+    "configure_sharded_model": Method("def configure_model(self)"),
+    "training_epoch_end": Method(_EPOCH_END.format("on_train_epoch_end")),
+    "validation_epoch_end": Method(_EPOCH_END.format("on_validation_end")),
+    "test_epoch_end": Method(_EPOCH_END.format("on_test_end")),
+    "predict_epoch_end": Method(_EPOCH_END.format("on_predict_end")),
+    "training_step_end": Method("return the loss from training_step; on_step_end(self, trainer, outputs)"),
+    "validation_step_end": Method("on_validation_step_end(self, trainer, output, batch, batch_idx)"),
+    "test_step_end": Method("on_test_step_end(self, trainer, output, batch, batch_idx)"),
+    "tbptt_split_batch": Method(
+        "split the batch in training_step, with self.automatic_optimization = False"
+    ),
+    "get_progress_bar_dict": Method("self.log(name, value, prog_bar=True)"),
+    # Hugging Face
+    "compute_loss": Method(
+        "def training_step(self, batch, batch_idx) returns the loss", ("model", "inputs")
+    ),
+    "prediction_step": Method("def validation_step(self, batch, batch_idx)", ("model", "inputs")),
+    "compute_metrics": Method("log values in validation_step", ("eval_pred",)),
+    "create_optimizer": _OPTIMIZERS,
+    "create_scheduler": _OPTIMIZERS,
+    "create_optimizer_and_scheduler": _OPTIMIZERS,
+    "get_train_dataloader": Method("def train_dataloader(self)"),
+    "get_eval_dataloader": Method("def val_dataloader(self)"),
+    "get_test_dataloader": Method("def test_dataloader(self)"),
+    # Composer
+    "loss": Method(
+        "def training_step(self, batch, batch_idx): return self.loss(self(batch), batch)",
+        ("outputs", "batch"),
+    ),
+    "eval_forward": Method("def validation_step(self, batch, batch_idx)", ("batch",)),
+    "update_metric": Method("log values or torchmetrics objects in validation_step", ("batch", "outputs")),
+    "get_metrics": Method("log values or torchmetrics objects in validation_step", ("is_train",)),
+}
+DATAMODULE_METHODS = {
+    name: MODULE_METHODS[name]
+    for name in ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader")
+}
+_COMPOSER = {
+    "fit_start": "on_fit_start(self, trainer)",
+    "fit_end": "on_fit_end(self, trainer)",
+    "epoch_start": "on_train_epoch_start(self, trainer)",
+    "epoch_end": "on_train_epoch_end(self, trainer)",
+    "batch_start": "on_step_start(self, trainer, batches)",
+    "batch_end": "on_step_end(self, trainer, outputs)",
+    "before_train_batch": "on_step_start(self, trainer, batches)",
+    "after_train_batch": "on_step_end(self, trainer, outputs)",
+    "before_backward": "on_before_optimizer_step(self, trainer, optimizer)",
+    "after_backward": "on_before_optimizer_step(self, trainer, optimizer)",
+    "batch_checkpoint": "on_step_boundary(self, trainer)",
+    "epoch_checkpoint": "on_step_boundary(self, trainer)",
+    "before_load": "on_load_checkpoint(self, trainer, state)",
+    "after_load": "on_load_checkpoint(self, trainer, state)",
+    "eval_start": "on_validation_start(self, trainer)",
+    "eval_batch_end": "on_validation_step_end(self, trainer, output, batch, batch_idx)",
+    "eval_end": "on_validation_end(self, trainer)",
+    "predict_start": "on_predict_start(self, trainer)",
+    "predict_end": "on_predict_end(self, trainer)",
+    "close": "on_teardown(self, trainer, stage)",
+    "post_close": "on_teardown(self, trainer, stage)",
+}
+CALLBACK_METHODS = {
+    "setup": Method("def on_setup(self, trainer, stage)", ("trainer",)),
+    "teardown": Method("def on_teardown(self, trainer, stage)", ("trainer",)),
+    **{name: Method(f"def {ours}", ("state", "logger")) for name, ours in _COMPOSER.items()},
 }
 _FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume", "allow", "decay")
 _EVALUATION_ARGUMENTS = ("dataloader", "datamodule", "weights")
 
 
-def refuse_unknown(method: str, unknown: dict[str, Any]) -> None:
-    """Refuse arguments that are none, with the name that was meant.
+def refuse_arguments(method: str, unknown: dict[str, Any]) -> None:
+    """Refuse arguments of ``fit``, ``validate``, ``test`` or ``predict`` that are none.
 
     Raises:
-        PacelineError: for the first of them.
+        PacelineError: one report of all of them, with the names that were meant.
     """
-    peers = _FIT_PEERS if method == "fit" else _EVALUATION_PEERS
-    known = _FIT_ARGUMENTS if method == "fit" else _EVALUATION_ARGUMENTS
-    for name in unknown:
-        ours = peers.get(name)
-        raise PacelineError(
-            f"{method} has no argument {name!r}",
-            meant=None if ours else nearest(name, known),
-            fix=f"use {ours}" if ours else None,
-        )
+    if method == "fit":
+        refuse_unknown(method, unknown, _FIT_ARGUMENTS, _FIT_PEERS)
+    else:
+        refuse_unknown(method, unknown, _EVALUATION_ARGUMENTS, _EVALUATION_PEERS)
 
 
 def attribute_hint(name: str, owner: type) -> str:

@@ -16,10 +16,12 @@ import torch
 import yaml
 
 from ...errors import PacelineError, nearest, shorten_traceback
+from ...peer_names import module_hint
 from ...strategies.launch.job_notes import note_failure
 from ..faults.crash_report import replay_command, write_crash_report
 from ..faults.nan_trace import forward_line
 from ..faults.out_of_memory import is_out_of_memory, memory_notes, write_snapshot
+from ..module import TrainModule
 from ..run.directory import run_config
 from ..utils.nested import describe, tensors_of
 from ..utils.paths import shown_path
@@ -40,6 +42,10 @@ def explain(error: BaseException, context: StageContext) -> None:
         note_failure(error)
     if not isinstance(error, Exception):
         return
+    if isinstance(error, AttributeError) and isinstance(error.obj, TrainModule):
+        hint = module_hint(error.name or "")
+        if hint:
+            error.add_note(f"fix: {hint}")
     frames = _frames_by_code(error)
     step = frames.get(OptimizerStep.automatic.__code__) or frames.get(OptimizerStep.manual.__code__)
     evaluation = frames.get(EvaluationLoop._read.__code__)

@@ -21,7 +21,6 @@ from .evaluation_loop import EvaluationLoop
 from .feed_settings import FeedRequest
 from .fit_context import FitContext
 from .predictions import GatheredPredictions, NoPredictions, Predictions, PredictionSink, PredictionWriter
-from .step_arguments import check_arguments_of_step
 
 
 def prepare(
@@ -71,7 +70,6 @@ def require_step(module: Any, stage: str) -> None:
         raise PacelineError(
             f"{type(module).__name__} has no {name}", fix=f"write def {name}(self, batch, batch_idx)"
         )
-    check_arguments_of_step(module, name, ("batch", "batch_idx", "dataloader_idx"))
 
 
 def evaluation_of(context: FitContext, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:

@@ -19,7 +19,6 @@ from ..module import is_overridden
 from ..rng import derive, seeded
 from .context import StageContext
 from .feed_settings import FeedRequest
-from .step_arguments import check_arguments_of_step
 
 S = TypeVar("S", bound=EpochSchedule)
 _LOADERS = -1  # no position of a sample: draws apart from all of those
@@ -233,8 +232,6 @@ class FitFeeds:
             if written:
                 context.directory.log_line("limit_val_batches=0: no validation")
             return None
-        if written:
-            check_arguments_of_step(module, "validation_step", ("batch", "batch_idx", "dataloader_idx"))
         found = find_data(data.val, "val", data.datamodule, module)
         if written and found is not None and context.settings.overfit_batches:
             found = self._train.loaders if isinstance(self._train, CombinedLoader) else self._train

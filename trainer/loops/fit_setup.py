@@ -38,7 +38,6 @@ from .fit_context import FitContext
 from .fit_data import FitData, FitFeeds, Resumption, schedule_of
 from .manual_optimizer import ManualOptimization, ManualOptimizer
 from .startup_report import first_lines
-from .step_arguments import check_arguments_of_step
 
 
 def check_module(module: Any) -> None:
@@ -56,8 +55,6 @@ def check_module(module: Any) -> None:
                 else "def configure_optimizers(self): return torch.optim.AdamW(self.parameters())"
             )
             raise PacelineError(f"{name} has no {method}", fix=example)
-    check_arguments_of_step(module, "training_step", ("batch", "batch_idx"))
-    check_arguments_of_step(module, "lr_scheduler_step", ("scheduler", "metric"))
     if not any(p.requires_grad for p in module.parameters()):
         raise PacelineError(
             f"{name} has no trainable parameter",

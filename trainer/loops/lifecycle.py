@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...callbacks.hooks import HookTable
+from ...callbacks.hooks import HookTable, with_arity
 from ...callbacks.trainer_view import TrainerView
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
@@ -126,7 +126,8 @@ def stage(
         finally:
             faultpoint("end.teardown")
             run.logger.close_queues()
-            teardowns = [owner.teardown for owner in (datamodule, module) if hasattr(owner, "teardown")]
+            owners: list[Any] = [one for one in (datamodule, module) if hasattr(one, "teardown")]
+            teardowns = [with_arity(owner.teardown, 1) for owner in owners]
             with run.logger.refusing("on_teardown"):
                 _call_each(context, "on_teardown", failed, trainer, name, also=teardowns)
 
@@ -208,7 +209,7 @@ def _call_where_written(name: str, datamodule: Any, module: Any, *args: Any) -> 
     for owner in (datamodule, module):
         method = getattr(owner, name, None)
         if callable(method):
-            method(*args)
+            with_arity(method, len(args))(*args)
 
 
 def _call_each(

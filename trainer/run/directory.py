@@ -21,8 +21,12 @@ from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
 from ..checkpoint import format as files
+from ..recorded import HParams
 from ..utils.secrets import masked, masked_command
 from .lock import FolderLock, check_writable
+
+for _one in (yaml.representer.SafeRepresenter, yaml.representer.Representer):
+    _one.add_representer(HParams, _one.represent_dict)  # a user's own yaml.safe_dump(module.hparams)
 
 
 class RunDirectory:

@@ -17,12 +17,6 @@ def source_of(function: Callable[..., Any]) -> str:
     return f", {code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
-def required_arguments(function: Callable[..., Any]) -> list[str]:
-    """The names of the positional arguments that a bound step cannot do without."""
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind in _POSITIONAL and p.default is inspect.Parameter.empty]
-
-
 def returns_value(function: Callable[..., Any]) -> bool:
     """Whether a function has a ``return`` of anything but None; True where its source is not known."""
     try:

@@ -1,0 +1,237 @@
+"""Names that other trainers export and the arguments of their classes, answered with ours.
+
+Attributes of their modules are here too. Arguments of their Trainer, its attributes, and methods that they
+call are in ``trainer/config/peer_names.py``; their hooks are in ``callbacks/hooks.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+from .errors import PacelineError, nearest
+
+_PUBLIC = (
+    "",
+    ".callbacks",
+    ".strategies",
+    ".schedules",
+    ".parameter_groups",
+    ".mixing",
+    ".testing",
+)
+_ROOT = __name__.partition(".")[0]
+_AS_IT_IS = ". Lightning code also runs as it is, with: import paceline.compat.lightning as L"
+
+# Of Lightning: ``<package>:<name>``, or a sentence.
+_LIGHTNING = {
+    "LightningModule": ":TrainModule",
+    "LightningDataModule": ":DataModule",
+    "ModelCheckpoint": "callbacks:Checkpoint",
+    "OnExceptionCheckpoint": "callbacks:Checkpoint",
+    "TQDMProgressBar": "callbacks:Progress",
+    "RichProgressBar": "callbacks:Progress",
+    "ProgressBar": "callbacks:Progress",
+    "RichModelSummary": "callbacks:ModelSummary",
+    "StochasticWeightAveraging": "callbacks:SWA",
+    "WeightAveraging": "callbacks:WeightAverage",
+    "EMAWeightAveraging": "callbacks:EMA",
+    "BaseFinetuning": "callbacks:Freeze",
+    "BackboneFinetuning": "callbacks:Freeze",
+    "DeviceStatsMonitor": "callbacks:DeviceMonitor",
+    "ThroughputMonitor": "callbacks:Throughput",
+    "BasePredictionWriter": "callbacks:PredictionWriter",
+    "SpikeDetection": "callbacks:LossSpikes",
+    "Tuner": "call trainer.find_learning_rate(module, dataloader) or trainer.find_batch_size(...)",
+    "LearningRateFinder": "call trainer.find_learning_rate(module, dataloader)",
+    "BatchSizeFinder": "call trainer.find_batch_size(module, dataloader)",
+    "ModelPruning": "prune with torch.nn.utils.prune in a hook such as on_train_epoch_end",
+    "TensorBoardLogger": "callbacks:TensorBoard",
+    "WandbLogger": "callbacks:WandB",
+    "MLFlowLogger": "callbacks:MLflow",
+    "SimpleProfiler": "callbacks:Profiler",
+    "AdvancedProfiler": "callbacks:Profiler",
+    "PyTorchProfiler": "callbacks:Profiler",
+    "rank_zero_only": "write `if trainer.is_global_zero:`",
+    "rank_zero_info": "call trainer.log_line(text)",
+    "rank_zero_warn": "call trainer.log_line(text)",
+    "rank_zero_debug": "call trainer.log_line(text)",
+    "LightningCLI": "`paceline fit` runs a recipe with a config file and options",
+    "SingleDeviceStrategy": "strategies:Single",
+    "DDPStrategy": "strategies:DDP",
+    "FSDPStrategy": "strategies:FSDP",
+    "ModelParallelStrategy": "strategies:FSDP",
+    "DeepSpeedStrategy": "strategies:DeepSpeed",
+    "MixedPrecision": 'pass Trainer(precision="bf16") or Trainer(precision="fp16")',
+    "MixedPrecisionPlugin": 'pass Trainer(precision="bf16") or Trainer(precision="fp16")',
+    "grad_norm": "the callback Norms of paceline.callbacks publishes norms of gradients and weights",
+    "Fabric": "Trainer.fit runs the loop of a TrainModule",
+}
+_OTHERS = {
+    # Hugging Face's transformers
+    "TrainingArguments": "its values are arguments of paceline.Trainer",
+    "Seq2SeqTrainer": ":Trainer",
+    "Seq2SeqTrainingArguments": "its values are arguments of paceline.Trainer",
+    "TrainerCallback": "callbacks:Callback",
+    "EarlyStoppingCallback": "callbacks:EarlyStopping",
+    "ProgressCallback": "callbacks:Progress",
+    "PrinterCallback": "callbacks:Progress",
+    "TensorBoardCallback": "callbacks:TensorBoard",
+    "WandbCallback": "callbacks:WandB",
+    "MLflowCallback": "callbacks:MLflow",
+    "set_seed": ":seed_everything",
+    # Accelerate
+    "Accelerator": "paceline.Trainer takes its place: Trainer(...).fit(module, dataloader)",
+    "DistributedDataParallelKwargs": "strategies:DDP",
+    "FullyShardedDataParallelPlugin": "strategies:FSDP",
+    "DeepSpeedPlugin": "strategies:DeepSpeed",
+    "notebook_launcher": "call Trainer(devices=...).fit: it starts the ranks",
+    "debug_launcher": "call Trainer(devices=...).fit: it starts the ranks",
+    "find_executable_batch_size": "call trainer.find_batch_size(module, dataloader)",
+    # Composer
+    "ComposerModel": ":TrainModule",
+    "HuggingFaceModel": ":TrainModule",
+    "CheckpointSaver": "callbacks:Checkpoint",
+    "LRMonitor": "callbacks:LearningRateMonitor",
+    "SpeedMonitor": "callbacks:Throughput",
+    "RuntimeEstimator": "callbacks:Progress",
+    "MemoryMonitor": "callbacks:DeviceMonitor",
+    "SystemMetricsMonitor": "callbacks:DeviceMonitor",
+    "OptimizerMonitor": "callbacks:Norms",
+    "EarlyStopper": "callbacks:EarlyStopping",
+    "WandBLogger": "callbacks:WandB",
+    "FileLogger": "callbacks:JSONLogger",
+    "Event": "each event is a hook of paceline.callbacks.Callback",
+    "MixUp": "mixing:MixUp",
+    "CutMix": "mixing:CutMix",
+}
+CLASSES = _LIGHTNING | _OTHERS
+"""What other trainers export under a name that is none here, and what to use."""
+
+
+def missing_name(module: str, name: str) -> Exception:
+    """The error for a public name that a package of ours does not have, for its ``__getattr__``.
+
+    Args:
+        module: The package.
+        name: What was asked for.
+
+    Returns:
+        An ``ImportError`` for ``from package import name``, whose message Python would otherwise replace by
+        its own. For all else, such as ``hasattr(package, name)``, an ``AttributeError``.
+    """
+    asking = inspect.currentframe()
+    for _ in range(2):  # this function, the package's __getattr__, and who asks it
+        asking = asking.f_back if asking is not None else None
+    imports = asking is not None and asking.f_code.co_name == "_handle_fromlist"
+    hint = _hint(module, name)
+    if imports and hint:
+        return ImportError(f"cannot import name {name!r} from {module!r}; {hint}", name=module)
+    return AttributeError(f"module {module!r} has no attribute {name!r}" + (hint and f"; {hint}"))
+
+
+def _hint(module: str, name: str) -> str:
+    """What to write instead; "" where nothing is like it."""
+    if name.startswith("_"):
+        return ""
+    ours = CLASSES.get(name)
+    if ours is not None:
+        text = ours
+        if " " not in ours:
+            package, _, attribute = ours.partition(":")
+            home = ".".join(filter(None, (_ROOT, package)))
+            text = f"use {attribute}: from {home} import {attribute}"
+        return text + (_AS_IT_IS if name in _LIGHTNING else "")
+    if find_spec(f"{module}.{name}") is not None:  # a submodule, which Python imports next
+        return ""
+    return _elsewhere(module, name)
+
+
+def _elsewhere(module: str, name: str) -> str:
+    """The package that has the name, or the nearest name of this one."""
+    for package in (f"{_ROOT}{one}" for one in _PUBLIC):
+        if name in import_module(package).__all__:
+            return f"it is in {package}: from {package} import {name}"
+    near = nearest(name, import_module(module).__all__)
+    return f"did you mean {near}?" if near else ""
+
+
+RECORDED = "delete the call: the constructor's arguments are recorded in self.hparams by themselves"
+_MEDIA = "self.log, self.log_image, self.log_histogram, self.log_table and self.log_text reach every logger"
+_ATTRIBUTES = {
+    "logger": _MEDIA,
+    "loggers": _MEDIA,
+    "save_hyperparameters": RECORDED,
+    "hparams_initial": "self.hparams",
+    "global_rank": "self.trainer.rank",
+    "process_index": "self.trainer.rank",
+    "local_rank": "self.trainer.strategy.environment.local_rank",
+    "is_global_zero": "self.trainer.is_global_zero",
+    "is_main_process": "self.trainer.is_global_zero",
+}
+_MODULE_ATTRIBUTES = _ATTRIBUTES | {
+    "current_epoch": "self.epoch",
+    "callback_metrics": "self.trainer.metrics",
+    "example_input_array": "remove it: no graph of the model is logged",
+    "freeze": "self.requires_grad_(False)",
+    "unfreeze": "self.requires_grad_(True)",
+    "save_pretrained": "self.trainer.export(folder)",
+    "to_onnx": "torch.onnx.export(module, inputs, path)",
+    "to_torchscript": "torch.jit.script(module)",
+    "clip_gradients": "Trainer(clip_grad_norm=...) clips; so does torch.nn.utils.clip_grad_norm_",
+    "fabric": "self.trainer.strategy",
+    "accelerator": "self.trainer",
+    "estimated_stepping_batches": "self.trainer.total_steps",
+    "optimizer": "self.optimizers()",
+    "lr_scheduler": "self.lr_schedulers()",
+    "on_gpu": 'self.device.type == "cuda"',
+}
+_DATAMODULE_ATTRIBUTES = _ATTRIBUTES | {
+    "current_epoch": "self.trainer.epoch",
+    "global_step": "self.trainer.global_step",
+    "from_datasets": "pass DataLoaders: trainer.fit(module, train_dataloader, val_dataloader)",
+    "logger": "self.trainer.log(name, value)",
+    "loggers": "self.trainer.log(name, value)",
+    "print": "self.trainer.log_line(text)",
+    "log": "self.trainer.log(name, value)",
+}
+
+
+def module_hint(name: str) -> str:
+    """What stands for an attribute of other trainers' modules; "" for other names."""
+    return _with_use(_MODULE_ATTRIBUTES.get(name, ""))
+
+
+def datamodule_hint(name: str) -> str:
+    """The same for a DataModule, as the end of a message."""
+    hint = _with_use(_DATAMODULE_ATTRIBUTES.get(name, ""))
+    return hint and f"; {hint}"
+
+
+def _with_use(ours: str) -> str:
+    """Sentences as they are; what is to be written in the place of a name with "use"."""
+    return f"use {ours}" if ours.startswith(("self.", "torch.")) and ", self" not in ours else ours
+
+
+class Refused:
+    """In the place of a method that is not needed here: the error of a call says why.
+
+    Args:
+        name: The method.
+        fix: What to do instead.
+
+    Example:
+        >>> Refused("save_hyperparameters", "delete the call")()
+        Traceback (most recent call last):
+        paceline.errors.PacelineError: save_hyperparameters is not needed here
+          fix: delete the call
+    """
+
+    def __init__(self, name: str, fix: str) -> None:
+        self._name, self._fix = name, fix
+
+    def __call__(self, *args: Any, **options: Any) -> NoReturn:
+        """Refuse the call, whatever its arguments."""
+        raise PacelineError(f"{self._name} is not needed here", fix=self._fix)
