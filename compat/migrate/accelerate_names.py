@@ -69,7 +69,7 @@ _MEMBERS: dict[str, Entry] = {
     "pad_across_processes": rewrite("trainer.all_gather takes values of any size"),
     "save_state": rewrite("write callbacks=[Checkpoint(every=...)], or trainer.save_checkpoint(path)"),
     "load_state": rewrite(
-        'write trainer.fit(..., resume="auto"), or a path; its checkpoints are not read as runs'
+        'write trainer.fit(..., resume="auto"); load_from_checkpoint reads weights of Accelerate'
     ),
     "save": rewrite("write trainer.export(folder), or torch.save where trainer.is_global_zero"),
     "save_model": rewrite("write trainer.export(folder): model.safetensors and config.json"),

@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 from libcst import metadata
 
-from .edits import Rewriter
+from .edits import Rewriter, is_import
 from .found import Finding, Found
 from .libraries import LIBRARIES
 from .resolve import Names
@@ -120,12 +120,6 @@ def _anchor(wrapper: metadata.MetadataWrapper, scanner: Scanner) -> cst.CSTNode:
             statement = parents[statement]
         if not isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
             return statement
-    imports = [i for i, one in enumerate(module.body) if _is_import(one)]
+    imports = [i for i, one in enumerate(module.body) if is_import(one)]
     after = imports[-1] + 1 if imports else int(module.get_docstring() is not None)
     return module.body[after]
-
-
-def _is_import(node: cst.CSTNode) -> bool:
-    if not isinstance(node, cst.SimpleStatementLine):
-        return False
-    return isinstance(node.body[0], (cst.Import, cst.ImportFrom))

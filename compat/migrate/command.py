@@ -69,7 +69,7 @@ def write(path: Path, ask: Callable[[str], bool] | None, yes: bool, say: Say, wa
         The exit code: of what is left to rewrite.
 
     Raises:
-        PacelineError: as ``report`` does.
+        PacelineError: as ``report`` does, and for a file that cannot be written.
     """
     reports = _analysed(path)
     from . import report as lines
@@ -92,7 +92,10 @@ def write(path: Path, ask: Callable[[str], bool] | None, yes: bool, say: Say, wa
     if not _may_write(changed, ask, yes, warn):
         return max(_code(reports), TO_REWRITE)
     for one in changed:
-        _replace(one)
+        try:
+            _replace(one)
+        except OSError as error:
+            raise PacelineError(f"{one.path} cannot be written: {error.strerror}") from None
         say(f"wrote {one.path}")
     return _code(reports, written=True)
 

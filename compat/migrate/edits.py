@@ -147,14 +147,21 @@ class Rewriter(cst.CSTTransformer):
         new = self._before.get(original)
         if not new:
             return node
-        if isinstance(node, cst.CSTNode):
-            lines = node.leading_lines  # type: ignore[attr-defined]
-            rest = [node.with_changes(leading_lines=[])]
-        else:
-            lines, rest = original.leading_lines, []  # type: ignore[attr-defined]
+        old = list(original.leading_lines)  # type: ignore[attr-defined]
+        if not isinstance(node, cst.CSTNode):  # they take the place of the import that was here
             self._carried = []
-        first = new[0].with_changes(leading_lines=lines)
-        return cst.FlattenSentinel([first, *new[1:], *rest])
+            return cst.FlattenSentinel([new[0].with_changes(leading_lines=old), *new[1:]])
+        if not is_import(original):  # they end the imports above
+            return cst.FlattenSentinel([*new, node])
+        rest = node.with_changes(leading_lines=node.leading_lines[len(old) :])  # type: ignore[attr-defined]
+        return cst.FlattenSentinel([new[0].with_changes(leading_lines=old), *new[1:], rest])
+
+
+def is_import(node: cst.CSTNode) -> bool:
+    """Whether a statement begins with an import."""
+    if not isinstance(node, cst.SimpleStatementLine):
+        return False
+    return isinstance(node.body[0], (cst.Import, cst.ImportFrom))
 
 
 def _marked(node: Any, marks: Sequence[str]) -> Any:

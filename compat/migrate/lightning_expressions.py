@@ -9,7 +9,7 @@ import libcst as cst
 from . import edits
 from .context import Context
 from .lightning_arguments import UNKNOWN, literal
-from .resolve import Kind, dotted, text_of
+from .resolve import Kind, dotted, shown, text_of
 from .tables import Entry, changes, dropped, renamed, rewrite
 
 _OF_DICT = {"items", "keys", "values", "get", "update", "pop", "setdefault", "copy", "clear", "popitem"}
@@ -51,7 +51,7 @@ def attribute(scanner: Context, node: cst.Attribute) -> bool:
         assert kind is not None
         entry = rewrite(LOGGERS[node.attr.value])
         scanner.handled(logger)
-        scanner.report(node.attr, kind.library, entry, dotted(node))
+        scanner.report(node.attr, kind.library, entry, shown(node))
         return True
     callback = _is(scanner, inner, ("checkpoint_callback",), "Trainer")
     if callback and node.attr.value in ("best_model_path", "last_model_path"):
@@ -63,7 +63,7 @@ def attribute(scanner: Context, node: cst.Attribute) -> bool:
             node, lambda updated: updated.with_changes(value=updated.value.value, attr=cst.Name(new))
         )
         entry = renamed(f"trainer.{new}", "a path")
-        scanner.report(node.attr, kind.library, entry, dotted(node), True)
+        scanner.report(node.attr, kind.library, entry, shown(node), True)
         return True
     return False
 
@@ -88,14 +88,14 @@ def _hparam(scanner: Context, node: cst.Attribute, inner: cst.Attribute) -> bool
         scanner.found.edit(inner, edits.attribute("hparams"))
     if name in _OF_DICT:
         return True
-    shown = dotted(node)
+    title = shown(node)
     if dotted(inner.value) == "self" and scanner.classes[-1][1].hparams_object:
         text = "hparams has each argument of the constructor by its name: take it from the argument"
-        scanner.report(node.attr, kind.library, rewrite(text), shown)
+        scanner.report(node.attr, kind.library, rewrite(text), title)
     else:
         scanner.found.edit(node, edits.item(name))
-        entry = rewrite(f'hparams is a dict here: {dotted(inner)}["{name}"]')
-        scanner.report(node.attr, kind.library, entry, shown, True)
+        entry = rewrite(f'hparams is a dict here: {shown(inner)}["{name}"]')
+        scanner.report(node.attr, kind.library, entry, title, True)
     return True
 
 
@@ -115,40 +115,47 @@ def subscript(scanner: Context, node: cst.Subscript) -> None:
     if isinstance(node.value, cst.Attribute) and _is(scanner, node.value, _METRICS, "Trainer"):
         key = text_of(index.value)
         if key is not None:
-            _metric(scanner, index.value, key, node.value)
-    call = node.value
-    if (
-        not isinstance(call, cst.Call)
-        or not isinstance(call.func, cst.Attribute)
-        or literal(index.value) != 0
-    ):
-        return
-    kind = scanner.kind_of(call.func.value)
-    if (
-        kind is not None
-        and kind.key == ("lightning", "Trainer")
-        and call.func.attr.value in ("test", "validate")
-    ):
+            _metric(scanner, index.value, key, scanner.kind_of(node.value.value), shown(node.value))
+    kind = _first_of_evaluation(scanner, node)
+    if kind is not None:
         scanner.found.edit(node, lambda updated: updated.value)
         entry = rewrite("it returns one dict, not a list of them", "")
-        scanner.report(node, kind.library, entry, f"{dotted(call.func)}(...)[0]", True)
+        call = cst.ensure_type(node.value, cst.Call)
+        scanner.report(node, kind.library, entry, f"{shown(call)}[0]", True)
+        return
+    inner = node.value
+    kind = _first_of_evaluation(scanner, inner) if isinstance(inner, cst.Subscript) else None
+    key = text_of(index.value)
+    if kind is not None and key is not None:
+        _metric(scanner, index.value, key, kind, shown(inner))
 
 
-def _metric(scanner: Context, node: cst.BaseExpression, key: str, owner: cst.Attribute) -> None:
-    kind = scanner.kind_of(owner.value)
+def _first_of_evaluation(scanner: Context, node: cst.Subscript) -> Kind | None:
+    """The trainer of ``trainer.test(...)[0]``."""
+    call, index = node.value, node.slice[0].slice
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+        return None
+    if not isinstance(index, cst.Index) or literal(index.value) != 0:
+        return None
+    kind = scanner.kind_of(call.func.value)
+    is_trainer = kind is not None and kind.key == ("lightning", "Trainer")
+    return kind if is_trainer and call.func.attr.value in ("test", "validate") else None
+
+
+def _metric(scanner: Context, node: cst.BaseExpression, key: str, kind: Kind | None, owner: str) -> None:
     assert kind is not None
     new = full_name(key)
-    shown = f'{dotted(owner) or "..."}["{key}"]'
+    title = f'{owner}["{key}"]'
     if new is None:
         bare = (
             key.removeprefix("train_").removeprefix("train/").removesuffix("_epoch").removesuffix("_step")
         )
         text = f'"train/{bare}_epoch" is the mean of the epoch, "train/{bare}" that of the last log window'
         known = key.startswith("train")
-        scanner.report(node, kind.library, rewrite(text if known else _PHASES), shown)
+        scanner.report(node, kind.library, rewrite(text if known else _PHASES), title)
     elif new != key:
         scanner.found.edit(node, lambda _: cst.SimpleString(f'"{new}"'))
-        scanner.report(node, kind.library, rewrite(f'it is called "{new}" here'), shown, True)
+        scanner.report(node, kind.library, rewrite(f'it is called "{new}" here'), title, True)
 
 
 _PHASES = 'names begin with the phase: "train/...", "val/...", "test/..."'
@@ -165,7 +172,7 @@ def call(scanner: Context, node: cst.Call, kind: Kind | None) -> None:
     if name == "get" and isinstance(inner, cst.Attribute) and _is(scanner, inner, _METRICS, "Trainer"):
         key = text_of(node.args[0].value) if node.args else None
         if key is not None:
-            _metric(scanner, node.args[0].value, key, inner)
+            _metric(scanner, node.args[0].value, key, scanner.kind_of(inner.value), shown(inner))
         return
     if kind is not None and kind.key == ("lightning", "Trainer"):
         _trainer_call(scanner, node, kind, name, dotted(inner))
@@ -182,15 +189,18 @@ def _trainer_call(scanner: Context, node: cst.Call, kind: Kind, name: str, train
     if first is not None and literal(first) is not None:
         return
     module, path = scanner.fitted.get(trainer), given.get("ckpt_path")
-    shown = f"{trainer or '...'}.{name}"
     if module is not None and path is not None and "model" not in given:
         scanner.found.edit(node, edits.arguments([None] * len(node.args), first=module))
         scanner.report(
-            node, kind.library, rewrite(f"the module comes first: {name}({module}, ...)"), shown, True
+            node,
+            kind.library,
+            rewrite(f"the module comes first: {name}({module}, ...)"),
+            shown(node.func),
+            True,
         )
     else:
         text = f'write {name}({module or "module"}, ..., weights="best"): Lightning took the best weights'
-        scanner.report(node, kind.library, rewrite(text), shown)
+        scanner.report(node, kind.library, rewrite(text), shown(node.func))
 
 
 def assignment(scanner: Context, node: cst.Assign) -> None:
@@ -224,15 +234,15 @@ def statement(scanner: Context, node: cst.Expr) -> None:
         return
     kind = scanner.kind_of(value.func.value)
     assert kind is not None
-    shown, facts = dotted(value.func), scanner.classes[-1][1] if scanner.classes else None
+    title, facts = dotted(value.func), scanner.classes[-1][1] if scanner.classes else None
     scanner.handled(value.func)
     if facts is not None and facts.hparams_object:
         text = "hparams has each argument of the constructor by its name; leave the call out"
-        scanner.report(value, kind.library, rewrite(text), shown)
+        scanner.report(value, kind.library, rewrite(text), title)
     elif kind.name == "LightningModule":
         scanner.found.edit(node, edits.removed)
         entry = dropped("hparams record the constructor's arguments by themselves")
-        scanner.report(value, kind.library, entry, shown, True)
+        scanner.report(value, kind.library, entry, title, True)
     else:
         _data_hparams(scanner, node, value, kind)
 

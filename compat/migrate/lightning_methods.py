@@ -10,7 +10,7 @@ import libcst as cst
 from .context import Context
 from .lightning_names import HOOKS
 from .resolve import Kind, dotted, text_of, used_in
-from .tables import Entry, renamed, rewrite, runs
+from .tables import Entry, changes, renamed, rewrite, runs
 
 _OF_LIGHTNING = {
     "state_dict",
@@ -43,29 +43,32 @@ def method(scanner: Context, node: cst.FunctionDef, kind: Kind) -> bool:
     if kind.name == "Callback":
         _know_arguments(scanner, names, kind)
     problem = _problem(scanner, node, name, names[in_front : in_front + kept], names[in_front + kept :])
-    if problem is None and node.params.star_arg not in (None, cst.MaybeSentinel.DEFAULT):
+    star = node.params.star_arg
+    any_number = isinstance(star, cst.Param) and len(names) == 1
+    if problem is None and isinstance(star, cst.Param) and star.name.value in used_in(node.body):
         problem = "write its arguments one by one: docs/loop.md"
-    if problem is None and kind.name == "Callback" and len(names) < in_front:
+    if problem is None and kind.name == "Callback" and len(names) < in_front and not any_number:
         problem = "its arguments are (self, trainer, ...): docs/loop.md"
     text = f"write {_signature(ours, kind, kept, names, in_front)}" + (f"; {note}" if note else "")
     if problem is not None:
         scanner.report(node.name, kind.library, rewrite(f"{problem}" if problem else text), name)
         return True
     stays = names[in_front : in_front + kept]
-    if kind.name == "LightningModule" and ours == name and len(names) == 1:
+    if ours == name and len(names) == 1:
         scanner.report(node.name, kind.library, runs(), name)
         return True
-    new = ["self", *_trainer(kind, names, stays), *stays]
+    new = ["self"] if any_number else ["self", *_trainer(kind, names, stays), *stays]
     _edit(scanner, node, ours, names, new, kind)
-    entry = _renaming(name, ours, new, note)
-    scanner.report(node.name, kind.library, entry, name, True)
+    scanner.report(node.name, kind.library, _renaming(name, ours, new), name, True)
+    if note:
+        scanner.report(node.name, kind.library, changes(note), name)
     return True
 
 
-def _renaming(name: str, ours: str, new: Sequence[str], note: str) -> Entry:
+def _renaming(name: str, ours: str, new: Sequence[str]) -> Entry:
     if name != ours:
-        return renamed(f"{ours}({', '.join(new)})", note)
-    return rewrite(f"its arguments are ({', '.join(new)}) here" + (f"; {note}" if note else ""))
+        return renamed(f"{ours}({', '.join(new)})")
+    return rewrite(f"its arguments are ({', '.join(new)}) here")
 
 
 def _signature(ours: str, kind: Kind, kept: int, names: Sequence[str], in_front: int) -> str:

@@ -10,7 +10,7 @@ _LOGGED = (
 )
 _NEVER = "it would never be called here"
 _COLLECT = "collect what you need in the step, and use it in"
-_EACH_STEP = "on_step_end comes once for each optimizer step, and outputs is a list of micro-batches"
+_EACH_STEP = "it comes once for each optimizer step here, with a list of outputs"
 
 LOG_ARGUMENTS: dict[str, Entry] = {
     "prog_bar": runs(),
@@ -118,28 +118,28 @@ HOOKS: dict[str, tuple[str, int, str]] = {
     "teardown": ("on_teardown", 1, ""),
     "on_fit_start": ("on_fit_start", 0, ""),
     "on_fit_end": ("on_fit_end", 0, ""),
-    "on_train_start": ("on_fit_start", 0, "it comes before the sanity pass"),
+    "on_train_start": ("on_fit_start", 0, "it comes before the sanity pass here"),
     "on_train_end": ("on_fit_end", 0, ""),
-    "on_epoch_start": ("on_train_epoch_start", 0, "it is not called in validation"),
-    "on_epoch_end": ("on_train_epoch_end", 0, "it is not called in validation"),
+    "on_epoch_start": ("on_train_epoch_start", 0, "it is not called in validation here"),
+    "on_epoch_end": ("on_train_epoch_end", 0, "it is not called in validation here"),
     "on_train_epoch_start": ("on_train_epoch_start", 0, ""),
     "on_train_epoch_end": ("on_train_epoch_end", 0, ""),
-    "on_train_batch_start": ("on_step_start", 0, "it comes once for each optimizer step"),
+    "on_train_batch_start": ("on_step_start", 0, "it comes once for each optimizer step here"),
     "on_train_batch_end": ("on_step_end", 0, _EACH_STEP),
-    "on_after_backward": ("on_before_optimizer_step", 0, "it comes once for each optimizer step"),
+    "on_after_backward": ("on_before_optimizer_step", 0, "it comes once for each optimizer step here"),
     "on_before_optimizer_step": ("on_before_optimizer_step", 1, ""),
     "on_validation_start": ("on_validation_start", 0, ""),
     "on_validation_epoch_start": ("on_validation_start", 0, ""),
     "on_validation_epoch_end": (
         "on_validation_end",
         0,
-        "metric objects that were logged are reset already",
+        "metric objects that were logged are reset already here",
     ),
     "on_validation_end": ("on_validation_end", 0, ""),
     "on_validation_batch_end": ("on_validation_step_end", 3, ""),
     "on_test_start": ("on_test_start", 0, ""),
     "on_test_epoch_start": ("on_test_start", 0, ""),
-    "on_test_epoch_end": ("on_test_end", 0, "metric objects that were logged are reset already"),
+    "on_test_epoch_end": ("on_test_end", 0, "metric objects that were logged are reset already here"),
     "on_test_end": ("on_test_end", 0, ""),
     "on_test_batch_end": ("on_test_step_end", 3, ""),
     "on_predict_start": ("on_predict_start", 0, ""),
@@ -371,13 +371,8 @@ NAMES: dict[str, Entry] = {
         "LRSchedulerTypeUnion",
         _TYPE,
     ),
-    **all_of("LightningOptimizer", rewrite("self.optimizers() gives torch.optim.Optimizer objects")),
-    "DDPStrategy": rewrite("write DDP(...), of paceline.strategies"),
-    "FSDPStrategy": rewrite("write FSDP(...), of paceline.strategies"),
-    "DeepSpeedStrategy": rewrite("write DeepSpeed(stage, ...), of paceline.strategies"),
-    **all_of(
-        "SimpleProfiler AdvancedProfiler PyTorchProfiler",
-        rewrite("write Profiler(), of paceline.callbacks, as Trainer(profile=...)"),
+    "LightningOptimizer": Entry(
+        rewrite("").group, "it is a torch.optim.Optimizer", "torch.optim.Optimizer"
     ),
     "metrics": rewrite("import the metric from torchmetrics"),
 }

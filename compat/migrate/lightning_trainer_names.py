@@ -115,6 +115,7 @@ TRAINER_MEMBERS: dict[str, Entry] = {
         rewrite("take the length of the dataloader"),
     ),
     "accumulate_grad_batches": rewrite('trainer.config["trainer"]["accumulate"] is what the Trainer got'),
+    **all_of("min_epochs min_steps", rewrite('trainer.config["trainer"] has what the Trainer got')),
     "precision": rewrite('trainer.config["trainer"]["precision"] is what the Trainer got'),
     "local_rank": rewrite("trainer.rank is the rank among all; trainer.strategy.device the device"),
     "node_rank": rewrite("trainer.rank is the rank among all"),

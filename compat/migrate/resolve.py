@@ -131,6 +131,17 @@ def dotted(node: cst.CSTNode) -> str:
     return ".".join([node.value, *reversed(parts)]) if isinstance(node, cst.Name) else ""
 
 
+def shown(node: cst.CSTNode) -> str:
+    """An expression as a report names it: what is in brackets is left out."""
+    if isinstance(node, cst.Call):
+        return f"{shown(node.func)}(...)"
+    if isinstance(node, cst.Subscript):
+        return f"{shown(node.value)}[...]"
+    if isinstance(node, cst.Attribute):
+        return f"{shown(node.value)}.{node.attr.value}"
+    return node.value if isinstance(node, cst.Name) else "(...)"
+
+
 def text_of(node: cst.BaseExpression | None) -> str | None:
     """The value of a literal string."""
     found = getattr(node, "evaluated_value", None)

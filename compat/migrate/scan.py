@@ -13,7 +13,7 @@ from .class_facts import ClassFacts, facts_of
 from .found import Finding, Found
 from .imports import Imports
 from .lightning_arguments import CALLS, POSITIONS, Translation
-from .resolve import Kind, Names, dotted
+from .resolve import Kind, Names, dotted, shown
 from .tables import Entry, Group, Library, Owner, rewrite
 
 _STATEMENTS = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
@@ -38,6 +38,7 @@ class Scanner(cst.CSTVisitor):
         self.renamed: dict[str, str] = {}
         self.fitted: dict[str, str] = {}
         self._variables: list[dict[str, Kind]] = [{}]
+        self._facts: dict[str, ClassFacts] = {}
         self._statements: list[cst.CSTNode] = []
         self._handled: set[cst.CSTNode] = set()
 
@@ -115,7 +116,14 @@ class Scanner(cst.CSTVisitor):
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         kind = next(filter(None, (self.names.class_of(base.value) for base in node.bases)), None)
-        self.classes.append((kind, facts_of(node, len(self.functions))))
+        facts = facts_of(node, len(self.functions))
+        for base in node.bases:
+            inherited = self._facts.get(dotted(base.value))
+            if inherited is not None:
+                facts.own |= inherited.own
+                facts.logged |= inherited.logged
+        self._facts[node.name.value] = facts
+        self.classes.append((kind, facts))
         self._variables.append({})
 
     def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
@@ -223,7 +231,7 @@ class Scanner(cst.CSTVisitor):
         automatic = bool(entry.new) and kind.library.name == "lightning"
         if automatic:
             self.found.edit(node, edits.attribute(str(entry.new)))
-        self.report(node.attr, kind.library, entry, f"{dotted(node.value) or '...'}.{name}", automatic)
+        self.report(node.attr, kind.library, entry, shown(node), automatic)
 
     def _is_own(self, node: cst.Attribute) -> bool:
         """Whether the class itself defines the member."""
@@ -242,8 +250,7 @@ class Scanner(cst.CSTVisitor):
             return
         kind, method = self.kind_of(node.func.value), node.func.attr.value
         if kind is not None and method in kind.owner.calls and not self._is_own(node.func):
-            shown = f"{dotted(node.func.value) or '...'}.{method}"
-            self._arguments(node, kind, method, shown, kind.owner.calls[method], None)
+            self._arguments(node, kind, method, shown(node.func), kind.owner.calls[method], None)
         lightning_expressions.call(self, node, kind)
 
     def _arguments(
@@ -251,7 +258,7 @@ class Scanner(cst.CSTVisitor):
         node: cst.Call,
         kind: Kind,
         method: str,
-        shown: str,
+        title: str,
         table: Mapping[str, Entry],
         owner: Owner | None,
     ) -> None:
@@ -270,16 +277,16 @@ class Scanner(cst.CSTVisitor):
         for index, (name, arg) in enumerate(zip(keywords, node.args, strict=True)):
             by_position = arg.keyword is None
             if arg.star == "**" and owner is not None and owner.other_argument:
-                self.report(arg, kind.library, rewrite(_SPREAD), f"{shown}(**)")
+                self.report(arg, kind.library, rewrite(_SPREAD), f"{title}(**)")
             entry = done.entries.get(name) or table.get(name)
             if entry is None and owner is not None and owner.other_argument and name:
                 entry = rewrite(owner.other_argument)
             put = _put(name, entry, done, index < kept and by_position, not by_position) if name else None
             plan.append(put)
             if entry is not None and (not by_position or put is not None or not is_lightning):
-                self.report(arg, kind.library, entry, f"{shown}({name}=)", is_lightning and put is not None)
+                self.report(arg, kind.library, entry, f"{title}({name}=)", is_lightning and put is not None)
         for entry in done.added:
-            self.report(node, kind.library, entry, shown, True)
+            self.report(node, kind.library, entry, title, True)
         if is_lightning and (done.extra or any(put is not None for put in plan)):
             self.found.edit(node, edits.arguments(plan, done.extra))
             self.found.imports |= {(module, name, name) for module, name in done.imports}

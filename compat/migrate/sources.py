@@ -38,7 +38,10 @@ def python_files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise PacelineError(f"{path}: no such file or folder")
-    return sorted(_below(path))
+    try:
+        return sorted(_below(path))
+    except OSError as error:
+        raise PacelineError(f"{error.filename}: cannot be read: {error.strerror}") from None
 
 
 def _below(folder: Path) -> Iterator[Path]:
