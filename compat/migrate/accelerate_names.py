@@ -66,7 +66,7 @@ _MEMBERS: dict[str, Entry] = {
     "gather": rewrite(f"{_ONE} self.all_gather(value), stacked along a new dimension; {_GATHER}"),
     "gather_for_metrics": rewrite(_GATHER),
     "reduce": rewrite(_GATHER),
-    "pad_across_processes": rewrite("trainer.all_gather takes values of any size"),
+    "pad_across_processes": rewrite("leave it out: what self.log gets is reduced over ranks"),
     "save_state": rewrite("write callbacks=[Checkpoint(every=...)], or trainer.save_checkpoint(path)"),
     "load_state": rewrite(
         'write trainer.fit(..., resume="auto"); load_from_checkpoint reads weights of Accelerate'

@@ -10,7 +10,7 @@ import libcst as cst
 from .found import Edit, Found
 
 Put = list[tuple[str | None, str | None]]
-"""What stands in an argument's place: keyword (None: by position) and code (None: the value it has)."""
+"""What takes an argument's place: keyword (None: by position) and code (None: the value it has)."""
 
 
 def named(name: str) -> Edit:
@@ -55,7 +55,7 @@ def arguments(plan: Sequence[Put | None], extra: Sequence[tuple[str, str]] = (),
     """Other arguments of a call.
 
     Args:
-        plan: For each argument what stands in its place; None leaves it as it is.
+        plan: For each argument what takes its place; None leaves it as it is.
         extra: Keyword arguments that are added.
         first: An argument by position that is added in front.
     """

@@ -11,7 +11,7 @@ import libcst as cst
 from .tables import Group, Library
 
 Edit = Callable[[Any], Any]
-"""Takes a node whose children are edited already; returns what stands in its place."""
+"""Takes a node whose children are edited already; returns what takes its place."""
 
 
 @dataclass(frozen=True)

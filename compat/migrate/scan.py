@@ -262,7 +262,7 @@ class Scanner(cst.CSTVisitor):
         table: Mapping[str, Entry],
         owner: Owner | None,
     ) -> None:
-        """Report the arguments of a call, and plan what stands in their places."""
+        """Report the arguments of a call, and plan what takes their places."""
         is_lightning = kind.library.name == "lightning"
         kept, names = POSITIONS.get((kind.name, method), (99, "")) if is_lightning else (99, "")
         positional = names.split() if names else [*(owner.positional if owner else ())]
@@ -302,7 +302,7 @@ def _keywords(node: cst.Call, positional: list[str]) -> list[str]:
 
 
 def _put(name: str, entry: Entry | None, done: Translation, stays: bool, by_name: bool) -> edits.Put | None:
-    """What stands in an argument's place; None leaves it."""
+    """What takes an argument's place; None leaves it."""
     if name in done.put:
         return done.put[name]
     if entry is None or (entry.new is None and entry.group is not Group.RUNS):
