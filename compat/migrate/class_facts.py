@@ -1,0 +1,73 @@
+"""What a class of the file has: read before its methods are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from .resolve import dotted, text_of
+
+SETTABLE = ("automatic_optimization", "example_input_array", "strict_loading", "hparams")
+
+
+@dataclass
+class ClassFacts:
+    """Facts about a class.
+
+    Args:
+        methods: Names of its methods.
+        own: Members that it defines itself: they are not the library's.
+        logged: Attributes whose objects are logged: ``acc`` for ``self.log("acc", self.acc)``.
+        hparams_object: Whether ``save_hyperparameters`` takes an object instead of names.
+        depth: How many functions are around it.
+    """
+
+    methods: dict[str, cst.FunctionDef] = field(default_factory=dict)
+    own: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
+    hparams_object: bool = False
+    depth: int = 0
+
+
+def facts_of(node: cst.ClassDef, depth: int = 0) -> ClassFacts:
+    """Read a class."""
+    reader = _Reader()
+    for statement in node.body.body:
+        if isinstance(statement, cst.FunctionDef):
+            reader.facts.methods[statement.name.value] = statement
+        statement.visit(reader)
+    reader.facts.own |= set(reader.facts.methods)
+    reader.facts.own -= set(SETTABLE)
+    reader.facts.depth = depth
+    return reader.facts
+
+
+class _Reader(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.facts = ClassFacts()
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        return False
+
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+        self._set(node.target)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        self._set(node.target)
+
+    def _set(self, target: cst.BaseExpression) -> None:
+        name = dotted(target)
+        if name.startswith("self.") and name.count(".") == 1:
+            self.facts.own.add(name.removeprefix("self."))
+
+    def visit_Call(self, node: cst.Call) -> None:
+        name = dotted(node.func)
+        if name == "self.save_hyperparameters":
+            by_position = [arg for arg in node.args if arg.keyword is None]
+            self.facts.hparams_object = any(text_of(arg.value) is None for arg in by_position)
+        elif name in ("self.log", "self.log_dict"):
+            for arg in node.args[:2]:
+                value = dotted(arg.value)
+                if value.startswith("self."):
+                    self.facts.logged.add(value.removeprefix("self."))
