@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .... import PacelineError, TrainModule
 from ....trainer.batch_hooks import BATCH_HOOKS
+from ....trainer.recorded import HParams
 from . import schedulers
 from .hooks import Hooks, overrides
 from .namespace import share
@@ -67,9 +68,9 @@ class Adapter(TrainModule):
         return self
 
     @property
-    def hparams(self) -> dict[str, Any]:
+    def hparams(self) -> HParams:
         """The arguments of the module's constructor."""
-        return dict(self.lightning.recorded_arguments)
+        return HParams(self.lightning.recorded_arguments)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.lightning.state_dict(*args, **kwargs)

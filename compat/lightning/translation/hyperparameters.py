@@ -7,27 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....trainer.hparams import bound_arguments
+from ....trainer.recorded import HParams, Recorded
 
 
-class AttributeDict(dict[str, Any]):
-    """A dictionary whose items are attributes too."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(
-                f"hparams has no {name!r}; it has: {', '.join(self) or 'nothing'}"
-            ) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def __repr__(self) -> str:
-        return "\n".join(f'"{name}": {value}' for name, value in self.items())
-
-
-class HyperparametersMixin:
+class HyperparametersMixin(Recorded):
     """What modules and data modules have: the constructor's arguments are recorded by themselves."""
 
     _arguments: dict[str, Any]
@@ -38,7 +21,7 @@ class HyperparametersMixin:
         """Record the arguments of the outermost constructor."""
         made = super().__new__(cls)
         object.__setattr__(made, "_arguments", bound_arguments(cls, made, args, kwargs))
-        object.__setattr__(made, "_hparams", AttributeDict())
+        object.__setattr__(made, "_hparams", HParams())
         object.__setattr__(made, "_left_out", frozenset())
         return made
 
@@ -70,12 +53,6 @@ class HyperparametersMixin:
         return {name: value for name, value in self._arguments.items() if name not in self._left_out}
 
     @property
-    def hparams(self) -> AttributeDict:
-        """What ``save_hyperparameters`` recorded, by attribute and by item."""
-        found: AttributeDict = self._hparams  # type: ignore[attr-defined]
-        return found
-
-    @property
-    def hparams_initial(self) -> AttributeDict:
+    def hparams_initial(self) -> HParams:
         """``hparams`` as they were recorded."""
-        return AttributeDict(vars(self).get("_hparams_initial", {}))
+        return HParams(vars(self).get("_hparams_initial", {}))
