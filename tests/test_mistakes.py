@@ -892,7 +892,19 @@ def test_a_matrix_beside_the_loss():
     text = printed(fit_fails(stepping(returns)))
     assert "'logits'" in text
     assert "a tensor of shape (4, 2)" in text
-    assert "training_step" in text
+    assert "where: 'logits' in the mapping that training_step returned" in text
+    assert text.count("fix:") == 1
+    assert "fix: return the loss alone, or log scalars: self.log('logits', value.mean())" in text
+
+
+def test_a_matrix_that_validation_returned():
+    def returns(self, batch, batch_idx):
+        return {"logits": self.net(batch[0])}
+
+    module = type("Returning", (Validated,), {"validation_step": returns})()
+    with pytest.raises(PacelineError) as caught:
+        quiet().validate(module, samples())
+    assert "fix: return nothing, or log scalars: self.log('logits', value.mean())" in printed(caught.value)
 
 
 @pytest.mark.parametrize("value", [math.nan, torch.tensor(math.nan)], ids=["float", "tensor"])
