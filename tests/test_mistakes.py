@@ -519,6 +519,21 @@ def test_lightnings_keyword_for_the_module(method):
         getattr(quiet(), method)(model=Net())
 
 
+@pytest.mark.parametrize("method", ["validate", "test", "predict"])
+def test_no_module_before_any_fit(method):
+    with pytest.raises(PacelineError) as caught:
+        getattr(quiet(), method)(dataloader=samples())
+    text = printed(caught.value)
+    assert f"{method} without a module takes the one of the last run, and there was none" in text
+    assert f"fix: {method}(module, ...)" in text
+
+
+def test_fit_without_a_module():
+    with pytest.raises(PacelineError) as caught:
+        quiet().fit(train_dataloader=samples())
+    assert "fix: fit(module, ...)" in printed(caught.value)
+
+
 def test_no_train_module():
     text = printed(fit_fails(nn.Linear(4, 2)))
     assert "fit takes a TrainModule" in text

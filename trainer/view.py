@@ -38,6 +38,7 @@ class RunView(RankView, MediaLogs):
         self._run = run
         self._fit: FitContext | None = None
         self._module: TrainModule | None = None
+        self._datamodule: Any = None
         self._stage = ""
 
     def __getattr__(self, name: str) -> Any:
