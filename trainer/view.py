@@ -311,6 +311,10 @@ class RunView(RankView, MediaLogs):
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:
         """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
 
+        Of a submodule that is a Hugging Face model, ``config.json`` is its own, so that ``from_pretrained``
+        reads the folder. Of a ``PeftModel`` the adapter is written, as ``PeftModel.from_pretrained`` reads
+        it. Sharded weights are gathered first.
+
         Args:
             folder: Made if it does not exist; files of the same names are replaced.
             submodule: Export only this part, by its dotted name; names in the file begin there.
