@@ -100,7 +100,7 @@ class RunState:
         """What differs from rank to rank."""
         return {
             "rng": GeneratorStates(self.strategy.device),
-            "metric_objects": MetricObjectStates(self.module, self.logger.train, self.strategy.device),
+            "metric_objects": MetricObjectStates(self.module, self.logger, self.strategy.device),
             "logged": LoggedSums(self.logger.train),
             "data": self.feed,
         }
