@@ -92,7 +92,9 @@ class Trainer(Tuner):
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         profile: Profile steps 7 to 9 of a fit: traces, and the operations that take longest. A
             ``paceline.callbacks.Profiler`` chooses the steps.
-        seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
+        seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order. None: the seed
+            of the last ``seed_everything`` before the Trainer was made, else 0; a resumed run keeps its
+            own.
         deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
         compile: True, a mode of ``torch.compile``, or a dict of its arguments: compile the parts that a
             step calls, for the time of a run. ``"blocks"``: the blocks that the model repeats.
@@ -151,7 +153,7 @@ class Trainer(Tuner):
         debug: bool = False,
         sync_batchnorm: bool = False,
         profile: bool | Profiler = False,
-        seed: int = 0,
+        seed: int | None = None,
         deterministic: bool = False,
         compile: bool | str | dict[str, Any] = False,
         run_dir: str | Path | None = "runs",

@@ -286,7 +286,8 @@ class RunView(RankView, MediaLogs):
             >>> trainer.config["module"]["hparams"], trainer.config["trainer"]["precision"]
             ({}, '32')
         """
-        return run_config(self.name, self._run.settings, self.strategy, self.module)
+        run = self._fit or self._run  # a fit that is resumed keeps its seed
+        return run_config(self.name, run.settings, self.strategy, self.module)
 
     @property
     def name(self) -> str:

@@ -67,7 +67,7 @@ REFUSED = [
     ("debug", ["x"], "False"),
     ("sync_batchnorm", ["x"], "False"),
     ("profile", ["x", "true", 1, None, Profiler, [Profiler()]], "True, False, or an object of paceline"),
-    ("seed", [-1, 2**63, 1.5, "x", True, None], "an integer from 0"),
+    ("seed", [-1, 2**63, 1.5, "x", True], "an integer from 0"),
     ("deterministic", _A_SWITCH, _SWITCHED),
     ("compile", ["x", None, 3, {}, {"mod": "default"}, {"blocks": 1}], "True, False, 'blocks', a mode"),
     ("run_dir", [3, True, []], "a folder"),
