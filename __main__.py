@@ -137,7 +137,7 @@ def diff(
 @app.command()
 def export(
     source: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest one.")],
-    folder: Annotated[Path, typer.Argument(help="Where model.safetensors and config.json go.")],
+    folder: Annotated[Path, typer.Argument(help="Where the files go.")],
     submodule: Annotated[str | None, typer.Option(help="Only this part, by its dotted name.")] = None,
 ) -> None:
     """Write a checkpoint's weights as one file that plain torch loads."""
@@ -145,7 +145,7 @@ def export(
     from paceline.trainer.checkpoint.export import export_checkpoint
 
     export_checkpoint(checkpoint_commands.one_checkpoint(source), folder, submodule)
-    typer.echo(f"{folder}/model.safetensors")
+    typer.echo(str(folder))
 
 
 @checkpoint.command()

@@ -7,6 +7,8 @@ import torch
 from helpers import ranks, tiers
 from helpers.collector import freeze_imports
 
+from paceline.trainer import rng
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -45,6 +47,7 @@ def pytest_collection_finish():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     tiers.begin(item)
+    rng._last_given.clear()  # for the fixtures of several tests too
     try:
         return (yield)
     finally:
@@ -58,6 +61,12 @@ def pytest_sessionfinish():
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_seed_given():
+    """What a test before called ``seed_everything`` with is no default of this one."""
+    rng._last_given.clear()
 
 
 @pytest.fixture(autouse=True, scope="session")

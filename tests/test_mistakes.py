@@ -519,6 +519,21 @@ def test_lightnings_keyword_for_the_module(method):
         getattr(quiet(), method)(model=Net())
 
 
+@pytest.mark.parametrize("method", ["validate", "test", "predict"])
+def test_no_module_before_any_fit(method):
+    with pytest.raises(PacelineError) as caught:
+        getattr(quiet(), method)(dataloader=samples())
+    text = printed(caught.value)
+    assert f"{method} without a module takes the one of the last run, and there was none" in text
+    assert f"fix: {method}(module, ...)" in text
+
+
+def test_fit_without_a_module():
+    with pytest.raises(PacelineError) as caught:
+        quiet().fit(train_dataloader=samples())
+    assert "fix: fit(module, ...)" in printed(caught.value)
+
+
 def test_no_train_module():
     text = printed(fit_fails(nn.Linear(4, 2)))
     assert "fit takes a TrainModule" in text
@@ -892,7 +907,19 @@ def test_a_matrix_beside_the_loss():
     text = printed(fit_fails(stepping(returns)))
     assert "'logits'" in text
     assert "a tensor of shape (4, 2)" in text
-    assert "training_step" in text
+    assert "where: 'logits' in the mapping that training_step returned" in text
+    assert text.count("fix:") == 1
+    assert "fix: return the loss alone, or log scalars: self.log('logits', value.mean())" in text
+
+
+def test_a_matrix_that_validation_returned():
+    def returns(self, batch, batch_idx):
+        return {"logits": self.net(batch[0])}
+
+    module = type("Returning", (Validated,), {"validation_step": returns})()
+    with pytest.raises(PacelineError) as caught:
+        quiet().validate(module, samples())
+    assert "fix: return nothing, or log scalars: self.log('logits', value.mean())" in printed(caught.value)
 
 
 @pytest.mark.parametrize("value", [math.nan, torch.tensor(math.nan)], ids=["float", "tensor"])

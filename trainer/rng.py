@@ -12,13 +12,15 @@ from typing import Any, Never
 import numpy as np
 import torch
 
-from ..argument_checks import SEED, check_arguments, refuse_unknown
+from ..argument_checks import SEED, SWITCH, check_arguments, refuse_unknown
 
 # For each generator of the CPU, whether it is meant: torch's, ``random``'s, numpy's.
 Generators = tuple[bool, bool, bool]
 NONE: Generators = (False, False, False)
 # The states of the same three.
 CPUState = tuple[Any, Any, Any]
+_last_given: list[int] = []
+"""What ``seed_everything`` was called with last, in this process."""
 
 
 def derive(*parts: int) -> int:
@@ -59,11 +61,15 @@ def order_seed(seed: int, epoch: int) -> int:
     return derive(seed, epoch)
 
 
-def seed_everything(seed: int, **unknown: Never) -> int:
+def seed_everything(seed: int, workers: bool = True, **unknown: Never) -> int:
     """Seed torch (all devices), ``random`` and numpy; returns ``seed``.
 
+    It is also the seed of each ``Trainer`` that is made afterwards without one of its own.
+
     Args:
-        seed: Any whole number from 0 to 2**64 - 1; numpy takes its lower 32 bits.
+        seed: Any whole number from 0 to 2**64 - 1; numpy takes its lower 32 bits, a ``Trainer`` 63.
+        workers: Taken as other trainers have it, and without effect: samples that the workers of loaders
+            read are always seeded by their position in the data.
         **unknown: No others are taken; the error says why none is needed.
 
     Returns:
@@ -74,12 +80,23 @@ def seed_everything(seed: int, **unknown: Never) -> int:
         0
         >>> module = Net()  # the same initial weights each time
     """
-    refuse_unknown("seed_everything", unknown, ["seed"])
-    check_arguments("seed_everything", seed=(seed, SEED))
+    refuse_unknown("seed_everything", unknown, ["seed", "workers"])
+    check_arguments("seed_everything", seed=(seed, SEED), workers=(workers, SWITCH))
+    _last_given[:] = [seed]
+    seed_generators(seed)
+    return seed
+
+
+def default_seed() -> int:
+    """The seed of a ``Trainer`` that is given none: that of the last ``seed_everything``, else 0."""
+    return _last_given[0] % 2**63 if _last_given else 0
+
+
+def seed_generators(seed: int) -> None:
+    """``seed_everything`` of a run itself, which is no choice of its user."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
-    return seed
 
 
 def seed_for_sample(seed: int, which: Generators = (True, True, True)) -> None:

@@ -93,7 +93,9 @@ class Trainer(Tuner):
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         profile: Profile steps 7 to 9 of a fit: traces, and the operations that take longest. A
             ``paceline.callbacks.Profiler`` chooses the steps.
-        seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.
+        seed: Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order. None: the seed
+            of the last ``seed_everything`` before the Trainer was made, else 0; a resumed run keeps its
+            own.
         deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
         compile: True, a mode of ``torch.compile``, or a dict of its arguments: compile the parts that a
             step calls, for the time of a run. ``"blocks"``: the blocks that the model repeats.
@@ -152,7 +154,7 @@ class Trainer(Tuner):
         debug: bool = False,
         sync_batchnorm: bool = False,
         profile: bool | Profiler = False,
-        seed: int = 0,
+        seed: int | None = None,
         deterministic: bool = False,
         compile: bool | str | dict[str, Any] = False,
         run_dir: str | Path | None = "runs",
@@ -247,8 +249,9 @@ class Trainer(Tuner):
         """One pass over validation data; the values by full name.
 
         Args:
-            module: The module to evaluate.
-            dataloader: One, or a list or dict of several; else the DataModule's or module's own.
+            module: The module to evaluate; None: that of the last run, which is the one just trained.
+            dataloader: One, or a list or dict of several; else the DataModule's or module's own. Without a
+                module, a DataModule of the last run is used again.
             weights: ``"best"``, ``"latest"`` of the last fit, a checkpoint's or run's path; None: as it is.
             **more: ``datamodule``; no others are taken.
         """
@@ -284,8 +287,8 @@ class Trainer(Tuner):
         """The output of ``predict_step`` for each batch, on the CPU, in the data's order, on every rank.
 
         Args:
-            module: The module to predict with.
-            dataloader: One, or a list or dict of several; else the DataModule's or module's own.
+            module: The module to predict with; None as in ``validate``.
+            dataloader: As ``validate`` takes it.
             weights: As ``validate`` takes them.
             out: A new folder to write them to, for more than memory holds; ``Predictions`` is returned.
             only_rank_zero: Rank 0 alone keeps the list; the others return an empty one.
@@ -307,6 +310,10 @@ class Trainer(Tuner):
     ) -> Any:
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
         refuse_arguments(name, more)
+        if module is None:
+            module = self._module
+            if dataloader is None and datamodule is None:
+                datamodule = self._datamodule
         with deterministic(self.settings.deterministic), self._begin(name, module, datamodule) as context:
             result = run(evaluation_setup.prepare(context, dataloader, datamodule, weights))
             context.stop.agree()
@@ -322,7 +329,7 @@ class Trainer(Tuner):
         if strategy is not self.strategy:
             self._compute_with(strategy)
             self.log_line(str(why))
-        self._module, self._stage = module, name
+        self._module, self._datamodule, self._stage = module, datamodule, name
         try:
             with stage(self._run, self, name, module, datamodule) as context:
                 yield context

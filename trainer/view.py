@@ -38,6 +38,7 @@ class RunView(RankView, MediaLogs):
         self._run = run
         self._fit: FitContext | None = None
         self._module: TrainModule | None = None
+        self._datamodule: Any = None
         self._stage = ""
 
     def __getattr__(self, name: str) -> Any:
@@ -294,7 +295,8 @@ class RunView(RankView, MediaLogs):
             >>> trainer.config["module"]["hparams"], trainer.config["trainer"]["precision"]
             ({}, '32')
         """
-        return run_config(self.name, self._run.settings, self.strategy, self.module)
+        run = self._fit or self._run  # a fit that is resumed keeps its seed
+        return run_config(self.name, run.settings, self.strategy, self.module)
 
     @property
     def name(self) -> str:
@@ -318,6 +320,10 @@ class RunView(RankView, MediaLogs):
 
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:
         """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
+
+        Of a submodule that is a Hugging Face model, ``config.json`` is its own, so that ``from_pretrained``
+        reads the folder. Of a ``PeftModel`` the adapter is written, as ``PeftModel.from_pretrained`` reads
+        it. Sharded weights are gathered first.
 
         Args:
             folder: Made if it does not exist; files of the same names are replaced.

@@ -14,7 +14,9 @@ from ...strategies import Single, Strategy
 from ...strategies.collectives import Collectives
 from ..utils.paths import as_path
 from . import format as files
+from . import pretrained
 from .integrity import verify
+from .pretrained import ADAPTER_CONFIG, ADAPTER_TENSORS, CONFIG
 from .weights import model_shapes, recorded_hparams, stored_names, stored_shapes
 from .writer import write_shard
 
@@ -28,6 +30,7 @@ def export(module: Any, strategy: Strategy, folder: Path, submodule: str | None)
             meant=nearest(submodule, parts),
         )
     part, prefix = (module, "") if submodule is None else (parts[submodule], f"{submodule}.")
+    pretrained.refuse_hidden_adapters(part, submodule or "")
     everything = strategy.full_tensors(module)
     tensors = {n.removeprefix(prefix): v for n, v in everything.items() if n.startswith(prefix)}
     Collectives(strategy).on_rank_zero(lambda: _export_part(module, part, tensors, folder))
@@ -35,14 +38,17 @@ def export(module: Any, strategy: Strategy, folder: Path, submodule: str | None)
 
 
 def _export_part(module: Any, part: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+    if pretrained.is_adapted(part):
+        _make(folder)
+        pretrained.save_adapters(part, tensors, folder)
+        return
     # Tied weights are written once, under their first name, as safetensors has it.
     once = {n for n, _ in [*part.named_parameters(), *part.named_buffers()]}
     hparams, _ = recorded_hparams(module)
     about = {"class": f"{type(part).__module__}:{type(part).__qualname__}", "hparams": hparams}
     _write(folder, {n: v for n, v in tensors.items() if n in once}, about)
-    save_config = getattr(getattr(part, "config", None), "save_pretrained", None)
-    if callable(save_config):
-        save_config(str(folder))  # a Hugging Face model's own config.json, for its from_pretrained
+    if part is not module and pretrained.has_own_config(part):
+        pretrained.save_own_config(part, folder)
 
 
 def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path:
@@ -52,8 +58,11 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
         CheckpointError: for a damaged checkpoint.
         PacelineError: when there is no such submodule.
     """
+    from .schema import check_manifest  # imports pydantic
+
     folder = as_path(folder, "export")
     manifest = verify(source)
+    check_manifest(source, manifest)
     files.warn_of_unlisted(source, manifest)
     prefix = "model." if submodule is None else f"model.{submodule}."
     shapes = stored_shapes(source, manifest)
@@ -67,27 +76,82 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
             allowed=", ".join(sorted(parts)),
             meant=nearest(submodule or "", parts),
         )
-    tensors = Single().load_tensors(files.tensor_files(source, manifest), names.values())
+    described = manifest["module"].get("pretrained", {}).get(submodule, {})
+    if "why_not" in described:
+        raise _not_from_a_checkpoint(source, str(submodule), described["why_not"], manifest)
+    inner = prefix.removeprefix("model.")
+    if "adapters" in described:
+        for adapter, content in described["adapters"].items():
+            wanted = {name: names.get(f"{inner}{full}") for name, full in content["tensors"].items()}
+            place = pretrained.adapter_folder(folder, adapter)
+            _write_files(
+                place,
+                _loaded(source, manifest, wanted),
+                ADAPTER_TENSORS,
+                {ADAPTER_CONFIG: content["config"]},
+            )
+        return folder
+    tensors = _loaded(
+        source, manifest, {name.removeprefix(inner): stored for name, stored in names.items()}
+    )
     about = {k: manifest["module"][k] for k in ("class", "hparams")}
     if submodule is not None:
         about["submodule"] = submodule
-    inner = prefix.removeprefix("model.")
-    _write(folder, {name.removeprefix(inner): tensors[stored] for name, stored in names.items()}, about)
+    _write(folder, tensors, about, described.get("config"))
     return folder
 
 
-def _write(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """``model.safetensors`` and ``config.json``, each appearing whole."""
+def _loaded(source: Path, manifest: dict[str, Any], wanted: dict[str, str | None]) -> dict[str, Tensor]:
+    """Tensors of a checkpoint by other names than those they are stored under."""
+    stored = {name: other for name, other in wanted.items() if other is not None}
+    if len(stored) < len(wanted):
+        raise files.CheckpointError(
+            "the manifest names tensors of an adapter that the checkpoint does not hold",
+            where=str(source),
+            got=", ".join(name for name in wanted if name not in stored),
+        )
+    tensors = Single().load_tensors(files.tensor_files(source, manifest), stored.values())
+    return {name: tensors[other] for name, other in stored.items()}
+
+
+def _not_from_a_checkpoint(
+    source: Path, submodule: str, why: str, manifest: dict[str, Any]
+) -> PacelineError:
+    name = manifest["module"]["class"].rpartition(":")[2].rpartition(".")[2]
+    return PacelineError(
+        f"{submodule!r} cannot be exported from a checkpoint alone",
+        where=str(source),
+        got=why,
+        fix=f"{name}.load_from_checkpoint(path) and save_pretrained(folder) of its {submodule}; or "
+        f"trainer.export(folder, {submodule!r}) after the fit",
+    )
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PacelineError("weights cannot be written here", where=str(folder), got=str(error)) from None
+
+
+def _write(
+    folder: Path, tensors: dict[str, Tensor], about: dict[str, Any], config: str | None = None
+) -> None:
+    """``model.safetensors`` and ``config.json``, which is ``about`` unless the part has its own."""
+    _write_files(
+        folder, tensors, "model.safetensors", {CONFIG: config or json.dumps(about, indent=1) + "\n"}
+    )
+
+
+def _write_files(folder: Path, tensors: dict[str, Tensor], name: str, texts: dict[str, str]) -> None:
+    """A safetensors file and texts, each appearing whole."""
+    _make(folder)
     kept = {n: v.detach().to("cpu", copy=True).contiguous() for n, v in tensors.items()}
-    weights, config = folder / ".model.safetensors", folder / ".config.json"
-    files.save_tensors(kept, weights, {"format": "pt"})
-    files.write_synced(config, (json.dumps(about, indent=1) + "\n").encode())
-    for path in (weights, config):
-        os.replace(path, folder / path.name.removeprefix("."))
+    files.save_tensors(kept, folder / f".{name}", {"format": "pt"})
+    for file, text in texts.items():
+        files.write_synced(folder / f".{file}", text.encode())
+    for file in (name, *texts):
+        os.replace(folder / f".{file}", folder / file)
 
 
 def consolidate(source: Path, target: Path) -> Path:

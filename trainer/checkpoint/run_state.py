@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from . import format as files
 from .compatibility import OTHER_DATA, callback_differences, data_differences, refuse_differences
 from .integrity import begin, finish_on_all
 from .json_codec import encode
+from .pretrained import describe_parts
 from .reading import loading, read_state
 from .stateful import (
     CallbackStates,
@@ -98,7 +100,7 @@ class RunState:
         """What differs from rank to rank."""
         return {
             "rng": GeneratorStates(self.strategy.device),
-            "metric_objects": MetricObjectStates(self.module, self.logger.train, self.strategy.device),
+            "metric_objects": MetricObjectStates(self.module, self.logger, self.strategy.device),
             "logged": LoggedSums(self.logger.train),
             "data": self.feed,
         }
@@ -132,7 +134,8 @@ class RunState:
                 "class": f"{type(module).__module__}:{type(module).__qualname__}",
                 "hparams": hparams,
                 "not_plain": missing,
-            },
+            }
+            | ({"pretrained": self._pretrained} if self._pretrained else {}),
             "config": self.config,
             "metrics": {k: v if v == v else "nan" for k, v in self.logger.latest.items()},
             "data": self.feed.fingerprint(),
@@ -153,6 +156,10 @@ class RunState:
                 if value is not None and not value.is_meta:
                     found[callback_tensor(callback.state_key, name)] = value
         return found
+
+    @cached_property
+    def _pretrained(self) -> dict[str, Any]:
+        return describe_parts(self.module)
 
     def _evaluation_weights(self) -> str | None:
         using = (c.state_key for c in self.callbacks if c.has_evaluation_weights)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ...errors import shown
 from .format import MANIFEST, STATE, CheckpointError
+from .pretrained import ADAPTER_NAME
 
 _Whole = Annotated[int, Field(ge=0)]
 _Count = Annotated[int, Field(ge=1)]
@@ -26,10 +27,22 @@ class _World(_Form):
     strategy: str
 
 
+class _Adapter(_Form):
+    config: str
+    tensors: dict[str, str]
+
+
+class _Pretrained(_Form):
+    config: str | None = None
+    adapters: dict[Annotated[str, Field(pattern=ADAPTER_NAME)], _Adapter] | None = None
+    why_not: str | None = None
+
+
 class _Module(_Form):
     class_: str = Field(alias="class")
     hparams: dict[str, Any]
     not_plain: list[str]
+    pretrained: dict[str, _Pretrained] = {}
 
 
 class _Counters(_Form):

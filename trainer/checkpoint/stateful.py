@@ -11,7 +11,8 @@ from torch import nn
 
 from ...callbacks import Callback
 from ...strategies.tensor_state import check_kind
-from ..metrics.metric_objects import metric_parts, set_state, update_count
+from ..metrics.logger import MetricLogger
+from ..metrics.metric_objects import metric_parts, reset_meanwhile, set_state, update_count
 from ..metrics.store import MetricStore
 from ..optimization import Optimization
 from ..rng import full_state, set_full_state
@@ -127,12 +128,18 @@ class MetricObjectStates:
     """The states of torchmetrics objects, which a state_dict lacks: an epoch may be half counted."""
 
     module: nn.Module
-    store: MetricStore
+    logger: MetricLogger
     device: torch.device
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, as plain data."""
-        waiting = {id(metric): name for name, metric in self.store.objects.items()}
+        """The state, as plain data. What hooks of an end still see is over, and no part of it."""
+        held = self.logger.held_objects()
+        with reset_meanwhile(held):
+            return self._states({id(metric) for metric in held})
+
+    def _states(self, over: set[int]) -> dict[str, Any]:
+        logged = self.logger.train.objects.items()
+        waiting = {id(metric): name for name, metric in logged if id(metric) not in over}
         metrics = {id(part) for part in metric_parts(self.module).values()}
         return {
             path: {
@@ -154,7 +161,7 @@ class MetricObjectStates:
             if path in metrics:
                 set_state(part, saved["state"], saved["count"])
             if saved["logged_as"] is not None:
-                self.store.objects[saved["logged_as"]] = part
+                self.logger.train.objects[saved["logged_as"]] = part
 
 
 def _to(device: torch.device) -> Callable[[Any], Any]:

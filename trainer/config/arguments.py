@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from ...callbacks.base import Callback
 from ...callbacks.loggers.logger import Logger
@@ -18,6 +18,7 @@ from ...callbacks.profiler import Profiler
 from ...durations import Duration
 from ...strategies import PRECISIONS, STRATEGIES, Strategy
 from ..faults.watchdog import PHASES
+from ..rng import default_seed
 from ..runtime.compilation import BLOCKS, MODES, read_setting
 from ..utils.paths import as_path
 
@@ -88,6 +89,10 @@ def _as_list(value: Any) -> Any:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
+def _seed(value: Any) -> Any:
+    return default_seed() if value is None else value
+
+
 def _compile(value: Any) -> Any:
     if value is not False:
         read_setting(value)
@@ -148,6 +153,16 @@ class TrainerArguments(BaseModel):
     """What ``Trainer`` takes."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    _seed_by_default: bool = PrivateAttr(default=False)
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._seed_by_default = given.get("seed") is None
+
+    @property
+    def seed_by_default(self) -> bool:
+        """Whether the seed was not given to the Trainer: a run that resumes keeps its own."""
+        return self._seed_by_default
 
     strategy: Annotated[Any, BeforeValidator(_strategy)] = _argument(
         "auto",
@@ -289,10 +304,11 @@ class TrainerArguments(BaseModel):
         "``paceline.callbacks.Profiler`` chooses the steps.",
         "True, False, or an object of paceline.callbacks.Profiler",
     )
-    seed: _Number = _argument(
-        0,
-        "Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order.",
-        "an integer from 0 to 2**63 - 1",
+    seed: Annotated[_Number, BeforeValidator(_seed)] = _argument(
+        None,
+        "Seeds torch, ``random`` and numpy when ``fit`` begins, and every epoch's order. None: the seed of "
+        "the last ``seed_everything`` before the Trainer was made, else 0; a resumed run keeps its own.",
+        "an integer from 0 to 2**63 - 1, or None",
         ge=0,
         lt=2**63,
     )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ...argument_checks import refuse_unknown
 from ...errors import nearest
 
+_OPTIMIZER = "configure_optimizers of the module: return torch.optim.AdamW(self.parameters(), lr=...)"
 TRAINER_PEERS = {
     "barebones": "progress=False, loggers=False, checkpoint=False",
     "profiler": "profile=True",
@@ -42,13 +43,14 @@ TRAINER_PEERS = {
     "gpus": "devices",
     "num_processes": "devices",
     "resume_from_checkpoint": "fit(resume=...)",
-    "learning_rate": "configure_optimizers",
-    "lr": "configure_optimizers",
-    "optimizer": "configure_optimizers",
-    "optimizers": "configure_optimizers",
-    "lr_scheduler": "configure_optimizers",
-    "lr_schedulers": "configure_optimizers",
-    "batch_size": "the DataLoader's batch_size",
+    "learning_rate": _OPTIMIZER,
+    "lr": _OPTIMIZER,
+    "weight_decay": _OPTIMIZER,
+    "optimizer": _OPTIMIZER,
+    "optimizers": _OPTIMIZER,
+    "lr_scheduler": "configure_optimizers of the module: return optimizer, scheduler",
+    "lr_schedulers": "configure_optimizers of the module: return optimizer, scheduler",
+    "batch_size": "the DataLoader's batch_size or global_batch_size",
     "train_batch_size": "global_batch_size",
     "per_device_train_batch_size": "the DataLoader's batch_size",
     "detect_anomaly": "torch.autograd.set_detect_anomaly(True)",

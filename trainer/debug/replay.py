@@ -26,7 +26,8 @@ from ...strategies import Single
 from ..checkpoint import format as files
 from ..checkpoint.integrity import verify
 from ..checkpoint.reading import read_manifest, read_state
-from ..rng import derive, full_state, seed_everything, set_full_state, untouched
+from ..rng import derive, full_state, seed_generators, set_full_state, untouched
+from ..run.run import Run
 from ..utils.nested import listed
 from ..utils.paths import as_path
 from ..utils.tensor_checksum import sample_of_weights
@@ -174,9 +175,11 @@ def replay(
     strategy = SimulatedRanks(world_size, request)
     at_step = _AtStep(request, strategy)
     given = {name: getattr(settings, name) for name in type(settings).model_fields}
+    if settings.seed_by_default:
+        given["seed"] = Run(run).config.get("trainer", {}).get("seed", settings.seed)
     arguments = alone(given, request.accelerator, strategy)
     twin = trainer_class(**arguments | {"callbacks": [*arguments["callbacks"], at_step]})
-    strategy.load(source, settings.seed)
+    strategy.load(source, twin.settings.seed)
     start = source.name if source is not None else "its beginning"
     more = f", on one device for {world_size} ranks" if world_size > 1 else ""
     twin.log_line(f"replays step {request.step} of {request.run} from {start}{more}")
@@ -265,7 +268,7 @@ class SimulatedRanks(Single):
             return
         for rank in range(1, self.simulated_ranks):
             with untouched(self.device):
-                seed_everything(derive(seed, rank))
+                seed_generators(derive(seed, rank))
                 self._generators[rank] = full_state(self.device)
 
     def step_function(self, module: torch.nn.Module, name: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import torch
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..data.feed import Feed
-from ..metrics.metric_objects import metric_parts, update_count
+from ..metrics.metric_objects import metric_parts, reset_meanwhile, update_count
 from ..metrics.store import MetricStore
 from ..phases import PHASES, STEPS
 from ..rng import untouched
@@ -64,11 +64,18 @@ class EvaluationLoop:
             if self.context.stop.interrupted:
                 self.store.discard(part for part, n in counts if update_count(part) != n)
                 return False
+            self._end(publish)
+        return True
+
+    def _end(self, publish: Callable[[dict[str, float]], None]) -> None:
+        """The end hooks, which see the reduced values and torchmetrics objects that are whole."""
+        try:
             publish(self.store.close_epoch())
             for hook in self.context.hooks[f"{self.hook}_end"]:
                 hook(self.context.trainer)
                 publish(self.store.close_epoch())
-        return True
+        finally:
+            self.store.reset_objects()
 
     def _log(self, output: Any, size: int) -> None:
         if size:
@@ -83,10 +90,7 @@ class EvaluationLoop:
         """
         with self._trace_free():
             self._read_all(sink.take, None)
-            publish(self.store.close_epoch())
-            for hook in self.context.hooks[f"{self.hook}_end"]:
-                hook(self.context.trainer)
-                publish(self.store.close_epoch())
+            self._end(publish)
         return sink.close()
 
     @contextmanager
@@ -98,6 +102,7 @@ class EvaluationLoop:
             evaluating(context.module),
             torch.no_grad(),
             untouched(context.strategy.device),
+            reset_meanwhile(context.logger.held_objects()),  # it may be called by a hook that sees them
             context.logger.logging_to(self.store),
             ExitStack() as callbacks,
         ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
@@ -19,24 +18,21 @@ from ...faultpoints import faultpoint
 from ...schedules import RunLength
 from ...strategies import StepPlan
 from ...strategies.launch.job_notes import note_run, restarts
-from ..checkpoint import format as files
 from ..checkpoint.manager import CheckpointManager
-from ..checkpoint.reading import MalformedStateError, read_manifest
 from ..checkpoint.run_state import RunState
 from ..data.feed import Feed
 from ..faults.nonfinite import Guard, NonfinitePolicy
 from ..module import is_overridden
 from ..optimization import Optimization, Schedule, read_configuration
-from ..rng import derive, seed_everything
+from ..rng import derive, seed_generators
 from ..run.directory import run_config
-from ..run.resume import ResumeSearch
-from ..state import TrainState
 from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
 from .fit_context import FitContext
 from .fit_data import FitData, FitFeeds, Resumption, schedule_of
 from .manual_optimizer import ManualOptimization, ManualOptimizer
+from .resume_source import Source
 from .startup_report import first_lines
 
 
@@ -64,12 +60,14 @@ def check_module(module: Any) -> None:
 
 def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitContext:
     """Data, optimizers, checkpoint, folder, first lines: a fit that is ready to run."""
-    settings, module, strategy = context.settings, context.module, context.strategy
-    seed_everything(settings.seed)
     faultpoint("start.data")
     if restarts():
-        context.directory.log_line(f"restart {restarts()} of at most {settings.max_restarts} times")
-    source = _Source(context, resume)
+        most = context.settings.max_restarts
+        context.directory.log_line(f"restart {restarts()} of at most {most} times")
+    source = Source(context, resume)
+    context = source.with_its_seed(context)
+    settings, module, strategy = context.settings, context.module, context.strategy
+    seed_generators(settings.seed)
     feed, validation = FitFeeds(context, data, source.counters).open()
     decay = _last_decay(context, source, resume.decay)
     check_ranks(context, feed)
@@ -79,7 +77,7 @@ def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitCont
     optimization = _build_optimizers(context, feed)
     faultpoint("start.restore")
     if context.ranks.rank:  # what is drawn in the model from here on is another rank's own
-        seed_everything(derive(settings.seed, context.ranks.rank))
+        seed_generators(derive(settings.seed, context.ranks.rank))
     monitors = monitored(context.callbacks, optimization.schedules)
     _check_monitored_phases(context, monitors, bool(validation))
     config = run_config(context.directory.name, settings, strategy, module)
@@ -99,7 +97,7 @@ def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitCont
     )
     if feed.reloads:
         context.state.epoch_lengths = context.limits.lengths
-    inexact = source.restore(run_state)
+    inexact = source.other_seed(settings.seed) + source.restore(run_state)
     if source.path is None:  # none of the checkpoints was whole
         source.place(context.state)
     context.state.decay_start, context.state.decay_steps = decay
@@ -176,56 +174,7 @@ def _call_before_step(context: StageContext, optimizer: Optimizer) -> None:
     context.hooks.call("on_before_optimizer_step", context.trainer, optimizer)
 
 
-class _Source:
-    """The checkpoint that a fit is resumed from, if any.
-
-    Attributes:
-        path: None: the run starts fresh.
-        in_place: Whether the run continues in the folder of ``path``; else it gets a new one.
-    """
-
-    def __init__(self, context: StageContext, resume: Resumption) -> None:
-        self._resume, self._allow, self._fit = resume.source, resume.allow, context.fit_number
-        self._newest = isinstance(resume.source, str) and resume.source in ("auto", "latest")
-        self._search = ResumeSearch(
-            context.strategy,
-            context.ranks,
-            context.directory,
-            context.settings.run_dir,
-            type(context.module).__name__,
-        )
-        self.path = self._find()
-
-    def _find(self) -> Path | None:
-        found = self._search.find_restart(self._fit)
-        self.in_place = found is not None or self._newest
-        return self._search.find(self._resume) if found is None and self._resume is not None else found
-
-    @property
-    def counters(self) -> dict[str, Any]:
-        """The counters of the checkpoint; those of a new run where there is none."""
-        saved = read_manifest(self.path)["counters"] if self.path else {}
-        return TrainState().state_dict() | saved
-
-    def place(self, state: TrainState) -> None:
-        """Let the counters say where in the data the run is."""
-        state.epoch, state.position = self.counters["epoch"], self.counters["position"]
-
-    def restore(self, run_state: RunState) -> list[str]:
-        """Load the checkpoint, or where there is a choice, the newest that is whole. What is not exact."""
-        is_choice = self._newest or restarts()
-        while self.path is not None:
-            try:
-                return run_state.restore(self.path, self._allow)
-            except files.CheckpointError as damage:
-                if not is_choice or isinstance(damage, MalformedStateError):
-                    raise
-                self._search.pass_over(self.path, damage)
-            self.path = self._find()
-        return []
-
-
-def _last_decay(context: StageContext, source: _Source, decay: Any) -> tuple[int, int]:
+def _last_decay(context: StageContext, source: Source, decay: Any) -> tuple[int, int]:
     """Where the decay of ``fit(decay=...)`` starts, and its steps; (-1, 0) without one.
 
     A run that resumes within a decay continues it, unless it is a branch with another one.

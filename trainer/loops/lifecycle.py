@@ -61,6 +61,13 @@ def check_stage(name: str, module: Any, current: str) -> None:
     Raises:
         PacelineError: for both.
     """
+    if module is None and name in ("validate", "test", "predict"):
+        raise PacelineError(
+            f"{name} without a module takes the one of the last run, and there was none",
+            fix=f"{name}(module, ...)",
+        )
+    if module is None:
+        raise PacelineError(f"{name} takes a TrainModule", got=None, fix=f"{name}(module, ...)")
     if not isinstance(module, TrainModule):
         raise PacelineError(
             f"{name} takes a TrainModule",

@@ -79,7 +79,13 @@ def _log_returned(name: str, value: Any, weight: Any, store: MetricStore) -> Non
         store.log(name, value, weight=weight)
     except PacelineError as error:
         step = {"train": "training_step", "val": "validation_step"}.get(store.phase, "test_step")
-        raise PacelineError(f"{error}\n  where: {name!r} in the mapping that {step} returned") from None
+        fix = f"return {'the loss alone' if step == 'training_step' else 'nothing'}, or log scalars: "
+        what = "\n".join(line for line in str(error).splitlines() if not line.startswith("  fix: "))
+        raise PacelineError(
+            what,
+            where=f"{name!r} in the mapping that {step} returned; what it holds is logged",
+            fix=f"{fix}self.log({name!r}, value.mean())",
+        ) from None
 
 
 def log_evaluation_output(output: Any, store: MetricStore) -> None:

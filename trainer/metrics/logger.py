@@ -217,10 +217,16 @@ class MetricLogger:
             queue.close(SECONDS)
 
     def publish_each(self, hooks: Iterable[Callable[..., None]], *args: Any) -> None:
-        """Call hooks; what each of them logs is published after it."""
-        for hook in hooks:
-            hook(*args)
-            self.publish(self.train.take_window())
+        """Call the hooks of the end of an epoch; what each of them logs is published after it.
+
+        Torchmetrics objects are reset after them all.
+        """
+        try:
+            for hook in hooks:
+                hook(*args)
+                self.publish(self.train.take_window() | self.train.take_objects())
+        finally:
+            self.train.reset_objects()
 
     def publish_at_the_end(self, hooks: Iterable[Callable[..., None]], *args: Any) -> None:
         """Call the hooks of the end of a fit, and publish what each of them logs after it.
@@ -245,8 +251,14 @@ class MetricLogger:
                         failed = error
                     else:
                         failed.add_note(f"then on_fit_end failed too: {type(error).__name__}: {error}")
+        store.reset_objects()
         if failed is not None:
             raise failed
+
+    def held_objects(self) -> list[Any]:
+        """The torchmetrics objects that hooks of an end see whole, and that are reset after them."""
+        stores = {id(store): store for store in (self.train, self.current)}
+        return [metric for store in stores.values() for metric in store.held]
 
     def require(self, name: str, who: str) -> float:
         """The latest value of ``name``.

@@ -6,7 +6,8 @@ All that is used of torchmetrics without a public name is ``_update_count`` in `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,3 +33,47 @@ def set_state(metric: Any, state: Mapping[str, Tensor | list[Tensor]], count: in
     for name, value in state.items():
         setattr(metric, name, value)
     metric._update_count = count  # update_count has no setter; compute() warns while it is 0
+
+
+class States:
+    """What torchmetrics objects have counted, to be put back after a reset.
+
+    Args:
+        metric: An object that was logged, a collection too.
+    """
+
+    def __init__(self, metric: Any) -> None:
+        parts = metric_parts(metric).values() if isinstance(metric, nn.Module) else ()
+        # A reset empties lists in place, and makes new tensors.
+        self._parts = [(part, _copied(part.metric_state), update_count(part)) for part in parts]
+
+    def __bool__(self) -> bool:
+        """False for an object that is none of torchmetrics: what it has counted is not known."""
+        return bool(self._parts)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was counted since the reset."""
+        return not any(update_count(part) for part, _, _ in self._parts)
+
+    def put_back(self) -> None:
+        """Have the objects hold it again."""
+        for part, state, count in self._parts:
+            set_state(part, _copied(state), count)
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, list) else value for name, value in state.items()}
+
+
+@contextmanager
+def reset_meanwhile(objects: Iterable[Any]) -> Iterator[None]:
+    """They have counted nothing inside, and have what they had afterwards."""
+    kept = [(metric, States(metric)) for metric in objects]
+    for metric, _ in kept:
+        metric.reset()
+    try:
+        yield
+    finally:
+        for _, states in kept:
+            states.put_back()

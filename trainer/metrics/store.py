@@ -18,6 +18,7 @@ from ...errors import PacelineError, nearest
 from ...strategies import Strategy
 from ..utils.nested import describe
 from .accumulator import Sums, Value
+from .metric_objects import States
 
 REDUCTIONS = ("mean", "sum", "min", "max")
 _MOST_PENDING = 1024
@@ -30,7 +31,7 @@ class MetricStore:
         phase: ``train``, ``val`` or ``test``: what a name without "/" belongs to.
         weight: The samples in the batch under way: the weight of a value that names none.
         loader_name: The dataloader under way, where there are several; part of every name.
-        objects: torchmetrics objects logged in this epoch, by full name.
+        objects: torchmetrics objects logged in this epoch and not yet computed, by full name.
         shown: Full names asked for on the progress bar.
         log_line: Takes a line for the log.
     """
@@ -49,6 +50,9 @@ class MetricStore:
         self._values: dict[str, Value] = {}
         self.objects: dict[str, Any] = {}
         self._of_objects: dict[str, float] = {}  # computed at the end of a dataloader, not yet published
+        self._held: dict[int, Any] = {}  # computed, and reset when the hooks of the end have seen them
+        self._of_loaders: dict[int, tuple[Any, States]] = {}  # what they counted for an earlier dataloader
+        self._shared: dict[int, Any] = {}  # logged for several dataloaders
         self._known: dict[str, Value] = {}
         self._waiting: list[Value] = []
         self._nan_reported: set[str] = set()
@@ -136,14 +140,33 @@ class MetricStore:
         return f"{phase}/{self.loader_name}/{rest}"
 
     def set_loader(self, name: str) -> None:
-        """Names logged from now on belong to this one of several dataloaders.
+        """Names logged from now on belong to this one of several dataloaders; "": to all of them.
 
-        Objects logged for the one before are computed and reset: they may serve this one too.
+        Objects logged for the one before are computed and reset: they may serve this one too. Those that
+        served one alone have what they counted again when all have been read.
         """
         if self.loader_name:
             self._compute_objects()
+            for metric in self.held:
+                self._end_loader_of(metric)
+            self._held.clear()
+            if not name:
+                self._hold_again()
         self.loader_name = name
         self._known.clear()
+
+    def _end_loader_of(self, metric: Any) -> None:
+        if id(metric) in self._of_loaders:
+            self._shared[id(metric)] = metric
+        self._of_loaders[id(metric)] = metric, States(metric)
+        metric.reset()
+
+    def _hold_again(self) -> None:
+        for key, (metric, states) in self._of_loaders.items():
+            if key not in self._shared and states.is_unused:
+                states.put_back()
+                self._held[key] = metric
+        self._of_loaders.clear()
 
     def _keep_object(self, name: str, value: Any, prog_bar: bool) -> None:
         if isinstance(value, Mapping) and not hasattr(value, "compute"):
@@ -151,6 +174,11 @@ class MetricStore:
                 f"log({name!r}): a mapping is not a scalar",
                 got=f"a mapping with keys {list(value)[:6]}",
                 fix="self.log_dict(mapping)",
+            )
+        if id(value) in self._shared and not self.loader_name and States(value).is_unused:
+            raise PacelineError(
+                f"log({name!r}): a torchmetrics object that served several dataloaders is reset after each",
+                fix="log an object for each dataloader, or read the values: trainer.metrics",
             )
         full = self.full_name(name)
         self.objects[full] = value
@@ -191,16 +219,33 @@ class MetricStore:
         return self._results("window", keep=True)
 
     def close_epoch(self) -> dict[str, float]:
-        """The epoch's values, torchmetrics objects computed and reset; the window is closed too."""
+        """The epoch's values, torchmetrics objects computed; the window is closed too.
+
+        The objects keep what they counted until ``reset_objects``: hooks may ask them again.
+        """
         self._fold()
         for value in self._values.values():
             value.epoch.take(value.window)
             value.window.clear()
-        result = self._results("epoch")
+        return self._results("epoch") | self.take_objects()
+
+    def take_objects(self) -> dict[str, float]:
+        """The values of torchmetrics objects that were logged since the last call, by full name."""
         self._compute_objects()
-        result |= self._of_objects
-        self._of_objects.clear()
-        return result
+        found, self._of_objects = self._of_objects, {}
+        return found
+
+    @property
+    def held(self) -> list[Any]:
+        """The torchmetrics objects that were computed and are not yet reset."""
+        return list(self._held.values())
+
+    def reset_objects(self) -> None:
+        """Reset the torchmetrics objects that were computed: the epoch is over."""
+        for metric in self.held:
+            metric.reset()
+        self._held.clear()
+        self._shared.clear()
 
     def discard(self, objects: Iterable[Any]) -> None:
         """Drop all contributions; these torchmetrics objects are reset, as are those that were logged."""
@@ -212,6 +257,8 @@ class MetricStore:
             metric.reset()
         self.objects.clear()
         self._of_objects.clear()
+        self._of_loaders.clear()
+        self.reset_objects()
 
     def _compute_objects(self) -> None:
         names = sorted(self.objects)  # in one order on all ranks: each may communicate
@@ -219,7 +266,10 @@ class MetricStore:
         for name in names:
             self._of_objects |= _computed(name, self.objects[name])
         for metric in self.objects.values():  # after them all: one may have two names
-            metric.reset()
+            if States(metric):
+                self._held[id(metric)] = metric
+            else:
+                metric.reset()
         self.objects.clear()
 
     def _compare_objects(self, names: list[str]) -> None:

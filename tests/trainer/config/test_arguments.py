@@ -67,7 +67,7 @@ REFUSED = [
     ("debug", ["x"], "False"),
     ("sync_batchnorm", ["x"], "False"),
     ("profile", ["x", "true", 1, None, Profiler, [Profiler()]], "True, False, or an object of paceline"),
-    ("seed", [-1, 2**63, 1.5, "x", True, None], "an integer from 0"),
+    ("seed", [-1, 2**63, 1.5, "x", True], "an integer from 0"),
     ("deterministic", _A_SWITCH, _SWITCHED),
     ("compile", ["x", None, 3, {}, {"mod": "default"}, {"blocks": 1}], "True, False, 'blocks', a mode"),
     ("run_dir", [3, True, []], "a folder"),
@@ -180,6 +180,18 @@ def test_peers_names(theirs, ours):
     assert f"{theirs}: unknown argument; use {ours}" in refusal(**{theirs: 1})
 
 
+@pytest.mark.parametrize("name", ["lr", "optimizer", "weight_decay", "lr_scheduler"])
+def test_what_belongs_to_the_optimizer_is_answered_with_configure_optimizers(name):
+    assert f"{name}: unknown argument; use configure_optimizers of the module: return" in refusal(
+        **{name: 1}
+    )
+
+
+def test_a_batch_size_is_the_loader_s_or_the_global_one():
+    text = refusal(batch_size=32)
+    assert "batch_size: unknown argument; use the DataLoader's batch_size or global_batch_size" in text
+
+
 def test_peers_names_lead_to_names_that_exist():
     for theirs, ours in TRAINER_PEERS.items():
         assert theirs not in TrainerArguments.model_fields
@@ -188,7 +200,7 @@ def test_peers_names_lead_to_names_that_exist():
             assert callable(getattr(Trainer, method[1]))
             continue
         ours = re.sub(
-            r"fit\(.*\)|the DataLoader's \w+|configure_optimizers|torch\.[\w.()]+",
+            r"fit\(.*\)|the DataLoader's \w+( or )?|configure_optimizers of .*|torch\.[\w.()]+",
             "",
             ours,
         )

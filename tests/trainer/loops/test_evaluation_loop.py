@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import DataModule, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 
 
@@ -188,6 +188,29 @@ def test_a_missing_step_or_missing_data_is_reported(verb, step):
         getattr(quiet(), verb)(Empty(), loader())
     with pytest.raises(PacelineError, match=f"no data to {verb} with"):
         getattr(quiet(), verb)(Line())
+
+
+def test_without_a_module_the_one_just_trained_is_evaluated():
+    module, trainer, data = Line(), quiet(max_epochs=1), loader()
+    trainer.fit(module, data)
+    assert trainer.test(dataloader=data) == trainer.test(module, data)
+    assert trainer.validate(dataloader=data) == trainer.validate(module, data)
+    ours, theirs = trainer.predict(dataloader=data), trainer.predict(module, data)
+    assert all(torch.equal(a["out"], b["out"]) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_without_a_module_and_data_those_of_the_last_run_are_taken():
+    class Data(DataModule):
+        def train_dataloader(self):
+            return loader()
+
+        test_dataloader = train_dataloader
+
+    module, trainer = Line(), quiet(max_epochs=1)
+    trainer.fit(module, datamodule=Data())
+    assert trainer.test() == trainer.test(module, loader())
+    with pytest.raises(PacelineError, match="no data to test with"):
+        trainer.test(module)  # a module that is given comes with its own data
 
 
 def test_something_that_is_no_module_is_refused():
