@@ -143,7 +143,6 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "hf_ds_config": "config",
     },
     "seed_everything": {
-        "workers": "remove it: samples are seeded by their position, in loader workers too",
         "verbose": _NOT_NEEDED,
     },
 }

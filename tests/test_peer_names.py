@@ -163,7 +163,7 @@ def test_of_lightnings_names_the_message_says_that_its_code_runs_as_it_is():
         ),
         (lambda: HSDP(auto_wrap_policy=None), ["HSDP has no argument 'auto_wrap_policy'", "shard_units"]),
         (lambda: DeepSpeed(offload_optimizer=True), ["did you mean: offload?"]),
-        (lambda: seed_everything(1, workers=True), ["seed_everything has no argument 'workers'", "remove"]),
+        (lambda: seed_everything(1, verbose=False), ["seed_everything has no argument 'verbose'"]),
     ],
 )
 def test_wrong_names_of_arguments_are_one_report(build, expected):
@@ -434,5 +434,7 @@ def test_every_hook_attribute_and_method_that_is_recommended_is_there_and_no_nam
 
 def test_arguments_of_a_trainer_that_mean_another_place():
     for name in ("lr", "optimizer", "batch_size"):
-        with pytest.raises(PacelineError, match=f"{name}: unknown argument; use {TRAINER_PEERS[name]}"):
+        with pytest.raises(
+            PacelineError, match=re.escape(f"{name}: unknown argument; use {TRAINER_PEERS[name]}")
+        ):
             Trainer(**{name: 1})

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import libcst as cst
 
 from . import edits
 from .context import Context
-from .lightning_arguments import UNKNOWN, literal
+from .lightning_arguments import literal
 from .resolve import Kind, dotted, shown, text_of
-from .tables import Entry, changes, dropped, renamed, rewrite
+from .tables import Entry, Group, changes, dropped, renamed, rewrite
 
 _OF_DICT = {"items", "keys", "values", "get", "update", "pop", "setdefault", "copy", "clear", "popitem"}
 _METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
@@ -89,13 +87,12 @@ def _hparam(scanner: Context, node: cst.Attribute, inner: cst.Attribute) -> bool
     if name in _OF_DICT:
         return True
     title = shown(node)
+    runs = Entry(Group.RUNS, "")
     if dotted(inner.value) == "self" and scanner.classes[-1][1].hparams_object:
         text = "hparams has each argument of the constructor by its name: take it from the argument"
         scanner.report(node.attr, kind.library, rewrite(text), title)
     else:
-        scanner.found.edit(node, edits.item(name))
-        entry = rewrite(f'hparams is a dict here: {shown(inner)}["{name}"]')
-        scanner.report(node.attr, kind.library, entry, title, True)
+        scanner.report(node.attr, kind.library, runs, title)
     return True
 
 
@@ -239,32 +236,10 @@ def statement(scanner: Context, node: cst.Expr) -> None:
     if facts is not None and facts.hparams_object:
         text = "hparams has each argument of the constructor by its name; leave the call out"
         scanner.report(value, kind.library, rewrite(text), title)
-    elif kind.name == "LightningModule":
+    else:
         scanner.found.edit(node, edits.removed)
         entry = dropped("hparams record the constructor's arguments by themselves")
         scanner.report(value, kind.library, entry, title, True)
-    else:
-        _data_hparams(scanner, node, value, kind)
-
-
-def _data_hparams(scanner: Context, node: cst.Expr, value: cst.Call, kind: Kind) -> None:
-    """A DataModule records nothing: its arguments become a dict."""
-    function = scanner.functions[-1]
-    names = [one.name.value for one in [*function.params.params[1:], *function.params.kwonly_params]]
-    given = {arg.keyword.value: literal(arg.value) for arg in value.args if arg.keyword}
-    ignored = given.get("ignore", [])
-    chosen = [text_of(arg.value) for arg in value.args if not arg.keyword]
-    star = isinstance(function.params.star_kwarg, cst.Param)
-    entry = Entry(rewrite("").group, "a DataModule records no hparams: self.hparams = {...}")
-    if ignored is UNKNOWN or star:
-        scanner.report(value, kind.library, entry, "self.save_hyperparameters")
-        return
-    left_out = {ignored} if isinstance(ignored, str) else set(ignored or ())
-    kept = [name for name in names if name not in left_out and (not chosen or name in chosen)]
-    code = "self.hparams = {" + ", ".join(f'"{name}": {name}' for name in kept) + "}"
-    new: Any = cst.ensure_type(cst.parse_statement(code), cst.SimpleStatementLine).body[0]
-    scanner.found.edit(node, lambda _: new)
-    scanner.report(value, kind.library, entry, "self.save_hyperparameters", True)
 
 
 def dictionary(scanner: Context, node: cst.Dict) -> None:

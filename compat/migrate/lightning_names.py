@@ -40,7 +40,6 @@ MODULE_MEMBERS: dict[str, Entry] = {
     "current_epoch": renamed("epoch"),
     "global_rank": rewrite("it is called self.trainer.rank here", "trainer.rank"),
     "local_rank": rewrite("self.trainer.rank is the rank among all"),
-    "hparams": rewrite('hparams is a dict here: self.hparams["name"]'),
     "hparams_initial": renamed("hparams"),
     "save_hyperparameters": dropped("hparams record the constructor's arguments by themselves"),
     "logger": rewrite(
@@ -174,10 +173,9 @@ MODULE = Owner(
     kinds={"trainer": "Trainer"},
     other_method=_NO_HOOK,
 )
-_DATA_HPARAMS = "a DataModule records no hparams: keep its arguments as attributes"
 DATA_MODULE = Owner(
     imported("paceline.DataModule"),
-    members={"save_hyperparameters": rewrite(_DATA_HPARAMS)},
+    members={"save_hyperparameters": dropped("hparams record the constructor's arguments by themselves")},
     methods={
         **all_of(
             "prepare_data setup teardown train_dataloader val_dataloader test_dataloader "

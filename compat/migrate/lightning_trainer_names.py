@@ -117,7 +117,9 @@ TRAINER_MEMBERS: dict[str, Entry] = {
     "accumulate_grad_batches": rewrite('trainer.config["trainer"]["accumulate"] is what the Trainer got'),
     **all_of("min_epochs min_steps", rewrite('trainer.config["trainer"] has what the Trainer got')),
     "precision": rewrite('trainer.config["trainer"]["precision"] is what the Trainer got'),
-    "local_rank": rewrite("trainer.rank is the rank among all; trainer.strategy.device the device"),
+    "local_rank": rewrite(
+        "trainer.rank is the rank among all; trainer.strategy.environment.local_rank that of the machine"
+    ),
     "node_rank": rewrite("trainer.rank is the rank among all"),
     "num_devices": rewrite("trainer.world_size counts all ranks"),
     "num_nodes": rewrite("trainer.world_size counts all ranks"),

@@ -90,51 +90,68 @@ class OptimizerStep:
             hook(trainer, batches)
         step = _StepUnderWay(batches, sizes, total)
         last = len(batches) - 1
-        for index in range(last):
-            self.add_gradients(step, index)
-        if self.own_update is None:
-            self.add_gradients(step, last)
-            if self.finish_gradients(step) and self.update(step):
-                self.step_schedules()
-        else:
-            optimizer = AutomaticOptimizer(
-                self.optimizer,
-                gradients=lambda: self.add_gradients(step, last),
-                finish=lambda: self.finish_gradients(step),
-                update=lambda: self.update(step),
-                skip=lambda: self.strategy.skip(self.optimizer),
-            )
-            self.own_update(optimizer, optimizer.closure)
-            optimizer.check(self.state.step_label)
-            if optimizer.updated:
-                self.step_schedules()
+        own_update = self.own_update
+        for index, batch in enumerate(batches):
+            if own_update is not None and index == last:
+                self.update_in_its_own_way(step)
+                return step.outputs
+            self.begin_micro_batch(step, index)
+            if not sizes[index]:
+                output = self.padding_step(batch)
+            elif self.takes_index:
+                output = self.training_step(batch, self.state.batch_idx)
+            else:
+                output = self.training_step(batch)
+            self.go_backward(step, index, output)
+        if self.finish_gradients(step) and self.update(step):
+            self.step_schedules()
         return step.outputs
 
-    def add_gradients(self, step: _StepUnderWay, index: int) -> Any:
-        """Forward and backward of one micro-batch; its loss, None where it has none."""
-        batch, size, total = step.batches[index], step.sizes[index], step.total
-        state, strategy = self.state, self.strategy
-        many, is_last = len(step.batches) > 1, index == len(step.batches) - 1
-        self.store.weight = size
-        if many:
-            strategy.synchronise_gradients(is_last)
+    def update_in_its_own_way(self, step: _StepUnderWay) -> None:
+        """The last micro-batch and the update, as the module's ``optimizer_step`` has them."""
+        last = len(step.batches) - 1
+
+        def last_micro_batch() -> Any:
+            self.begin_micro_batch(step, last)
+            batch = step.batches[last]
+            size = step.sizes[last]
+            output = self.training_step(*self.arguments(batch)) if size else self.padding_step(batch)
+            return self.go_backward(step, last, output)
+
+        optimizer = AutomaticOptimizer(
+            self.optimizer,
+            gradients=last_micro_batch,
+            finish=lambda: self.finish_gradients(step),
+            update=lambda: self.update(step),
+            skip=lambda: self.strategy.skip(self.optimizer),
+        )
+        assert self.own_update is not None
+        self.own_update(optimizer, optimizer.closure)
+        optimizer.check(self.state.step_label)
+        if optimizer.updated:
+            self.step_schedules()
+
+    def begin_micro_batch(self, step: _StepUnderWay, index: int) -> None:
+        """A forward comes next."""
+        self.store.weight = step.sizes[index]
+        if len(step.batches) > 1:
+            self.strategy.synchronise_gradients(index == len(step.batches) - 1)
         faultpoint("step.forward")
-        if not size:
-            output = self.padding_step(batch)
-        elif self.takes_index:
-            output = self.training_step(batch, state.batch_idx)
-        else:
-            output = self.training_step(batch)
+
+    def go_backward(self, step: _StepUnderWay, index: int, output: Any) -> Any:
+        """The backward of one micro-batch; its loss, None where it has none."""
+        size, total = step.sizes[index], step.total
+        many, is_last = len(step.batches) > 1, index == len(step.batches) - 1
         if size:
             step.outputs.append(output)
-        state.batch_idx += 1
+        self.state.batch_idx += 1
         loss, weight = self.read_loss(output, None if total else size, size, index)
         if loss is None or (self.without_loss.here and self.world_size == 1):
             return None
         if many or self.world_size > 1:
             loss = self.weigh(loss, weight, step.weights, index, size * self.world_size / (total or 1))
         if step.weights and is_last:  # on its way while backward runs
-            step.sum_of_weights = strategy.all_reduce_async(self.as_word(sum(step.weights)))
+            step.sum_of_weights = self.strategy.all_reduce_async(self.as_word(sum(step.weights)))
         faultpoint("step.backward")
         self.backward(loss)
         return loss

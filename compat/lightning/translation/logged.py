@@ -54,6 +54,7 @@ class _Entry:
 
     @property
     def forked(self) -> bool:
+        """Whether both count, under the name with a suffix each."""
         return self.on_step and self.on_epoch
 
 

@@ -26,14 +26,17 @@ class LazyMonitor:
         return full
 
     def state_dict(self) -> dict[str, Any]:
+        """What was watched, by the user's name."""
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
         return state | ({"watched": [self.watched, self._monitor.mode]} if self.watched else {})
 
     def on_validation_end(self, trainer: Any) -> None:
+        """Look at the value, once it has a name."""
         if self.monitor is not None:
             super().on_validation_end(trainer)  # type: ignore[misc]
 
     def on_train_epoch_end(self, trainer: Any) -> None:
+        """Look at the value, once it has a name."""
         if self.monitor is not None:
             super().on_train_epoch_end(trainer)  # type: ignore[misc]
 
