@@ -33,7 +33,6 @@ from paceline.callbacks import (
     Curves,
     DeviceMonitor,
     EarlyStopping,
-    JSONLogger,
     LearningRateMonitor,
     ModelSummary,
     Progress,
@@ -99,7 +98,7 @@ def full(batches: list) -> float:
             accelerator="cpu",
             checkpoint=False,
             callbacks=[watch, *several],
-            loggers=[JSONLogger(), TensorBoard(), CSVLogger()],
+            loggers=[CSVLogger(), "-curves"],
             run_dir=folder,
         )
         trainer.fit(Logging(), batches)

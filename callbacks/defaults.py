@@ -16,11 +16,14 @@ from .progress import Progress
 from .step_record import StepRecord
 from .summary import ModelSummary
 
+LOGGERS: dict[str, type[Callback]] = {"jsonl": JSONLogger, "tensorboard": TensorBoard, "curves": Curves}
+"""What ``Trainer(loggers=...)`` writes by default, by the names that switch one off with a "-" in front."""
+
 
 def with_defaults(
     given: Sequence[Callback],
     progress: bool,
-    loggers: bool | Sequence[Logger],
+    loggers: bool | Sequence[Logger | str],
     checkpoint: bool,
     fast_dev_run: int,
     profile: bool | Profiler = False,
@@ -31,7 +34,8 @@ def with_defaults(
     Args:
         given: The user's. One of a default's type replaces it.
         progress: Add the progress bar and the model summary.
-        loggers: True adds metrics.jsonl, TensorBoard and the curves; else the loggers to add.
+        loggers: True adds metrics.jsonl, TensorBoard and the curves, False nothing. Of a sequence, loggers
+            are added to those (in place of one of their type), and ``"-tensorboard"`` leaves that one out.
         checkpoint: Add a checkpoint at the end of each epoch.
         fast_dev_run: The steps after which the epoch ends, without loggers and checkpoints; 0: a usual run.
         record: Add a record of each step, for ``paceline diff``.
@@ -45,11 +49,19 @@ def with_defaults(
     if fast_dev_run:
         defaults.append(FastDevRun(fast_dev_run))
     else:
-        if loggers:
-            defaults += [JSONLogger(), TensorBoard(), Curves()] if loggers is True else loggers
+        if loggers is not False:
+            defaults += _loggers(() if loggers is True else loggers)
         if record:
             defaults.append(StepRecord())
         if checkpoint:
             defaults.append(Checkpoint())
     kept = [default for default in defaults if not any(isinstance(one, type(default)) for one in given)]
     return sorted([*given, *kept], key=lambda callback: isinstance(callback, Checkpoint))
+
+
+def _loggers(given: Sequence[Logger | str]) -> list[Callback]:
+    own = [one for one in given if not isinstance(one, str)]
+    off = [cls for name, cls in LOGGERS.items() if f"-{name}" in given]
+    off += [cls for cls in LOGGERS.values() if any(isinstance(one, cls) for one in own)]
+    kept = [cls() for cls in LOGGERS.values() if cls not in off]
+    return [*own, *kept]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..callbacks import Callback, Checkpoint, JSONLogger, TrainerView
+from ..callbacks import Callback, Checkpoint, TrainerView
 from ..errors import PacelineError
 from ..strategies import Strategy
 from ..trainer.module import TrainModule
@@ -126,7 +126,7 @@ class Layout:
             log_every=1,
             callbacks=[*callbacks, *([Checkpoint(every=MIDDLE, keep=None)] if saves else [])],
             checkpoint=False,
-            loggers=JSONLogger(),
+            loggers=["-tensorboard", "-curves"],
             progress=False,
             run_dir=self.folder,
             name=name,

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Predictions, Run, Trainer, TrainModule
-from paceline.callbacks import Hooks, JSONLogger
+from paceline.callbacks import Hooks
 from paceline.trainer.run.directory import RunLog
 
 WITHOUT_EXAMPLE = {
@@ -85,7 +85,7 @@ def namespace(example):
     names |= {"train_loader": DataLoader(data, 4, shuffle=True), "val_loader": DataLoader(data, 4)}
     names |= {name: getattr(package, name) for package in PACKAGES for name in package.__all__}
     if "trainer." in example or "run." in example:  # those of a training that has ended
-        trainer = Trainer(max_epochs=1, progress=False, loggers=[JSONLogger()])
+        trainer = Trainer(max_epochs=1, progress=False, loggers=["-tensorboard", "-curves"])
         names |= {"trainer": trainer, "run": trainer.fit(Net(), names["train_loader"], names["val_loader"])}
     return names
 

@@ -129,7 +129,11 @@ def test_names_and_objects_keep_their_order():
 @pytest.mark.parametrize("given", ["rows", ["rows"]])
 def test_a_logger_by_name(given):
     found = trainer(loggers=given)
-    assert [type(c).__name__ for c in found.callbacks if hasattr(c, "write")] == ["Rows"]
+    assert [type(c).__name__ for c in found.callbacks if hasattr(c, "write")] == [
+        "Rows",
+        "JSONLogger",
+        "TensorBoard",
+    ]
 
 
 @pytest.mark.usefixtures("acme")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, EarlyStopping, JSONLogger
+from paceline.callbacks import Callback, Checkpoint, EarlyStopping
 
 EPOCHS, SAMPLES, BATCH = 2, 22, 4
 STEPS_PER_EPOCH = 6
@@ -83,7 +83,7 @@ def make_trainer(folder, stop_after=None, **arguments):
         "max_epochs": EPOCHS,
         "log_every": 3,
         "progress": False,
-        "loggers": JSONLogger(),
+        "loggers": ["-tensorboard", "-curves"],
         "callbacks": [EarlyStopping("val/loss", patience=10), Checkpoint(monitor="val/loss"), *stopping],
         "run_dir": folder,
         "name": "run",

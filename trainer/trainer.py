@@ -73,7 +73,9 @@ class Trainer(Tuner):
             the name of an installed entry point, as in ``loggers``.
         progress, checkpoint: The default callbacks, each off with False.
         record: Keep 48 bytes of each step in ``steps.bin`` of the run folder, for ``paceline diff``.
-        loggers: The default callbacks, each off with False.
+        loggers: Added to the default ones, as ``callbacks`` are: ``metrics.jsonl``, TensorBoard and
+            ``curves.png``; one of the same class replaces it, and ``"-jsonl"``, ``"-tensorboard"`` or
+            ``"-curves"`` in the list leaves one out. False: none at all.
         nonfinite: For a loss or gradient that is NaN or infinite, on any rank: ``"raise"`` before weights
             change, skip that update (``"skip"``, 10 times at most, ``"skip:100"``), or ``"ignore"``. On an
             accelerator looking at them waits for the device once a step (``"skip"``: once a micro-batch),

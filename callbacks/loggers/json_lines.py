@@ -24,7 +24,8 @@ class JSONLogger(Logger):
     ``.txt``.
 
     Example:
-        >>> trainer = Trainer(max_epochs=1, loggers=JSONLogger(), progress=False)  # no TensorBoard
+        >>> only_it = ["-tensorboard", "-curves"]
+        >>> trainer = Trainer(max_epochs=1, loggers=only_it, progress=False)
         >>> run = trainer.fit(Net(), train_loader)
         >>> [row["step"] for row in run.rows]
         [1, 4]

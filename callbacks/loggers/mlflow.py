@@ -49,7 +49,7 @@ class MLflow(Tracker):
         PacelineError: for arguments that are not right; at the start of a fit where mlflow is missing.
 
     Example:
-        >>> trainer = Trainer(loggers=[JSONLogger(), MLflow("digits", tags={"kind": "baseline"})])
+        >>> trainer = Trainer(loggers=MLflow("digits", tags={"kind": "baseline"}))
     """
 
     package = "mlflow"

@@ -26,7 +26,7 @@ class TensorBoard(Logger):
     row of the HParams page with the last values. tensorboard is imported at the first write, not before.
 
     Example:
-        >>> trainer = Trainer(loggers=[TensorBoard(), JSONLogger()])
+        >>> trainer = Trainer(loggers="-tensorboard")  # all default loggers but this one
     """
 
     shows = (Image, Histogram, Table, Text)

@@ -33,7 +33,7 @@ class Trackio(Tracker):
             installed.
 
     Example:
-        >>> trainer = Trainer(loggers=[JSONLogger(), Trackio("digits")])
+        >>> trainer = Trainer(loggers=Trackio("digits"))
     """
 
     package = "trackio"

@@ -54,7 +54,7 @@ class WandB(Tracker):
         PacelineError: for arguments that are not right; at the start of a fit where wandb is not installed.
 
     Example:
-        >>> trainer = Trainer(loggers=[JSONLogger(), WandB("digits", mode="offline", tags=["baseline"])])
+        >>> trainer = Trainer(loggers=WandB("digits", mode="offline", tags=["baseline"]))
     """
 
     package = "wandb"

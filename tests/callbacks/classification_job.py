@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import ConfusionMatrix, JSONLogger, SampleImages
+from paceline.callbacks import ConfusionMatrix, SampleImages
 
 COUNT = 19  # no multiple of a batch, nor of the ranks
 TARGETS = torch.arange(COUNT) % 3
@@ -56,7 +56,8 @@ def train(folder, strategy="single", world=1, **settings):
     data = DataLoader(TensorDataset(IMAGES, PREDICTED, TARGETS), 4)
     confusion, shown = ConfusionMatrix(3, "head", target=2), Shown(count=6)
     trainer = Trainer(
-        strategy=strategy, devices=world, accelerator="cpu", loggers=JSONLogger(), max_epochs=2,
+        strategy=strategy, devices=world, accelerator="cpu", max_epochs=2,
+        loggers=["-tensorboard", "-curves"],
         callbacks=[confusion, shown], run_dir=folder, name="r", progress=False, checkpoint=False,
         **settings,
     )  # fmt: skip

@@ -20,7 +20,6 @@ from paceline.callbacks import (
     DeviceMonitor,
     EarlyStopping,
     Evaluator,
-    JSONLogger,
 )
 
 OTHER = DataLoader(TensorDataset(X[:21]), 4)
@@ -38,7 +37,7 @@ def metrics(tmp_path):
 
 def test_each_has_its_own_times_and_the_weights_of_its_step(tmp_path, capsys):
     each = [Evaluator(OTHER, "often", "4st"), Evaluator(OTHER, "rarely", "2ep")]
-    fit(Net(), *each, val=loader(), run_dir=tmp_path, name="n", loggers=JSONLogger())
+    fit(Net(), *each, val=loader(), run_dir=tmp_path, name="n", loggers=["-tensorboard", "-curves"])
     weights, found = weights_by_hand(), metrics(tmp_path)
     assert found["val/often/loss"].steps == [4, 8, 12, 16]
     assert found["val/rarely/loss"].steps == [12]
@@ -82,7 +81,14 @@ def test_other_callbacks_judge_the_run_s_own_validation_and_the_module_s_hooks_a
 
 
 def test_averaged_weights_are_evaluated_where_validation_uses_them(tmp_path):
-    fit(Net(), EMA(0.0), Evaluator(OTHER, "other"), run_dir=tmp_path, name="n", loggers=JSONLogger())
+    fit(
+        Net(),
+        EMA(0.0),
+        Evaluator(OTHER, "other"),
+        run_dir=tmp_path,
+        name="n",
+        loggers=["-tensorboard", "-curves"],
+    )
     still, found = weights_by_hand(), metrics(tmp_path)["val/other/loss"]
     assert found.values == pytest.approx([expected(still[n - 1]) for n in found.steps], rel=1e-5)
 
@@ -90,7 +96,14 @@ def test_averaged_weights_are_evaluated_where_validation_uses_them(tmp_path):
         def combine(self, values, weights):
             """The average stays at the first weights."""
 
-    fit(Net(), Frozen(), Evaluator(OTHER, "other"), run_dir=tmp_path / "2", name="n", loggers=JSONLogger())
+    fit(
+        Net(),
+        Frozen(),
+        Evaluator(OTHER, "other"),
+        run_dir=tmp_path / "2",
+        name="n",
+        loggers=["-tensorboard", "-curves"],
+    )
     found = metrics(tmp_path / "2")["val/other/loss"].values
     assert found == pytest.approx([expected(still[0])] * 3, rel=1e-5)
 
@@ -102,7 +115,7 @@ def test_a_pass_that_a_signal_interrupts_is_repeated_on_resume(tmp_path):
                 os.kill(os.getpid(), signal.SIGTERM)
             return super().validation_step(batch)
 
-    kept = {"run_dir": tmp_path, "name": "n", "loggers": JSONLogger()}
+    kept = {"run_dir": tmp_path, "name": "n", "loggers": ["-tensorboard", "-curves"]}
     with pytest.raises(SystemExit):
         fit(Signals(), Evaluator(OTHER, "other"), Checkpoint(), **kept)
     assert metrics(tmp_path)["val/other/loss"].steps == [6]

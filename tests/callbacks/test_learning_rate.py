@@ -8,7 +8,7 @@ from helpers.averages import Net, fit
 from torch.optim.lr_scheduler import StepLR
 
 from paceline import PacelineError, Run
-from paceline.callbacks import JSONLogger, LearningRateMonitor
+from paceline.callbacks import LearningRateMonitor
 
 
 class Groups(Net):
@@ -23,7 +23,15 @@ class Groups(Net):
 
 
 def rows(tmp_path, module, monitor, **settings):
-    fit(module, monitor, run_dir=tmp_path, name="n", loggers=JSONLogger(), log_every="99st", **settings)
+    fit(
+        module,
+        monitor,
+        run_dir=tmp_path,
+        name="n",
+        loggers=["-tensorboard", "-curves"],
+        log_every="99st",
+        **settings,
+    )
     return Run(tmp_path / "n" / "1").metrics
 
 

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
+from helpers.loggers import NO_DEFAULTS
 from matplotlib.image import imread
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -53,6 +55,8 @@ def loader(samples=12):
 
 def fit(loggers, module=None, callbacks=(), resume=None, **settings):
     settings = {"progress": False, "checkpoint": False, "max_epochs": 2, "log_every": 1} | settings
+    if not isinstance(loggers, bool):  # those alone
+        loggers = [*([loggers] if isinstance(loggers, Logger) else loggers), *NO_DEFAULTS]
     trainer = Trainer(loggers=loggers, callbacks=callbacks, name="r", **settings)
     return trainer.fit(module or Module(), loader(), loader(), resume=resume)
 
@@ -111,7 +115,7 @@ def test_rows_are_on_disk_while_the_run_continues():
 def test_an_evaluation_by_itself_writes_no_row():
     run = fit([JSONLogger()], max_epochs=1)
     before = (run.folder / "metrics.jsonl").read_text()
-    trainer = Trainer(loggers=[JSONLogger()], progress=False, name="r")
+    trainer = Trainer(loggers=["-tensorboard", "-curves"], progress=False, name="r")
     trainer.validate(Module(), loader())
     assert (run.folder / "metrics.jsonl").read_text() == before
 
@@ -209,9 +213,7 @@ def test_tensorboard_forgets_what_lies_after_the_loaded_step():
 
 
 def test_two_fits_of_one_trainer_write_two_folders():
-    trainer = Trainer(
-        loggers=[TensorBoard(), JSONLogger()], progress=False, checkpoint=False, max_steps=2, log_every=1
-    )
+    trainer = Trainer(loggers=["-curves"], progress=False, checkpoint=False, max_steps=2, log_every=1)
     runs = [trainer.fit(Module(), loader()) for _ in range(2)]
     assert runs[0].folder != runs[1].folder
     for run in runs:
@@ -315,3 +317,63 @@ def test_a_logger_of_ones_own():
 def test_something_else_is_refused():
     with pytest.raises(PacelineError, match=r"loggers(.|\n)*paceline\.callbacks\.Logger"):
         Trainer(loggers=["tensorboard"])
+
+
+# -- which loggers a run has ---------------------------------------------------------------------
+
+
+class Mine(Logger):
+    def write(self, row):
+        pass
+
+
+class OwnJSON(JSONLogger):
+    """In place of the default one."""
+
+
+DEFAULTS = {JSONLogger, TensorBoard, Curves}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (True, DEFAULTS),
+        (False, set()),
+        ([], DEFAULTS),
+        (Mine(), {Mine, *DEFAULTS}),
+        ([Mine()], {Mine, *DEFAULTS}),
+        ([OwnJSON(), Mine()], {OwnJSON, Mine, TensorBoard, Curves}),
+        ("-tensorboard", {JSONLogger, Curves}),
+        ([Mine(), "-tensorboard", "-curves"], {Mine, JSONLogger}),
+        ([Mine(), *NO_DEFAULTS], {Mine}),
+        (["-jsonl", OwnJSON()], {OwnJSON, TensorBoard, Curves}),
+    ],
+    ids=range(10),
+)
+def test_a_list_adds_to_the_defaults_and_names_switch_them_off(given, expected):
+    found = [type(c) for c in Trainer(loggers=given).callbacks if isinstance(c, (Logger, Curves))]
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+def test_a_logger_of_ones_own_costs_none_of_the_usual_files():
+    trainer = Trainer(loggers=[Mine()], progress=False, checkpoint=False, max_epochs=1, name="r")
+    folder = trainer.fit(Module(), loader()).folder
+    for name in ("metrics.jsonl", "tb", "curves.png"):
+        assert (folder / name).exists()
+    assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["loggers"] == ["Mine"]
+
+
+def test_what_is_switched_off_is_recorded():
+    trainer = Trainer(loggers="-curves", progress=False, checkpoint=False, max_epochs=1, name="r")
+    folder = trainer.fit(Module(), loader()).folder
+    assert not (folder / "curves.png").exists()
+    assert (folder / "tb").exists()
+    assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["loggers"] == ["-curves"]
+
+
+def test_a_default_logger_that_is_none_is_refused():
+    with pytest.raises(PacelineError) as raised:
+        Trainer(loggers=["-tensorbord"])
+    assert "loggers: there is no default logger 'tensorbord'" in str(raised.value)
+    assert "did you mean: -tensorboard?" in str(raised.value)

@@ -12,7 +12,7 @@ from helpers.pairwise import soaked
 from helpers.ranks import run_strategies
 
 from paceline import PacelineError, Run
-from paceline.callbacks import JSONLogger, Norms
+from paceline.callbacks import Norms
 
 JOB = Path(__file__).with_name("norms_job.py")
 
@@ -35,7 +35,7 @@ def by_hand(steps=6):
 def test_they_are_of_the_step_s_gradients_before_clipping_and_of_its_weights(tmp_path):
     norms = Norms("2st", each=True)
     settings = {"clip_grad_norm": 1e9, "max_epochs": 1}
-    fit(Net(), norms, run_dir=tmp_path, name="n", loggers=JSONLogger(), **settings)
+    fit(Net(), norms, run_dir=tmp_path, name="n", loggers=["-tensorboard", "-curves"], **settings)
     found, expected = Run(tmp_path / "n" / "1").metrics, by_hand()
     assert found["norm/gradient"].steps == found["norm/weight"].steps == [2, 4, 6]
     for position, step in enumerate((2, 4, 6)):
@@ -48,14 +48,29 @@ def test_they_are_of_the_step_s_gradients_before_clipping_and_of_its_weights(tmp
 
 
 def test_clipping_comes_after(tmp_path):
-    fit(Net(), Norms(1), run_dir=tmp_path, name="n", loggers=JSONLogger(), clip_grad_norm=1e-3, max_steps=1)
+    fit(
+        Net(),
+        Norms(1),
+        run_dir=tmp_path,
+        name="n",
+        loggers=["-tensorboard", "-curves"],
+        clip_grad_norm=1e-3,
+        max_steps=1,
+    )
     assert Run(tmp_path / "n" / "1").metrics["norm/gradient"].values[0] == pytest.approx(
         by_hand(1)[1][0][0]
     )
 
 
 def test_each_can_be_left_out(tmp_path):
-    fit(Net(), Norms(1, weights=False), run_dir=tmp_path, name="n", loggers=JSONLogger(), max_steps=1)
+    fit(
+        Net(),
+        Norms(1, weights=False),
+        run_dir=tmp_path,
+        name="n",
+        loggers=["-tensorboard", "-curves"],
+        max_steps=1,
+    )
     assert [name for name in Run(tmp_path / "n" / "1").metrics if name.startswith("norm/")] == [
         "norm/gradient"
     ]

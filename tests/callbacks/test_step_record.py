@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule, order_seed, seed_everything
-from paceline.callbacks import Callback, Checkpoint, JSONLogger, StepRecord
+from paceline.callbacks import Callback, Checkpoint, StepRecord
 from paceline.callbacks.step_record import FILE_NAME, MAGIC, ROW, read_record
 
 JOB = Path(__file__).with_name("record_job.py")
@@ -155,7 +155,7 @@ def test_a_full_disk_ends_the_record_and_not_the_run_on_two_ranks(tmp_path):
 
 
 def test_it_can_be_off(tmp_path):
-    trainer, data = job.trainer(tmp_path, record=False, loggers=JSONLogger())
+    trainer, data = job.trainer(tmp_path, record=False, loggers=["-tensorboard", "-curves"])
     run = trainer.fit(job.Net(), data)
     assert not (run.folder / FILE_NAME).exists()
     with pytest.raises(PacelineError, match=r"no record of its steps(.|\n)*record=True"):

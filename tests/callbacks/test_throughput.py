@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.loggers import NO_DEFAULTS
 from helpers.planted_clock import PlantedClock, TimedNet, fit
 from helpers.stops import StopsAt
 from torch.utils import flop_counter
@@ -78,7 +79,9 @@ def test_rates_are_of_the_last_steps(clock):
 
 def test_it_publishes_as_often_as_it_is_set(clock):
     seen = []
-    trainer = fit(clock, Throughput(every="2st", flops=False), loggers=[rows_into(seen)], samples=10)
+    trainer = fit(
+        clock, Throughput(every="2st", flops=False), loggers=[rows_into(seen), *NO_DEFAULTS], samples=10
+    )
     assert [row["step"] for row in seen if "perf/steps_per_second" in row] == [2, 4, 6, 8, 10]
     assert "perf/mfu" not in trainer.metrics
     assert sum("perf/samples_per_second" in row for row in seen) == 1  # the Trainer's, after step 1

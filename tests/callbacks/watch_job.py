@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback, JSONLogger, ReplicaCheck, Stragglers
+from paceline.callbacks import Callback, ReplicaCheck, Stragglers
 
 SAMPLES, MICRO = 96, 4
 EVERY, MEASURED = 7, 5
@@ -156,7 +156,7 @@ def observe(case: Case, folder: Path, devices: int = 2) -> dict[str, Any]:
         callbacks=[*case.callbacks(), watch],
         run_dir=folder / "runs",
         progress=False,
-        loggers=JSONLogger(),
+        loggers=["-tensorboard", "-curves"],
         checkpoint=False,
     )
     error = None

@@ -94,7 +94,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from paceline import PacelineError, Trainer, TrainModule, faultpoints  # noqa: E402
-from paceline.callbacks import Callback, Checkpoint, JSONLogger  # noqa: E402
+from paceline.callbacks import Callback, Checkpoint  # noqa: E402
 
 
 class Points(Dataset):
@@ -175,7 +175,12 @@ def train(
         more: Arguments of the Trainer.
     """
     usual = {"accelerator": "cpu", "devices": 2, "max_epochs": 2, "seed": 5, "progress": False}
-    usual |= {"sanity_val_batches": 0, "log_every": 1, "loggers": JSONLogger(), "run_dir": "runs"}
+    usual |= {
+        "sanity_val_batches": 0,
+        "log_every": 1,
+        "loggers": ["-tensorboard", "-curves"],
+        "run_dir": "runs",
+    }
     torch.manual_seed(3)
     module = Net(OPTIONS.get("pauses", {}))
     trainer = Trainer(**(usual | more), name=name, callbacks=[Notes(), Checkpoint(checkpoint, keep=None)])

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Checkpoint, EarlyStopping, JSONLogger, TensorBoard
+from paceline.callbacks import Checkpoint, EarlyStopping
 from paceline.faultpoints import Fault, arm
 
 SETTLED = 6  # from here on what is made once and kept is there
@@ -57,7 +57,7 @@ def one_fit(number, module, folder, rank=0, **settings):
     """
     trainer = Trainer(
         run_dir=folder, name="n", accelerator="cpu", progress=number % 4 == 1, max_epochs=2,
-        loggers=[TensorBoard(), JSONLogger()], validate_every="2st", clip_grad_norm=1.0,
+        loggers=["-curves"], validate_every="2st", clip_grad_norm=1.0,
         callbacks=[Checkpoint(2, monitor="val/loss"), EarlyStopping("val/loss", patience=50)],
         **settings,
     )  # fmt: skip

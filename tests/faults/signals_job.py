@@ -457,7 +457,8 @@ def fail(folder: Path, after: int) -> None:
     notes = Notes(folder)
     ranks = {"devices": 2, "strategy": "ddp"} if "RANK" in os.environ else {}
     trainer = Trainer(
-        run_dir=folder, name="n", accelerator="cpu", progress=False, loggers=[JSONLogger()], max_epochs=9,
+        run_dir=folder, name="n", accelerator="cpu", progress=False, max_epochs=9,
+        loggers=["-tensorboard", "-curves"],
         callbacks=[notes, Failing(notes), Closed(notes), Checkpoint(3)], **ranks,
     )  # fmt: skip
     trainer.fit(Raises(after), DataLoader(Samples(), BATCH), DataLoader(Samples(6), 2))

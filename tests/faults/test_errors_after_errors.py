@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, JSONLogger, Logger, TensorBoard
+from paceline.callbacks import Callback, Checkpoint, Logger
 from paceline.strategies.single import Single
 from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.checkpoint.writer import CheckpointWriter
@@ -76,7 +76,7 @@ class Bad(Logger):
 def fit(module, folder, *callbacks, loggers=()):
     trainer = Trainer(
         run_dir=folder, name="n", accelerator="cpu", progress=False, max_epochs=1, log_every=1,
-        loggers=[*loggers, JSONLogger(), TensorBoard()], callbacks=[*callbacks, Checkpoint(1)],
+        loggers=[*loggers, "-curves"], callbacks=[*callbacks, Checkpoint(1)],
     )  # fmt: skip
     trainer.fit(module, DataLoader(torch.ones(16, 1), 2))
 

@@ -2,6 +2,9 @@
 
 from paceline.callbacks import Logger
 
+NO_DEFAULTS = ("-jsonl", "-tensorboard", "-curves")
+"""Beside other loggers: these alone."""
+
 
 class Rows(Logger):
     """Keeps every row in memory."""

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Run, Trainer, TrainModule
-from paceline.callbacks import Checkpoint, JSONLogger
+from paceline.callbacks import Checkpoint
 
 SECONDS = 90
 
@@ -56,7 +56,8 @@ def train(folder: Path, strategy: str, setting: Any) -> dict[str, Any]:
     draw = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(44, 6, generator=draw), torch.arange(44) % 3)
     trainer = Trainer(
-        strategy=strategy, accelerator="cpu", devices=2, progress=False, loggers=JSONLogger(), max_epochs=2,
+        strategy=strategy, accelerator="cpu", devices=2, progress=False, max_epochs=2,
+        loggers=["-tensorboard", "-curves"],
         accumulate=2, log_every=1, compile=setting, run_dir=folder, name="n", callbacks=[Checkpoint()],
     )  # fmt: skip
     run = trainer.fit(Net(), DataLoader(data, 4, shuffle=True), DataLoader(data, 8))

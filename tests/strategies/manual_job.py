@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Checkpoint, JSONLogger
+from paceline.callbacks import Checkpoint
 
 GLOBAL, EPOCHS = 8, 3
 
@@ -178,7 +178,7 @@ def train(folder: Path, name: str, devices: int, case: dict) -> None:
         "log_every": 1,
         "callbacks": [Checkpoint(every=case.pop("save", 1000), keep=None)],
         "progress": False,
-        "loggers": JSONLogger(),
+        "loggers": ["-tensorboard", "-curves"],
         "run_dir": folder,
         "name": name,
     }

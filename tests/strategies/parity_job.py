@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Checkpoint, JSONLogger
+from paceline.callbacks import Checkpoint
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, Distributed
 
 GLOBAL, STEPS, SAMPLES, VALIDATION = 16, 20, 91, 37
@@ -141,7 +141,7 @@ def train(folder: Path, name: str, devices: int, case: dict) -> None:
         log_every=1,
         callbacks=[Checkpoint(every=1000)],
         progress=False,
-        loggers=JSONLogger(),
+        loggers=["-tensorboard", "-curves"],
         run_dir=folder,
         name=name,
         **case,

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, JSONLogger
+from paceline.callbacks import Callback, Checkpoint
 from paceline.strategies import HSDP, Distributed
 
 GLOBAL, WORDS, WIDTH, PADDING = 32, 11, 6, -1
@@ -124,7 +124,7 @@ def train(name: str, strategy: str, micro: int, samples: int, optimizer: str, **
         global_batch_size=GLOBAL,
         log_every=1,
         callbacks=[Checkpoint(every=1000), *([norms] if DEVICES == 1 else [])],
-        loggers=JSONLogger(),
+        loggers=["-tensorboard", "-curves"],
         progress=False,
         run_dir=FOLDER,
         name=name,

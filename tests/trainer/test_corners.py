@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from paceline import DataModule, PacelineError, Run, Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, EarlyStopping, JSONLogger
+from paceline.callbacks import Callback, Checkpoint, EarlyStopping
 from paceline.strategies import AutocastFP16
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
@@ -54,7 +54,12 @@ def loader(batch=4, samples=20):
 
 
 def fit(module, train=None, *, val=None, resume=None, datamodule=None, **arguments):
-    settings = {"accelerator": "cpu", "max_epochs": 2, "progress": False, "loggers": JSONLogger()}
+    settings = {
+        "accelerator": "cpu",
+        "max_epochs": 2,
+        "progress": False,
+        "loggers": ["-tensorboard", "-curves"],
+    }
     settings |= {"run_dir": "runs", "name": "n"}
     trainer = Trainer(**(settings | arguments))
     run = trainer.fit(

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from ...callbacks.base import Callback
+from ...callbacks.defaults import LOGGERS
 from ...callbacks.loggers.logger import Logger
 from ...callbacks.profiler import Profiler
 from ...durations import Duration
@@ -106,7 +107,15 @@ def _profile(value: Any) -> Any:
 
 
 def _as_loggers(value: Any) -> Any:
+    if isinstance(value, str):
+        return [value]
     return value if isinstance(value, bool) else _as_list(value)
+
+
+def _logger(value: Any) -> Any:
+    if isinstance(value, Logger) or (isinstance(value, str) and value in OFF):
+        return value
+    raise ValueError("a logger")
 
 
 def _argument(default: Any, meaning: str, allowed: str = "True, False", **limits: Any) -> Any:
@@ -129,6 +138,8 @@ _Duration = Annotated[Any, BeforeValidator(_duration)]
 _Limit = (
     Annotated[_Number, Field(ge=0, strict=True)] | Annotated[float, Field(ge=0, le=1, strict=True)] | None
 )
+OFF = tuple(f"-{name}" for name in LOGGERS)
+"""What leaves one of the default loggers out."""
 _A_COUNT = "an integer of at least 1"
 _A_COUNT_OR_NONE = _A_COUNT + ", or None"
 _AN_AMOUNT = "a number above 0, or None"
@@ -250,10 +261,15 @@ class TrainerArguments(BaseModel):
         True,
         "Keep 48 bytes of each step in ``steps.bin`` of the run folder, for ``paceline diff``.",
     )
-    loggers: Annotated[bool | list[Logger], BeforeValidator(_as_loggers)] = _argument(
+    loggers: Annotated[
+        bool | list[Annotated[Any, BeforeValidator(_logger)]], BeforeValidator(_as_loggers)
+    ] = _argument(
         True,
-        _DEFAULT_CALLBACKS,
-        "True, False, objects of paceline.callbacks.Logger, or names of installed ones",
+        "Added to the default ones, as ``callbacks`` are: ``metrics.jsonl``, TensorBoard and "
+        '``curves.png``; one of the same class replaces it, and ``"-jsonl"``, ``"-tensorboard"`` or '
+        '``"-curves"`` in the list leaves one out. False: none at all.',
+        "True, False, objects of paceline.callbacks.Logger, names of installed ones, or "
+        + ", ".join(map(repr, OFF)),
     )
     nonfinite: str = _argument(
         "raise",

@@ -13,7 +13,7 @@ from ...errors import PacelineError, nearest, report, shown
 from ...plugins import load
 from ...strategies import STRATEGIES, Precision, find_environment, make_precision, make_strategy
 from ..runtime.compilation import BLOCKS, MODES
-from .arguments import TrainerArguments, allowed
+from .arguments import OFF, TrainerArguments, allowed
 from .peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
 _CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
@@ -83,10 +83,23 @@ def _with_plugins(given: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str
             given[argument] = kept = []
             for one in several:
                 try:
-                    kept.append(load(argument, one, base, _built_in(base)) if isinstance(one, str) else one)
+                    kept.append(_loaded(argument, one, base) if isinstance(one, str) else one)
                 except PacelineError as error:
                     errors.append((argument, error))
     return given, errors
+
+
+def _loaded(argument: str, name: str, base: type) -> Any:
+    if argument != "loggers" or not name.startswith("-"):
+        return load(argument, name, base, _built_in(base))
+    if name not in OFF:
+        raise PacelineError(
+            f"loggers: there is no default logger {name[1:]!r}",
+            got=name,
+            allowed=", ".join(map(repr, OFF)),
+            meant=nearest(name, OFF),
+        )
+    return name
 
 
 def _built_in(base: type) -> list[str]:

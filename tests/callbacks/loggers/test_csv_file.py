@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 
 import torch
+from helpers.loggers import NO_DEFAULTS
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Checkpoint, CSVLogger, JSONLogger
+from paceline.callbacks import Checkpoint, CSVLogger
 
 
 class Module(TrainModule):
@@ -35,7 +36,8 @@ def fit(resume=None, **settings):
     data = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4)
     settings = {"progress": False, "max_epochs": 2, "log_every": 1} | settings
     trainer = Trainer(
-        loggers=[JSONLogger(), CSVLogger()], callbacks=Checkpoint(every=2), name="r", accelerator="cpu",
+        loggers=[CSVLogger(), "-tensorboard", "-curves"],
+        callbacks=Checkpoint(every=2), name="r", accelerator="cpu",
         **settings,
     )  # fmt: skip
     return trainer.fit(Module(), data, data, resume=resume)
@@ -74,6 +76,6 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
 
 
 def fit_nowhere():
-    trainer = Trainer(loggers=CSVLogger(), run_dir=None, progress=False, max_epochs=1)
+    trainer = Trainer(loggers=[CSVLogger(), *NO_DEFAULTS], run_dir=None, progress=False, max_epochs=1)
     x = torch.ones(4, 2)
     trainer.fit(Module(), DataLoader(TensorDataset(x, x[:, :1]), 2))

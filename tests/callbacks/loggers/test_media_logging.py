@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from helpers.loggers import NO_DEFAULTS
 from PIL import Image as pillow
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
@@ -60,6 +61,7 @@ def loader():
 
 def fit(loggers, module=None, callbacks=(), resume=None, **settings):
     settings = {"progress": False, "checkpoint": False, "max_epochs": 2, "log_every": 1} | settings
+    loggers = loggers and [*loggers, *NO_DEFAULTS]  # those alone
     trainer = Trainer(loggers=loggers, callbacks=callbacks, name="r", accelerator="cpu", **settings)
     return trainer.fit(module or Module(), loader(), loader(), resume=resume)
 

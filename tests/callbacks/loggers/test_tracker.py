@@ -50,7 +50,7 @@ class Listing(Tracker):
 
 def fit(logger, resume=None, **settings):
     usual = {"max_epochs": 2, "log_every": 1, "progress": False, "accelerator": "cpu", "name": "n"}
-    trainer = Trainer(loggers=[JSONLogger(), logger], **usual | settings)
+    trainer = Trainer(loggers=[logger, "-tensorboard", "-curves"], **usual | settings)
     return trainer.fit(Net(), data(), resume=resume)
 
 
@@ -175,7 +175,9 @@ def test_two_of_a_kind_resume_each_their_own_run():
             "progress": False,
             "name": "n",
         }
-        Trainer(loggers=[JSONLogger(), first, second], **settings).fit(Net(), data(), resume=resume)
+        Trainer(loggers=[first, second, "-tensorboard", "-curves"], **settings).fit(
+            Net(), data(), resume=resume
+        )
         assert (first.calls[0], second.calls[0]) == (("open", known[0]), ("open", known[1]))
 
 

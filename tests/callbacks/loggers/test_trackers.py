@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import trackers
+from helpers.loggers import NO_DEFAULTS
 from helpers.trackers import ALL, EACH, same
 from PIL import Image as pillow
 from torch import nn
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Checkpoint, JSONLogger
+from paceline.callbacks import Checkpoint
 
 HERE = Path(__file__).parent
 LARGEST = sys.float_info.max
@@ -60,7 +61,7 @@ def data(samples=12):
 
 def fit(kind, *callbacks, module=None, resume=None, name="run", loggers=None, **settings):
     usual = {"max_epochs": 2, "log_every": 1, "progress": False, "checkpoint": False, "accelerator": "cpu"}
-    loggers = loggers or [JSONLogger(), trackers.make(kind)]
+    loggers = loggers or [trackers.make(kind), "-tensorboard", "-curves"]
     trainer = Trainer(loggers=loggers, callbacks=callbacks, name=f"{name}-{kind}", **usual | settings)
     return trainer.fit(module or Net(), data(), data(), resume=resume)
 
@@ -207,7 +208,7 @@ def test_a_run_that_resumes_continues_under_its_id(kind):
 @pytest.mark.parametrize("kind", EACH)
 def test_each_fit_is_a_new_run(kind):
     logger = trackers.make(kind)
-    folders = [fit(kind, name="two", loggers=[JSONLogger(), logger]).folder for _ in range(2)]
+    folders = [fit(kind, name="two", loggers=[logger, "-tensorboard", "-curves"]).folder for _ in range(2)]
     first, second = (trackers.read(kind, folder) for folder in folders)
     assert first.id != second.id
     assert len(first.points["train/loss"]) == len(second.points["train/loss"]) == 6
@@ -217,7 +218,7 @@ def test_each_fit_is_a_new_run(kind):
 def test_without_a_folder_there_is_a_run_all_the_same(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     logger = trackers.make(kind, project="bare") if kind != "mlflow" else trackers.make(kind)
-    fit(kind, loggers=[logger], run_dir=None)
+    fit(kind, loggers=[logger, *NO_DEFAULTS], run_dir=None)
     assert logger.place
 
 
@@ -239,7 +240,9 @@ def test_nothing_global_is_changed(capfd):
         return [sys.stdout, sys.stderr, sys.excepthook, sys.exit, *map(signal.getsignal, watched)]
 
     before, threads = state(), set(threading.enumerate())
-    run = fit("all", loggers=[JSONLogger(), *map(trackers.make, trackers.KINDS)], name="global")
+    run = fit(
+        "all", loggers=[*map(trackers.make, trackers.KINDS), "-tensorboard", "-curves"], name="global"
+    )
     assert state() == before
     left = {thread.name for thread in set(threading.enumerate()) - threads}
     assert not {name for name in left if "wandb" not in name.lower()}, left
@@ -254,7 +257,7 @@ def test_nothing_global_is_changed(capfd):
 def test_media_are_beside_the_database_that_is_given(tmp_path):
     (tmp_path / "there").mkdir()
     logger = trackers.make("mlflow", tracking_uri=f"sqlite:///{tmp_path}/there/mine.db")
-    run = fit("mlflow", module=Net(media=True), loggers=[JSONLogger(), logger], name="given")
+    run = fit("mlflow", module=Net(media=True), loggers=[logger, "-tensorboard", "-curves"], name="given")
     run_id = json.loads((run.folder / "mlflow.json").read_text())["run_id"]
     assert list((tmp_path / "there" / "mlartifacts" / run_id).rglob("*.png"))
     assert not (tmp_path / "mlruns").exists()
@@ -280,7 +283,12 @@ def test_parameters_that_mlflow_would_take_for_one_are_two_and_the_run_is_begun_
 
     monkeypatch.setattr(MlflowClient, "log_batch", fails_at_first)
     trainer = Trainer(
-        max_epochs=3, log_every=1, loggers=MLflow("e", uri), progress=False, run_dir=tmp_path, name="r"
+        max_epochs=3,
+        log_every=1,
+        loggers=[MLflow("e", uri), *NO_DEFAULTS],
+        progress=False,
+        run_dir=tmp_path,
+        name="r",
     )
     trainer.fit(Named({"a@b": 1, "a_b": 2}), data())
     client = MlflowClient(uri)

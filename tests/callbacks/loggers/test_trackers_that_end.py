@@ -13,14 +13,13 @@ from helpers.small_net import Net, data
 from helpers.trackers import ALL, same, skip_without
 
 from paceline import Trainer
-from paceline.callbacks import JSONLogger
 
 HERE = Path(__file__).parent
 
 
 def fit(logger, **settings):
     usual = {"max_epochs": 5, "log_every": 1, "progress": False, "checkpoint": False, "accelerator": "cpu"}
-    loggers = [JSONLogger()] if logger is None else [JSONLogger(), logger]
+    loggers = ["-tensorboard", "-curves"] if logger is None else [logger, "-tensorboard", "-curves"]
     return Trainer(loggers=loggers, **usual | settings).fit(Net(), data())
 
 

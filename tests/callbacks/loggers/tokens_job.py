@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, JSONLogger
+from paceline.callbacks import Callback, Checkpoint
 
 
 class Module(TrainModule):
@@ -40,7 +40,8 @@ def train(folder, world=1, **settings):
     data = DataLoader(TensorDataset(torch.arange(1.0, 25.0).reshape(24, 1)), 4 // world)
     usual = {"log_every": 2, "validate_every": "3st", "max_epochs": 2, "progress": False}
     trainer = Trainer(
-        strategy="ddp" if world > 1 else "single", devices=world, accelerator="cpu", loggers=JSONLogger(),
+        strategy="ddp" if world > 1 else "single", devices=world, accelerator="cpu",
+        loggers=["-tensorboard", "-curves"],
         callbacks=[Checkpoint(every=3), Publishes()], run_dir=folder, name="r", **usual | settings,
     )  # fmt: skip
     return trainer, data

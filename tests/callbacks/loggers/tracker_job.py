@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, JSONLogger
+from paceline.callbacks import Callback, Checkpoint
 
 HELD = 1.8  # seconds; the trackers hold what they are sent for one, at most
 
@@ -73,7 +73,7 @@ def train(folder: Path, act: str = "", kinds: tuple[str, ...] = KINDS) -> None:
         progress=False,
         log_every=1,
         max_epochs=4,
-        loggers=[JSONLogger(), *map(make, kinds)],
+        loggers=[*map(make, kinds), "-tensorboard", "-curves"],
         callbacks=[Acts(act), Checkpoint(every=4)],
     )
     trainer.fit(Net(), data(2), resume="auto")

@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import JSONLogger
 
 
 class Net(TrainModule):
@@ -32,6 +31,6 @@ if __name__ == "__main__":
     root = Path(sys.argv[1])
     isolate(root / "trackers")
     usual = {"accelerator": "cpu", "devices": 2, "progress": False, "log_every": 1, "max_epochs": 1}
-    loggers = [JSONLogger(), make("mlflow")]
+    loggers = [make("mlflow"), "-tensorboard", "-curves"]
     trainer = Trainer(strategy="ddp", loggers=loggers, name="ranks", run_dir=root / "runs", **usual)
     trainer.fit(Net(), DataLoader(TensorDataset(torch.ones(16, 2)), 2))

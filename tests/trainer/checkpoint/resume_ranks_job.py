@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, EarlyStopping, JSONLogger
+from paceline.callbacks import Callback, Checkpoint, EarlyStopping
 
 DEVICES = int(sys.argv[1])
 FOLDER = Path(sys.argv[2])
@@ -127,7 +127,7 @@ def run(case: dict) -> None:
         "log_every": 6,
         "clip_grad_norm": 0.5,
         "progress": False,
-        "loggers": JSONLogger(),
+        "loggers": ["-tensorboard", "-curves"],
         "run_dir": FOLDER / folder,
         "callbacks": callbacks,
     }

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Checkpoint, JSONLogger
+from paceline.callbacks import Checkpoint
 
 DEVICES = int(sys.argv[1])
 FOLDER = Path(sys.argv[2])
@@ -219,7 +219,7 @@ def train(name: str, case: str, resume: str | None = None, **more) -> None:
         precision="64",
         log_every=1,
         progress=False,
-        loggers=JSONLogger(),
+        loggers=["-tensorboard", "-curves"],
         callbacks=[Checkpoint(every=1000)],
         run_dir=FOLDER,
         name=name,

@@ -29,7 +29,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Callback, JSONLogger
+from paceline.callbacks import Callback
 
 DEVICES, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
 RANK = int(os.environ.get("RANK", "0"))
@@ -171,7 +171,7 @@ def train(
         max_epochs=epochs,
         log_every=1,
         callbacks=[notes],
-        loggers=JSONLogger(),
+        loggers=["-tensorboard", "-curves"],
         checkpoint=False,
         progress=False,
         run_dir=FOLDER / "runs",

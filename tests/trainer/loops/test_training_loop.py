@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.loggers import Rows
+from helpers.loggers import NO_DEFAULTS, Rows
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -306,7 +306,9 @@ def test_validation_at_the_end_of_an_epoch_whose_end_is_not_known_ahead():
 def test_a_point_that_is_due_twice_happens_once():
     # The stream's epoch ends after its last step: log point and validation are asked for again there.
     rows, seen = Rows(), Validations()
-    trainer = quiet(max_epochs=1, log_every=2, validate_every=2, callbacks=seen, loggers=[rows])
+    trainer = quiet(
+        max_epochs=1, log_every=2, validate_every=2, callbacks=seen, loggers=[rows, *NO_DEFAULTS]
+    )
     trainer.fit(Line(), DataLoader(Stream(), batch_size=4), loader())
     assert seen.steps == [2]
     assert [step for step, _ in rows.series("perf/samples_per_second")] == [1, 2]
@@ -324,7 +326,7 @@ def test_the_sanity_pass_leaves_no_values():
             later.append(dict(trainer.metrics))
 
     module, rows = Line(), Rows()
-    quiet(max_steps=1, callbacks=Look(), loggers=[rows]).fit(module, loader(), loader(40, 4))
+    quiet(max_steps=1, callbacks=Look(), loggers=[rows, *NO_DEFAULTS]).fit(module, loader(), loader(40, 4))
     assert list(during[0]) == ["val/loss"]
     assert later == [{}]
     assert len(module.validated) == 2  # sanity_val_batches

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from helpers.loggers import NO_DEFAULTS
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -34,7 +35,7 @@ def fit(folder, *loggers):
     data = DataLoader(TensorDataset(torch.linspace(0, 1, 40).reshape(40, 1)), 2)
     trainer = Trainer(
         run_dir=folder, name="n", accelerator="cpu", progress=False, log_every=1, max_epochs=1,
-        loggers=[*loggers, JSONLogger()],
+        loggers=[*loggers, "-tensorboard", "-curves"],
     )  # fmt: skip
     module = Net()
     run = trainer.fit(module, data)
@@ -191,7 +192,7 @@ def test_metrics_jsonl_on_a_disk_that_is_full_for_a_while_lacks_those_rows_alone
     data = DataLoader(TensorDataset(torch.linspace(0, 1, 40).reshape(40, 1)), 2)
     trainer = Trainer(
         run_dir=tmp_path, name="n", accelerator="cpu", progress=False, log_every=1, max_epochs=1,
-        loggers=Full(),
+        loggers=[Full(), *NO_DEFAULTS],
     )  # fmt: skip
     run = trainer.fit(Net(), data)
     steps = [row["step"] for row in rows_of(run)]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint, JSONLogger
+from paceline.callbacks import Callback, Checkpoint
 
 
 class Net(TrainModule):
@@ -69,7 +69,9 @@ def loader():
 
 def trainer_for(folder, *callbacks, **settings):
     usual = {"accelerator": "cpu", "progress": False, "max_epochs": 1, "log_every": 100}
-    return Trainer(run_dir=folder, loggers=JSONLogger(), callbacks=callbacks, **(usual | settings))
+    return Trainer(
+        run_dir=folder, loggers=["-tensorboard", "-curves"], callbacks=callbacks, **(usual | settings)
+    )
 
 
 def test_a_value_logged_when_the_fit_ends_is_a_row_and_a_metric(tmp_path):

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from helpers.loggers import Rows
+from helpers.loggers import NO_DEFAULTS, Rows
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric, Metric, MetricCollection
@@ -106,7 +106,7 @@ def quiet(**settings):
 @pytest.mark.parametrize("make", [accuracy, Cat])
 def test_it_is_whole_in_the_hooks_and_reset_after_them(make):
     rows, module = Rows(), Asks(make)
-    trainer = quiet(loggers=[rows], max_epochs=2, sanity_val_batches=2)
+    trainer = quiet(loggers=[rows, *NO_DEFAULTS], max_epochs=2, sanity_val_batches=2)
     trainer.fit(module, loader(14, 1), loader(23, 2))
     for name in ("acc", "computed", "again"):
         found = rows.series(f"val/{name}")
@@ -179,7 +179,7 @@ def test_what_is_updated_in_steps_and_logged_in_the_hook_of_the_epoch_is_of_that
             self.log("late", self.train_acc)
 
     rows = Rows()
-    quiet(loggers=[rows], max_epochs=2).fit(Late(), loader(14, 1))
+    quiet(loggers=[rows, *NO_DEFAULTS], max_epochs=2).fit(Late(), loader(14, 1))
     found = rows.series("train/late")
     assert [step for step, _ in found] == [3, 6]
     assert [value for _, value in found] == pytest.approx([share(14, 1)] * 2, rel=1e-6)
@@ -248,7 +248,7 @@ def test_a_checkpoint_that_a_hook_saves_holds_it_as_reset(tmp_path):
                 self.log("after", self.train_acc.compute())
 
     rows, resumed, data = Rows(), Rows(), loader(14, 1)
-    quiet(loggers=[rows], max_epochs=2).fit(Saves(), data)
+    quiet(loggers=[rows, *NO_DEFAULTS], max_epochs=2).fit(Saves(), data)
     assert rows.series("train/after") == [(3, pytest.approx(share(14, 1), rel=1e-6))]
     assert files.read_manifest(tmp_path / "saved")["counters"]["global_step"] == 3
     state = reading.read_state(tmp_path / "saved", files.read_manifest(tmp_path / "saved"))
@@ -258,7 +258,7 @@ def test_a_checkpoint_that_a_hook_saves_holds_it_as_reset(tmp_path):
         def on_train_epoch_end(self):
             """It is called for the end of the first epoch once more."""
 
-    quiet(loggers=[resumed], max_epochs=2).fit(Silent(), data, resume=tmp_path / "saved")
+    quiet(loggers=[resumed, *NO_DEFAULTS], max_epochs=2).fit(Silent(), data, resume=tmp_path / "saved")
     assert resumed.series("train/acc_epoch") == rows.series("train/acc_epoch")[1:]
 
 

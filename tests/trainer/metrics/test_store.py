@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers.loggers import Rows
+from helpers.loggers import NO_DEFAULTS, Rows
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
@@ -52,7 +52,12 @@ def numbers(count, batch_size=4):
 
 def fit(module, count=14, val=None, **settings):
     rows = Rows()
-    settings = {"progress": False, "checkpoint": False, "loggers": [rows], "max_epochs": 1} | settings
+    settings = {
+        "progress": False,
+        "checkpoint": False,
+        "loggers": [rows, *NO_DEFAULTS],
+        "max_epochs": 1,
+    } | settings
     trainer = Trainer(**settings)
     trainer.fit(module, numbers(count), val)
     return trainer, rows
@@ -289,7 +294,7 @@ def labels(count, seed):
 
 def fit_classifier(module, **settings):
     rows = Rows()
-    trainer = Trainer(progress=False, checkpoint=False, loggers=[rows], **settings)
+    trainer = Trainer(progress=False, checkpoint=False, loggers=[rows, *NO_DEFAULTS], **settings)
     train, val = labels(14, 1), labels(23, 2)
     loaders = (DataLoader(TensorDataset(*train), 4), DataLoader(TensorDataset(*val), 5))
     trainer.fit(module, *loaders)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
-from paceline.callbacks import Checkpoint, JSONLogger
+from paceline.callbacks import Checkpoint
 from paceline.trainer.runtime.compilation import read_setting
 
 EAGER = {"backend": "eager"}
@@ -67,7 +67,7 @@ def fit(folder, compile, resume=None, module=None, **settings):
     usual = {
         "accelerator": "cpu",
         "progress": False,
-        "loggers": JSONLogger(),
+        "loggers": ["-tensorboard", "-curves"],
         "max_epochs": 3,
         "accumulate": 2,
     }
