@@ -120,7 +120,7 @@ TRAINER_MEMBERS: dict[str, Entry] = {
     "local_rank": rewrite(
         "trainer.rank is the rank among all; trainer.strategy.environment.local_rank that of the machine"
     ),
-    "node_rank": rewrite("trainer.rank is the rank among all"),
+    "node_rank": rewrite("trainer.strategy.environment has the ranks of a machine"),
     "num_devices": rewrite("trainer.world_size counts all ranks"),
     "num_nodes": rewrite("trainer.world_size counts all ranks"),
     "accelerator": rewrite("trainer.strategy.device is the device"),
