@@ -33,6 +33,23 @@ class Adapter(TrainModule):
         ends: Whether ``on_train_batch_start`` returned -1: the epoch ends without this batch.
     """
 
+    _own = frozenset(
+        [
+            "automatic_optimization",
+            "configs",
+            "batches",
+            "micro_batch",
+            "ends",
+            "went_backward",
+            "frozen",
+            "_under_way",
+            "_outputs",
+            "_trainer",
+            "_logger",
+            "_wanted_by",
+            "_configured",
+        ]
+    )
     lightning: Any
     session: Session
     hooks: Hooks
@@ -51,6 +68,13 @@ class Adapter(TrainModule):
         self.frozen = []
         self._under_way: tuple[Any, int] | None = None
         self._outputs: Any = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Our attributes are no parts of the user's module, which may have some of the same names."""
+        if name in self._own:
+            vars(self)[name] = value
+        else:
+            super().__setattr__(name, value)
 
     @property
     def training(self) -> bool:  # type: ignore[override]
@@ -138,7 +162,9 @@ class Adapter(TrainModule):
 
     def _call_step(self, name: str, batch: Any, batch_idx: int, dataloader_idx: int | None = None) -> Any:
         given = {"batch_idx": batch_idx, "dataloader_idx": dataloader_idx}
-        return getattr(self.lightning, name)(batch, *(given[wanted] for wanted in self._wanted(name)))
+        step = getattr(self.lightning, name)
+        with self.session.default_dtype():
+            return step(batch, *(given[wanted] for wanted in self._wanted(name)))
 
     def _wanted(self, name: str) -> tuple[str, ...]:
         """What a step takes beside the batch."""
@@ -146,7 +172,8 @@ class Adapter(TrainModule):
         if name not in known:
             parameters = list(inspect.signature(getattr(self.lightning, name)).parameters.values())
             several = name != "training_step" and self._has_several()
-            names = ("batch_idx", "dataloader_idx") if several or name == "predict_step" else ("batch_idx",)
+            several = several or any(p.name == "dataloader_idx" for p in parameters)
+            names = ("batch_idx", "dataloader_idx") if several else ("batch_idx",)
             many = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
             known[name] = names if many else names[: max(len(parameters) - 1, 0)]
         return tuple(known[name])
@@ -219,7 +246,10 @@ class Adapter(TrainModule):
         return schedulers.as_ours(optimizers, self.configs, self.session.values.full_name)
 
     def _freeze_others(self, optimizers: list[Any]) -> None:
-        """Lightning trains on where parameters are in no optimizer: for us they are frozen in this fit."""
+        """Let our loop accept parameters that are in no optimizer, which Lightning trains on without.
+
+        On one device they get gradients all the same; on several they stay frozen for the fit.
+        """
         held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
         others = {n: p for n, p in self.named_parameters() if p.requires_grad and id(p) not in held}
         if not others or not held:
@@ -227,8 +257,11 @@ class Adapter(TrainModule):
         vars(self)["frozen"] = list(others.values())
         for parameter in self.frozen:
             parameter.requires_grad_(False)
-        names = ", ".join([*others][:4]) + (" ..." if len(others) > 4 else "")
-        self.session.log_line(f"{len(others)} parameters in no optimizer are frozen in this fit: {names}")
+        if self.session.ours.world_size > 1:
+            names = ", ".join([*others][:4]) + (" ..." if len(others) > 4 else "")
+            self.session.log_line(
+                f"{len(others)} parameters in no optimizer are frozen in this fit: {names}"
+            )
 
     def unfreeze_others(self) -> None:
         """Take that back: the fit is over."""
@@ -264,7 +297,9 @@ class Adapter(TrainModule):
         self._evaluate("test", batch, batch_idx, dataloader_idx)
 
     def _predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
-        return self._evaluate("predict", batch, batch_idx, dataloader_idx)
+        output = self._evaluate("predict", batch, batch_idx, dataloader_idx)
+        self.session.several = self._has_several()
+        return (dataloader_idx, output) if self._has_several() else output
 
 
 def _loss(outputs: Any) -> Any:

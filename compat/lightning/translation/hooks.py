@@ -320,6 +320,11 @@ class Hooks:
         self._of_callbacks: dict[str, list[Callable[..., Any]]] = {
             name: [getattr(one, name) for one in watchers if overrides(one, name, *bases)] for name in ALL
         }
+        # Monitors see what the module logs in the same hook.
+        monitors = [one for one in watchers if getattr(one, "monitors", False)]
+        last = "on_train_epoch_end"
+        self._of_monitors = [getattr(one, last) for one in monitors if overrides(one, last, *bases)]
+        self._of_callbacks[last] = [h for h in self._of_callbacks[last] if h not in self._of_monitors]
         in_both = (name for name in (*ALL, "setup", "teardown") if overrides(module, name, *bases))
         self._of_module: dict[str, Callable[..., Any]] = {name: getattr(module, name) for name in in_both}
 
@@ -336,6 +341,11 @@ class Hooks:
         """Call it of the callbacks alone."""
         for hook in self._of_callbacks.get(name, ()):
             hook(self._trainer, self._module, *args)
+
+    def of_monitors(self, name: str) -> None:
+        """Call ``on_train_epoch_end`` of those callbacks that watch a value."""
+        for hook in self._of_monitors:
+            hook(self._trainer, self._module)
 
     def of_module(self, name: str, *args: Any) -> Any:
         """Call it of the module alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,16 +14,15 @@ from ....trainer.recorded import HParams, Recorded
 class HyperparametersMixin(Recorded):
     """What modules and data modules have: the constructor's arguments are recorded by themselves."""
 
-    _arguments: dict[str, Any]
-    _left_out: frozenset[str]
-    _log_hyperparams = False
+    _paceline_arguments: dict[str, Any]
+    _paceline_left_out: frozenset[str]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor."""
         made = super().__new__(cls)
-        object.__setattr__(made, "_arguments", bound_arguments(cls, made, args, kwargs))
+        object.__setattr__(made, "_paceline_arguments", bound_arguments(cls, made, args, kwargs))
         object.__setattr__(made, "_hparams", HParams())
-        object.__setattr__(made, "_left_out", frozenset())
+        object.__setattr__(made, "_paceline_left_out", frozenset())
         return made
 
     def save_hyperparameters(
@@ -33,26 +33,42 @@ class HyperparametersMixin(Recorded):
         Args:
             *args: Names of those to take, or one mapping or namespace in their place; all without any.
             ignore: Names to leave out.
-            frame: Accepted as Lightning has it; nothing is read from it.
+            frame: The frame of a constructor to begin at; the caller's unless given.
             logger: Whether loggers get them; the run's configuration has them always.
         """
         left_out = {ignore} if isinstance(ignore, str) else set(ignore or ())
+        given = _constructor_arguments(self, frame or inspect.currentframe())
         if args and not isinstance(args[0], str):
-            given = args[0] if isinstance(args[0], Mapping) else vars(args[0])
-            found = dict(given)
+            found = dict(args[0]) if isinstance(args[0], Mapping) else dict(vars(args[0]))
         else:
-            found = {name: self._arguments[name] for name in (args or self._arguments)}
-        self._log_hyperparams = logger
-        object.__setattr__(self, "_left_out", self._left_out | left_out)
+            found = {name: given[name] for name in (args or given)}
+        object.__setattr__(self, "_paceline_left_out", self._paceline_left_out | left_out)
         self.hparams.update({name: value for name, value in found.items() if name not in left_out})
         object.__setattr__(self, "_hparams_initial", copy.copy(self.hparams))
 
     @property
     def recorded_arguments(self) -> dict[str, Any]:
-        """The constructor's arguments that a checkpoint records: all but those that were left out."""
-        return {name: value for name, value in self._arguments.items() if name not in self._left_out}
+        """The constructor's arguments that a checkpoint records, as ``hparams`` has them now."""
+        kept = self._paceline_arguments.items()
+        return {n: self.hparams.get(n, value) for n, value in kept if n not in self._paceline_left_out}
 
     @property
     def hparams_initial(self) -> HParams:
         """``hparams`` as they were recorded."""
         return HParams(vars(self).get("_hparams_initial", {}))
+
+
+def _constructor_arguments(made: Any, frame: Any) -> dict[str, Any]:
+    """The arguments of the constructors that are running for an object, of all its classes, as they are now."""
+    found: dict[str, Any] = {}
+    while frame is not None:
+        code, values = frame.f_code, frame.f_locals
+        count = code.co_argcount + code.co_kwonlyargcount
+        names = code.co_varnames[:count]
+        if code.co_name == "__init__" and names and values.get(names[0]) is made:
+            found |= {name: values[name] for name in names[1:]}
+            if code.co_flags & inspect.CO_VARKEYWORDS:
+                more = code.co_varnames[count + bool(code.co_flags & inspect.CO_VARARGS)]
+                found |= values[more]
+        frame = frame.f_back
+    return found

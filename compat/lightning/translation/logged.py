@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .... import PacelineError
-from ....callbacks.monitor import monitor_name
+from ....callbacks.monitor import full_name, monitor_name
 
 _AT_EPOCHS = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
 _REDUCTIONS = {
@@ -41,6 +41,7 @@ class _Entry:
         latest: The last step's value; None before it.
         pending: A value of an epoch's end, until the run has published it.
         is_epoch: Whether the name without a suffix means the epoch's value at the moment.
+        updated: When it got a value last: of the values under one name the newest counts.
     """
 
     full: str
@@ -51,6 +52,7 @@ class _Entry:
     latest: Tensor | None = None
     pending: Tensor | None = None
     is_epoch: bool = False
+    updated: int = 0
 
     @property
     def forked(self) -> bool:
@@ -72,7 +74,9 @@ class LoggedValues:
 
     def __init__(self, metrics: Callable[[], dict[str, float]], log_line: Callable[[str], None]) -> None:
         self._metrics, self._log_line = metrics, log_line
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[tuple[bool, str], _Entry] = {}
+        self._owners: dict[str, str] = {}
+        self._now = 0
         self._explained: set[str] = set()
         self.others: dict[str, Tensor] = {}
         self.place = ""
@@ -80,6 +84,7 @@ class LoggedValues:
     def clear(self) -> None:
         """A stage begins: nothing is logged."""
         self._entries.clear()
+        self._owners.clear()
         self.others.clear()
 
     def log(self, adapter: Any, name: str, value: Any, options: dict[str, Any]) -> None:
@@ -110,20 +115,32 @@ class LoggedValues:
                 allowed="'mean', 'sum', 'min', 'max'",
                 fix="a torchmetrics object with your computation: self.log(name, metric)",
             )
+        ours = self._ours(name, logger.current.phase)
         if logger.current is adapter.session.store:
-            self._register(logger, name, value, options, on_step, on_epoch, training)
+            full = logger.current.full_name(ours)
+            self._register(logger, name, full, value, options, on_step, on_epoch, training)
         adapter.log(
-            name,
+            ours,
             value,
             prog_bar=options["prog_bar"],
             weight=options["batch_size"],
             reduce=_REDUCTIONS[reduce_fx],
         )
 
+    def _ours(self, name: str, phase: str) -> str:
+        """Our name for a value: each of Lightning's has one, and none is that of the loss that is trained on."""
+        found = full_name(name, phase)
+        if found == "train/loss":
+            found = "train/train_loss" if name == "train_loss" else "train/loss_logged"
+        while self._owners.setdefault(found, name) != name:
+            found += "_logged"
+        return found
+
     def _register(
         self,
         logger: Any,
         name: str,
+        full: str,
         value: Any,
         options: dict[str, Any],
         on_step: bool,
@@ -132,20 +149,21 @@ class LoggedValues:
     ) -> None:
         idx = logger.current.loader_name
         key = f"{name}/dataloader_idx_{idx}" if idx and options["add_dataloader_idx"] else name
-        full = logger.current.full_name(name)
         if training and on_epoch and self.place != "on_train_epoch_end":
             full += "_epoch"
-        entry = self._entries.get(key)
+        entry = self._entries.get((training, key))
         if entry is None or entry.full != full:
             shown, logged = options["prog_bar"], options["logger"]
-            entry = self._entries[key] = _Entry(full, on_step, on_epoch, shown, logged)
+            entry = self._entries[training, key] = _Entry(full, on_step, on_epoch, shown, logged)
         is_object = hasattr(value, "compute")
         if not is_object:
             number = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
             if on_step and training:
                 entry.latest, entry.is_epoch = number, False
+                self._touch(entry)
             if self.place.endswith("_epoch_end"):
                 entry.pending = number
+                self._touch(entry)
         if not options["logger"]:
             self._explain(
                 "log(logger=False): every logged value goes to the loggers here, under the same name"
@@ -161,6 +179,10 @@ class LoggedValues:
             self._explained.add(text)
             self._log_line(text)
 
+    def _touch(self, entry: _Entry) -> None:
+        self._now += 1
+        entry.updated = self._now
+
     def settle(self) -> None:
         """What was logged at the end of an epoch is published."""
         for entry in self._entries.values():
@@ -168,14 +190,22 @@ class LoggedValues:
 
     def epoch_ended(self) -> None:
         """The means of a training epoch are published."""
-        for entry in self._entries.values():
+        for (training, _), entry in self._entries.items():
             entry.is_epoch = entry.on_epoch
+            if training and entry.on_epoch:
+                self._touch(entry)
+
+    def evaluated(self) -> None:
+        """The values of an evaluation are published."""
+        for (training, _), entry in self._entries.items():
+            if not training:
+                self._touch(entry)
 
     def full_name(self, name: str) -> str | None:
         """The run's name for one of Lightning's; None while a name without a phase was not logged yet."""
-        entry = self._entries.get(name)
+        entry = self._find(name)
         if entry is None and name.endswith(("_epoch", "_step")):
-            base = self._entries.get(name.rpartition("_")[0])
+            base = self._find(name.rpartition("_")[0])
             if base is not None and base.forked:
                 return base.full if name.endswith("_epoch") else base.full.removesuffix("_epoch")
         if entry is not None:
@@ -183,12 +213,36 @@ class LoggedValues:
         has_phase = "/" in name or name.startswith(("train_", "val_", "test_"))
         return monitor_name(name) if has_phase else None
 
+    def _find(self, name: str) -> _Entry | None:
+        """The value that counts at the end of an epoch: the mean of training before that of validation."""
+        of_training, other = self._entries.get((True, name)), self._entries.get((False, name))
+        return of_training if of_training is not None and (of_training.on_epoch or other is None) else other
+
+    @property
+    def names(self) -> list[str]:
+        """What was logged."""
+        return sorted({key for _, key in self._entries})
+
+    def _ordered(self) -> list[tuple[str, _Entry]]:
+        found = sorted(self._entries.items(), key=lambda item: item[1].updated)
+        return [(key, entry) for (_, key), entry in found]
+
+    def named(self, row: dict[str, float]) -> dict[str, float]:
+        """A row of values by the names they were logged under."""
+        known: dict[str, str] = {}
+        for (training, key), entry in self._entries.items():
+            ends = ("_step", "_epoch") if entry.forked else ("", "")
+            if training and entry.on_epoch:
+                known[entry.full.removesuffix("_epoch")] = key + ends[0]
+            known[entry.full] = key + (ends[1] if entry.on_epoch else ends[0])
+        return {known.get(full, full): value for full, value in row.items()}
+
     # -- what the trainer shows ----------------------------------------------------------------
 
     def callback(self) -> dict[str, Tensor]:
         """``trainer.callback_metrics``."""
         found: dict[str, Tensor] = {}
-        for key, entry in self._entries.items():
+        for key, entry in self._ordered():
             mean = self._epoch_value(entry)
             values = {"_step": entry.latest, "_epoch": mean}
             plain = mean if entry.is_epoch or entry.latest is None else entry.latest
@@ -209,7 +263,7 @@ class LoggedValues:
     def _selected(self, wanted: Callable[[_Entry], bool]) -> dict[str, Tensor]:
         values = self.callback()
         found: dict[str, Tensor] = {}
-        for key, entry in self._entries.items():
+        for key, entry in self._ordered():
             if wanted(entry):
                 ends = ("_step", "_epoch") if entry.forked else ("",)
                 found |= {key + end: values[key + end] for end in ends if key + end in values}
@@ -229,7 +283,10 @@ class LoggedValues:
         Args:
             values: The reduced values by full name.
         """
-        known = {entry.full: key for key, entry in self._entries.items()}
+        known = {
+            entry.full: key + ("_epoch" if entry.forked else "")
+            for (_, key), entry in self._entries.items()
+        }
         named = {known.get(full, full): value for full, value in values.items()}
         if not any("/dataloader_idx_" in key for key in named):
             return [named]

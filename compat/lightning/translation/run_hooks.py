@@ -9,7 +9,6 @@ from typing import Any
 
 from .... import PacelineError
 from ....callbacks import Callback
-from .hooks import overrides
 from .session import Session
 
 _STAGES = {"fit": "validation", "validate": "validation", "test": "test", "predict": "predict"}
@@ -41,7 +40,7 @@ class OpeningHooks(Callback):
     def attach(self, session: Session) -> None:
         """Call the hooks of this module from here on."""
         self.session = session
-        self._clips = overrides(session.module, "configure_gradient_clipping", *session.bases)
+        self._clips = session.clips_itself
         vars(self).pop("on_before_optimizer_step", None)
         if not (session.hooks.has("on_before_optimizer_step") or self._clips):
             vars(self)["on_before_optimizer_step"] = None  # gradients are not unscaled to be shown
@@ -65,6 +64,8 @@ class OpeningHooks(Callback):
         if session.rule is not None:
             session.rule.check(session.batches_per_epoch, session.accumulate)
         session.say()
+        if trainer.world_size == 1:
+            session.adapter.unfreeze_others()
         session.hooks.call("on_fit_start")
 
     def on_fit_end(self, trainer: Any) -> None:
@@ -77,6 +78,8 @@ class OpeningHooks(Callback):
         hooks.call("on_fit_end")
 
     def on_exception(self, trainer: Any, error: BaseException) -> None:
+        if self.session.datamodule is not None:
+            self.session.datamodule.on_exception(error)
         self.session.hooks.of_callbacks("on_exception", error)
 
     def on_teardown(self, trainer: Any, stage: str) -> None:
@@ -128,6 +131,8 @@ class OpeningHooks(Callback):
             total = batch if in_epoch is None else epoch * in_epoch + batch
             if session.rule.due(batch, total, epoch, is_last, in_epoch):
                 trainer.request_validation()
+        if session.ends_early and trainer.world_size == 1:  # Lightning validates once more
+            trainer.request_validation()
         if session.is_manual:
             most = session.trainer.max_steps
             if most > 0 and session.global_step >= most:
@@ -136,7 +141,7 @@ class OpeningHooks(Callback):
     def on_train_epoch_end(self, trainer: Any) -> None:
         session = self.session
         session.values.epoch_ended()
-        if not self._stepped_epoch and not session.adapter.ends and not session.is_manual:
+        if not self._stepped_epoch and not session.is_manual:
             for config in session.adapter.configs:  # how long the epoch is shows only now
                 if not config.reduce_on_plateau and config.due("epoch", session.current_epoch + 1):
                     session.module.lr_scheduler_step(config.scheduler, None)
@@ -236,6 +241,7 @@ class ClosingHooks(Callback):
     def _end(self, stage: str) -> None:
         session = self.session
         session.values.settle()
+        session.values.evaluated()
         session.hooks.call(f"on_{stage}_end")
         session.hooks.of_module(f"on_{stage}_model_train")
         if session.sanity_checking:
@@ -254,8 +260,8 @@ class ClosingHooks(Callback):
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         self.session.values.settle()
-        if not self.session.adapter.ends:
-            self._step_plateau("epoch", self.session.current_epoch + 1)
+        self.session.hooks.of_monitors("on_train_epoch_end")
+        self._step_plateau("epoch", self.session.current_epoch + 1)
 
     def on_step_boundary(self, trainer: Any) -> None:
         session = self.session

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from .arguments import FOREVER
-from .hooks import Hooks
+from .hooks import Hooks, overrides
 from .logged import LoggedValues
 from .validation_rule import ValidationRule
+
+_DTYPES = {
+    "64": torch.float64,
+    "64-true": torch.float64,
+    "bf16-true": torch.bfloat16,
+    "16-true": torch.float16,
+}
 
 
 class Session:
@@ -32,6 +42,7 @@ class Session:
         sanity_checking: Whether the validation under way is the sanity check.
         manual_steps: Optimizer steps under manual optimization.
         cancelled: Steps of our loop that ``on_train_batch_start`` cancelled.
+        several: Whether the prediction has several dataloaders.
         has_updated: Whether the step under way has changed the weights already.
         partial_epoch: Whether the fit ended within an epoch, which Lightning counts.
     """
@@ -54,7 +65,40 @@ class Session:
         self.lines: list[str] = []
         self._said: list[str] = []
         self.manual_steps = self.cancelled = 0
+        self.several = False
         self.has_updated = self.partial_epoch = False
+
+    def look_again(self, callbacks: Sequence[Any]) -> None:
+        """A stage begins: callbacks and methods may be others than before."""
+        self.callbacks = list(callbacks)
+        self.hooks = Hooks(self.trainer, self.module, callbacks, self.bases)
+        if self.adapter is not None:
+            self.adapter.hooks = self.hooks
+
+    @property
+    def clips_itself(self) -> bool:
+        """Whether the module has a method of its own for clipping gradients."""
+        names = ("configure_gradient_clipping", "clip_gradients")
+        return any(overrides(self.module, name, *self.bases) for name in names)
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether ``trainer.should_stop`` ends the run here."""
+        run, wanted = self.ours._run, self.trainer._should_stop
+        return bool(wanted and not run.limits.below_minimum(run.state))
+
+    @contextmanager
+    def default_dtype(self) -> Iterator[None]:
+        """What steps make new tensors in: the dtype of ``64-true`` and the like."""
+        wanted = _DTYPES.get(str(self.trainer.given["precision"]))
+        before = torch.get_default_dtype()
+        if wanted is not None:
+            torch.set_default_dtype(wanted)
+        try:
+            yield
+        finally:
+            if wanted is not None:
+                torch.set_default_dtype(before)
 
     def say(self) -> None:
         """Explain what means something else here, once."""

@@ -20,17 +20,17 @@ class Callback(CallbackHooks):
         ...         print("epoch", trainer.current_epoch)
     """
 
-    _session: Any = None
+    _paceline_session: Any = None
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Log a value, as the module's ``log``."""
-        if self._session is not None:
-            self._session.module.log(name, value, *args, **options)
+        if self._paceline_session is not None:
+            self._paceline_session.module.log(name, value, *args, **options)
 
     def log_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:
         """``log`` each item."""
-        if self._session is not None:
-            self._session.module.log_dict(dictionary, *args, **options)
+        if self._paceline_session is not None:
+            self._paceline_session.module.log_dict(dictionary, *args, **options)
 
     def ours(self, trainer: Any) -> list[Any]:
         """The callbacks of ``paceline`` that do this one's work; none for a user's own."""

@@ -51,11 +51,11 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
     example_input_array: Any = None
     strict_loading: bool = True
     allow_zero_length_dataloader_with_multiple_devices: bool = False
-    _session: Any = None
+    _paceline_session: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: not the trainer."""
-        return {name: value for name, value in self.__dict__.items() if name != "_session"}
+        return {name: value for name, value in self.__dict__.items() if name != "_paceline_session"}
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -66,39 +66,39 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
         Raises:
             RuntimeError: before that.
         """
-        if self._session is None:
+        if self._paceline_session is None:
             raise RuntimeError(f"{type(self).__name__} is not attached to a `Trainer`.")
-        return self._session.trainer
+        return self._paceline_session.trainer
 
     @property
     def fabric(self) -> None:
         """No Fabric runs the module."""
 
     @property
-    def _adapter(self) -> Any:
-        if self._session is None or self._session.adapter is None:
+    def _paceline_adapter(self) -> Any:
+        if self._paceline_session is None or self._paceline_session.adapter is None:
             raise PacelineError("no Trainer runs this module", fix="call it in a step or a hook")
-        return self._session.adapter
+        return self._paceline_session.adapter
 
     @property
     def current_epoch(self) -> int:
         """The epoch under way, from 0."""
-        return self._session.trainer.current_epoch if self._session else 0
+        return self._paceline_session.trainer.current_epoch if self._paceline_session else 0
 
     @property
     def global_step(self) -> int:
         """Optimizer steps done."""
-        return self._session.trainer.global_step if self._session else 0
+        return self._paceline_session.trainer.global_step if self._paceline_session else 0
 
     @property
     def global_rank(self) -> int:
         """The number of this process among all."""
-        return self._session.trainer.global_rank if self._session else 0
+        return self._paceline_session.trainer.global_rank if self._paceline_session else 0
 
     @property
     def local_rank(self) -> int:
         """The number of this process on its machine."""
-        return self._session.trainer.local_rank if self._session else 0
+        return self._paceline_session.trainer.local_rank if self._paceline_session else 0
 
     @property
     def device(self) -> torch.device:
@@ -121,19 +121,19 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
     @property
     def logger(self) -> Any:
         """The trainer's first logger; None without one."""
-        return self._session.trainer.logger if self._session else None
+        return self._paceline_session.trainer.logger if self._paceline_session else None
 
     @property
     def loggers(self) -> list[Any]:
         """All loggers of the trainer."""
-        return self._session.trainer.loggers if self._session else []
+        return self._paceline_session.trainer.loggers if self._paceline_session else []
 
     def print(self, *values: Any, **options: Any) -> None:
         """Print on rank 0 only."""
-        if self._session is None:
+        if self._paceline_session is None:
             print(*values, **options)
         else:
-            self._session.trainer.print(*values, **options)
+            self._paceline_session.trainer.print(*values, **options)
 
     # -- values --------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
         Raises:
             PacelineError: for a reduction of your own, and for what is no scalar.
         """
-        if self._session is None:
+        if self._paceline_session is None:
             return
         options = {
             "prog_bar": prog_bar,
@@ -188,7 +188,7 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
         }
         if isinstance(value, Mapping) and not hasattr(value, "compute"):
             raise PacelineError(f"log({name!r}): a mapping is not a scalar", fix="self.log_dict(mapping)")
-        self._session.values.log(self._session.adapter, name, value, options)
+        self._paceline_session.values.log(self._paceline_session.adapter, name, value, options)
 
     def log_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:
         """``log`` each item, with the arguments of ``log``."""
@@ -210,9 +210,11 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
             return {key: self.all_gather(value) for key, value in data.items()}
         if isinstance(data, (list, tuple)):
             return type(data)(self.all_gather(value) for value in data)
-        if self._session is None or self._session.ours.world_size == 1:
+        if self._paceline_session is None or self._paceline_session.ours.world_size == 1:
             return data
-        return torch.stack(self._session.ours.all_gather(torch.as_tensor(data, device=self.device)))
+        return torch.stack(
+            self._paceline_session.ours.all_gather(torch.as_tensor(data, device=self.device))
+        )
 
     # -- what users write ----------------------------------------------------------------------
 
@@ -268,9 +270,9 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
 
     def optimizers(self, use_pl_optimizer: bool = True) -> Any:
         """The optimizer, or the list of them."""
-        session = self._adapter.session
-        if self._adapter.automatic_optimization:
-            found: list[Any] = session.ours.optimizers
+        session = self._paceline_adapter.session
+        if self._paceline_adapter.automatic_optimization:
+            found: list[Any] = [LightningOptimizer(one) for one in session.ours.optimizers]
         else:
             toggle = (self.toggle_optimizer, self.untoggle_optimizer)
             ours = session.ours.manual_optimization.optimizers
@@ -281,27 +283,27 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
 
     def lr_schedulers(self) -> Any:
         """The scheduler, or the list of them; None without one."""
-        found = [config.scheduler for config in self._adapter.configs]
+        found = [config.scheduler for config in self._paceline_adapter.configs]
         return found[0] if len(found) == 1 else (found or None)
 
     def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """``loss.backward()`` under the run's precision; ``retain_graph=True`` keeps the graph."""
-        adapter = self._adapter
+        adapter = self._paceline_adapter
         adapter.session.hooks.call("on_before_backward", loss)
         self.backward(loss, *args, **kwargs)
         adapter.session.hooks.call("on_after_backward")
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute the gradients of a loss. Called by the loop, and by ``manual_backward``."""
-        self._adapter.go_backward(loss, *args, **kwargs)
+        self._paceline_adapter.go_backward(loss, *args, **kwargs)
 
     def toggle_optimizer(self, optimizer: Any) -> None:
         """Compute gradients for this optimizer's parameters alone, until ``untoggle_optimizer``."""
-        self._adapter.toggle_optimizer(getattr(optimizer, "optimizer", optimizer))
+        self._paceline_adapter.toggle_optimizer(getattr(optimizer, "optimizer", optimizer))
 
     def untoggle_optimizer(self, optimizer: Any) -> None:
         """Take ``toggle_optimizer`` back."""
-        self._adapter.untoggle_optimizer(optimizer)
+        self._paceline_adapter.untoggle_optimizer(optimizer)
 
     @contextmanager
     def toggled_optimizer(self, optimizer: Any) -> Iterator[None]:
@@ -325,7 +327,7 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
         if value:
             optimizer = getattr(optimizer, "optimizer", optimizer)
             clip = (None, float(value)) if by_value else (float(value), None)
-            self._adapter.session.ours.strategy.clip(optimizer, *clip)
+            self._paceline_adapter.session.ours.strategy.clip(optimizer, *clip)
 
     def configure_gradient_clipping(
         self,

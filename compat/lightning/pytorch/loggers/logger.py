@@ -98,7 +98,10 @@ class _Passing(ours.Logger):
             self.given.log_hyperparams(trainer.module.hparams)
 
     def write(self, row: dict[str, float]) -> None:
-        self.given.log_metrics(values_of(row), int(row["step"]))
+        values = values_of(row)
+        session = None if self.given._run is None else self.given._run.session
+        named = values if session is None else session.values.named(values)
+        self.given.log_metrics({"epoch": row["epoch"]} | named, int(row["step"]))
 
     def on_exception(self, trainer: Any, error: BaseException) -> None:
         self._status = "failed"

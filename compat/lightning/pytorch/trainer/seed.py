@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import os
 
 from .....trainer.rng import seed_everything as seed_all
 
@@ -11,13 +11,14 @@ def seed_everything(seed: int | None = None, workers: bool = False, verbose: boo
     """Seed torch, ``random`` and numpy.
 
     Args:
-        seed: None draws one.
+        seed: None takes ``PL_GLOBAL_SEED`` of the environment, else 0.
         workers: Accepted: workers of loaders are always seeded.
         verbose: Accepted.
 
     Returns:
         The seed.
     """
-    chosen = random.randrange(2**32) if seed is None else int(seed)
+    chosen = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else int(seed)
+    os.environ["PL_GLOBAL_SEED"] = str(chosen)
     seed_all(chosen)
     return chosen

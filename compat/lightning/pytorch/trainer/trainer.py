@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -71,7 +72,9 @@ class Trainer(TrainerView):
         self.datamodule: Any = None
         self.session: Session | None = None
         self._module: Any = None
-        self._made_for = (False, False)
+        self._made_for: tuple[bool, bool, bool] | None = None
+        self._built_with: list[int] = []
+        self._fitted: Any = None
         self.rule = arguments.rule_of(self.given)
         self._hooks = (OpeningHooks(not self.rule.is_plain), ClosingHooks())
         self.ours = self._make()
@@ -107,6 +110,12 @@ class Trainer(TrainerView):
         train_dataloaders, datamodule = _as_datamodule(train_dataloaders, datamodule)
         adapter, data = self._prepare("fit", model, datamodule)
         resume = "auto" if ckpt_path == "last" else ckpt_path
+        if self._fitted is self.ours and resume is None:
+            raise PacelineError(
+                "this Trainer has trained already, and Lightning would go on from where it is",
+                fix='fit(..., ckpt_path="last") with a larger max_epochs, or a new Trainer',
+            )
+        self._fitted = self.ours
         with self._anomaly():
             self.ours.fit(adapter, _combined(train_dataloaders), val_dataloaders, data, resume=resume)
 
@@ -147,13 +156,23 @@ class Trainer(TrainerView):
         dataloaders, datamodule = _as_datamodule(dataloaders, datamodule)
         adapter, data, weights = self._prepared("predict", model, datamodule, ckpt_path)
         keep = return_predictions is not False
-        return self.ours.predict(adapter, dataloaders, weights, keep=keep, datamodule=data)
+        found = self.ours.predict(adapter, dataloaders, weights, keep=keep, datamodule=data)
+        if self.session is None or not self.session.several:
+            return found
+        parts: dict[int, list[Any]] = {}
+        for number, output in found:
+            parts.setdefault(number, []).append(output)
+        return [parts[number] for number in sorted(parts)]
 
     def save_checkpoint(
         self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None
     ) -> None:
-        """Write a checkpoint, a folder, while a fit runs; on all ranks."""
-        self.ours.save_checkpoint(filepath, weights_only=bool(weights_only))
+        """Write a checkpoint, a folder; on all ranks. After a fit it is a copy of its last one."""
+        latest = self.ours.latest
+        if self.ours.stage == "fit" or latest is None:
+            self.ours.save_checkpoint(filepath, weights_only=bool(weights_only))
+        elif self.is_global_zero:
+            shutil.copytree(latest, filepath)
 
     def print(self, *values: Any, **options: Any) -> None:
         """Print on rank 0 only."""
@@ -181,6 +200,12 @@ class Trainer(TrainerView):
         weights = ckpt_path
         if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
             weights = self.ours.latest if ckpt_path == "last" else self.ours.best or self.ours.latest
+        if weights is None and model is None and ckpt_path is None and self._module is not None:
+            if self.checkpoint_callbacks and all(one.save_top_k == 0 for one in self.checkpoint_callbacks):
+                raise PacelineError(
+                    f"{name}() takes the best checkpoint, and ModelCheckpoint(save_top_k=0) writes none",
+                    fix=f"{name}(model, ...) evaluates the weights as they are",
+                )
         if weights is None and ckpt_path is not None:
             raise PacelineError(f"{name}(ckpt_path={ckpt_path!r}): no fit has written a checkpoint")
         model = model if model is not None else self._module
@@ -197,7 +222,9 @@ class Trainer(TrainerView):
             raise TypeError(f"`model` must be a `LightningModule`, got `{type(model).__qualname__}`")
         check_module(model, self.callbacks, _BASES)
         configured = _as_list(model.configure_callbacks())
-        if self.session is None or self._module is not model:
+        if name == "fit" and [*map(id, self.callbacks)] != self._built_with:
+            self._made_for = None
+        if self.session is None or self._module is not model or self._made_for is None:
             kinds = tuple(type(one) for one in configured)
             kept = [one for one in self.callbacks if not isinstance(one, kinds)]
             self.callbacks = sorted([*kept, *configured], key=lambda one: isinstance(one, ModelCheckpoint))
@@ -208,20 +235,24 @@ class Trainer(TrainerView):
         self.session.lines = [*self._explained]
         if datamodule is not None:
             data = self.session.data = DataAdapter(datamodule, self)
-        model._session = self.session
+        self.session.look_again([c for c in self.callbacks if isinstance(c, Callback)])
+        self._hooks[0].attach(self.session)
+        model._paceline_session = self.session
         for one in self.callbacks:
-            vars(one).update(_session=self.session)
+            vars(one).update(_paceline_session=self.session)
         return self.session.adapter, data
 
     def _open(self, name: str, model: LightningModule, again: bool) -> None:
         """Another module: its hooks, and our trainer for it where it has to be another one."""
         session = Session(self, model, [c for c in self.callbacks if isinstance(c, Callback)], _BASES)
-        session.rule = None if self.rule.is_plain else self.rule
         self.session, self._module = session, model
         manual = not model.automatic_optimization
-        wanted = (manual, overrides(model, "configure_gradient_clipping", *_BASES))
+        ends = overrides(model, "on_train_batch_start", *_BASES)
+        session.rule = None if self.rule.is_plain and not ends else self.rule
+        wanted = (manual, session.clips_itself, session.rule is None)
         if again or (name == "fit" and wanted != self._made_for):
             self._made_for = wanted
+            self._hooks[0].requests_validation = True
             self.ours = self._make()
         session.ours = self.ours
         for hooks in self._hooks:
@@ -231,8 +262,12 @@ class Trainer(TrainerView):
 
     def _make(self) -> OurTrainer:
         """Our trainer, with Lightning's settings and callbacks."""
-        given, (manual, own_clipping) = self.given, self._made_for
+        given = self.given
+        manual, own_clipping, plain = self._made_for or (False, False, self.rule.is_plain)
+        self._built_with = [*map(id, self.callbacks)]
         options = arguments.translated(given, manual=manual, own_clipping=own_clipping)
+        if not plain:
+            options["validate_every"] = None
         callbacks: list[Any] = [*self._hooks]
         for one in self.callbacks:
             callbacks += [one] if isinstance(one, OurCallback) else one.ours(self)

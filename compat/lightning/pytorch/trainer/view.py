@@ -28,6 +28,12 @@ _HERE = {
     "lr_schedulers": "lr_scheduler_configs",
     "precision_plugin": "strategy.precision",
     "root_gpu": "strategy.device",
+    "num_test_batches": "len(dataloader)",
+    "num_predict_batches": "len(dataloader)",
+    "test_dataloaders": "the loaders that you passed",
+    "state": "training, validating, testing and predicting",
+    "accelerator": "strategy.device",
+    "device_ids": "strategy.device",
     "train": "fit(model, dataloader)",
     "evaluate": "validate(model, dataloader)",
 }
@@ -62,7 +68,8 @@ class TrainerView:
 
     def __getattr__(self, name: str) -> Any:
         if name in _SETTINGS and "given" in vars(self):
-            return self.given[name]
+            given = self.given[name]
+            return 1.0 if given is None and name.startswith("limit_") else given
         if name.startswith("__"):
             raise AttributeError(name)
         way = _HERE.get(name)
@@ -102,19 +109,6 @@ class TrainerView:
     @property
     def num_val_batches(self) -> list[float]:
         """Validation batches of each dataloader."""
-        return self._evaluation_batches()
-
-    @property
-    def num_test_batches(self) -> list[float]:
-        """Test batches of each dataloader."""
-        return self._evaluation_batches()
-
-    @property
-    def num_predict_batches(self) -> list[float]:
-        """Batches to predict of each dataloader."""
-        return self._evaluation_batches()
-
-    def _evaluation_batches(self) -> list[float]:
         fit = self.ours._fit
         if fit is None or fit.validation is None:
             return []
