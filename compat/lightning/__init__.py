@@ -16,5 +16,5 @@ __all__ = ["Callback", "LightningDataModule", "LightningModule", "Trainer", "pyt
 
 
 def __getattr__(name: str) -> Any:
-    here = {"Fabric": "paceline.Trainer, or torch alone", "fabric": "paceline.strategies"}
+    here = {"Fabric": "paceline.Trainer, or torch alone"}
     refuse_import(__name__, name, pytorch.HERE | here)

@@ -27,10 +27,6 @@ __all__ = [
 ]
 
 HERE = {
-    "cli": "recipes of paceline, or argparse",
-    "tuner": "find_learning_rate and find_batch_size of paceline.Trainer",
-    "plugins": "precision= and strategy= of Trainer",
-    "profilers": 'Trainer(profiler="pytorch"), or paceline.callbacks.Profiler',
     "accelerators": "Trainer(accelerator=...)",
     "demos": "a model and data of your own",
 }

@@ -59,7 +59,7 @@ class HyperparametersMixin(Recorded):
 
 
 def _constructor_arguments(made: Any, frame: Any) -> dict[str, Any]:
-    """The arguments of the constructors that are running for an object, of all its classes, as they are now."""
+    """The arguments of the constructors that run for an object, of all its classes, as they are now."""
     found: dict[str, Any] = {}
     while frame is not None:
         code, values = frame.f_code, frame.f_locals

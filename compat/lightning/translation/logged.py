@@ -128,7 +128,7 @@ class LoggedValues:
         )
 
     def _ours(self, name: str, phase: str) -> str:
-        """Our name for a value: each of Lightning's has one, and none is that of the loss that is trained on."""
+        """Our name for a value: one for each of Lightning's, and not the name of the loss of a step."""
         found = full_name(name, phase)
         if found == "train/loss":
             found = "train/train_loss" if name == "train_loss" else "train/loss_logged"

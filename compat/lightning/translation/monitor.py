@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from ....errors import PacelineError, nearest
+
 W = TypeVar("W", bound="LazyMonitor")
 
 
@@ -25,6 +27,21 @@ class LazyMonitor:
             self._monitor.name = full
         return full
 
+    def known(self, strict: bool = True) -> str | None:
+        """The full name, at the end of an epoch or validation.
+
+        Raises:
+            PacelineError: where nothing was logged under the user's name, validations included.
+        """
+        full: str | None = self.monitor
+        if full is None and strict and self._run.session.has_validated:
+            raise PacelineError(
+                f"{type(self).__name__} watches {self.watched!r}, which was not logged",
+                got=f"logged: {', '.join(self._run.session.values.names) or 'nothing'}",
+                meant=nearest(self.watched, self._run.session.values.names),
+            )
+        return full
+
     def state_dict(self) -> dict[str, Any]:
         """What was watched, by the user's name."""
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
@@ -37,7 +54,7 @@ class LazyMonitor:
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         """Look at the value, once it has a name."""
-        if self.monitor is not None:
+        if not self.watched or self.known() is not None:
             super().on_train_epoch_end(trainer)  # type: ignore[misc]
 
 

@@ -9,19 +9,10 @@ from typing import Any
 
 from .... import PacelineError
 from ....callbacks import Callback
+from .saved import SavedByHooks, saved_by_hooks
 from .session import Session
 
 _STAGES = {"fit": "validation", "validate": "validation", "test": "test", "predict": "predict"}
-
-
-class _Checkpoint(dict[str, Any]):
-    """What ``on_save_checkpoint`` gets: add plain data to it."""
-
-    def __missing__(self, key: str) -> Any:
-        raise KeyError(
-            f"{key!r} is not in this dictionary: weights, optimizers and counters of a checkpoint are "
-            "written by themselves; add plain data under names of your own"
-        )
 
 
 class OpeningHooks(Callback):
@@ -55,6 +46,8 @@ class OpeningHooks(Callback):
         hooks.of_module("setup", stage)
         hooks.of_module("configure_model")
         session.stage_name = "train" if stage == "fit" else _STAGES[stage]
+        if stage != "fit" and session.loads is not None:
+            hooks.of_module("on_load_checkpoint", saved_by_hooks(session.loads))
         if stage == "fit":
             session.manual_steps = session.cancelled = 0
             self._started = False
@@ -197,7 +190,7 @@ class OpeningHooks(Callback):
         if session.datamodule is not None:
             session.data.capture()
         epoch = trainer.epoch - (not trainer.samples_in_epoch and trainer.global_step > 0)
-        given = _Checkpoint({"epoch": epoch, "global_step": session.global_step})
+        given = SavedByHooks({"epoch": epoch, "global_step": session.global_step})
         session.hooks.of_callbacks("on_save_checkpoint", given)
         session.hooks.of_module("on_save_checkpoint", given)
         if set(given) & {"state_dict", "optimizer_states", "lr_schedulers", "loops"}:
@@ -209,7 +202,7 @@ class OpeningHooks(Callback):
         state["lightning"] = dict(given)
 
     def on_load_checkpoint(self, trainer: Any, state: dict[str, Any]) -> None:
-        given = _Checkpoint(state.get("lightning", {}))
+        given = SavedByHooks(state.get("lightning", {}))
         self.session.hooks.of_callbacks("on_load_checkpoint", given)
         self._give_back()
         self.session.hooks.of_module("on_load_checkpoint", given)

@@ -42,6 +42,7 @@ class Session:
         sanity_checking: Whether the validation under way is the sanity check.
         manual_steps: Optimizer steps under manual optimization.
         cancelled: Steps of our loop that ``on_train_batch_start`` cancelled.
+        loads: The checkpoint whose weights an evaluation takes; None: as they are.
         several: Whether the prediction has several dataloaders.
         has_updated: Whether the step under way has changed the weights already.
         partial_epoch: Whether the fit ended within an epoch, which Lightning counts.
@@ -66,6 +67,7 @@ class Session:
         self._said: list[str] = []
         self.manual_steps = self.cancelled = 0
         self.several = False
+        self.loads: Any = None
         self.has_updated = self.partial_epoch = False
 
     def look_again(self, callbacks: Sequence[Any]) -> None:
@@ -163,6 +165,12 @@ class Session:
         """Optimizer steps of the whole fit; infinite where that is unknown."""
         total = self.ours.total_steps
         return math.inf if total is None or total >= FOREVER else int(total)
+
+    @property
+    def has_validated(self) -> bool:
+        """Whether all that validations log is known."""
+        fit = self.ours._fit
+        return fit is None or fit.validation is None or self.ours._run.state.validated_step >= 0
 
     @property
     def store(self) -> Any:

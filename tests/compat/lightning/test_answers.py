@@ -125,7 +125,10 @@ def test_a_bar_that_would_not_be_drawn():
     ("module", "name", "message"),
     [
         ("", "Fabric", "use paceline.Trainer"),
-        (".pytorch", "cli", "recipes of paceline"),
+        (".pytorch.cli", "LightningCLI", "recipes of paceline"),
+        (".pytorch.tuner", "Tuner", "find_learning_rate"),
+        (".fabric", "Fabric", "paceline.Trainer"),
+        (".pytorch", "accelerators", "accelerator="),
         (".pytorch.callbacks", "BackboneFinetuning", "BaseFinetuning"),
         (".pytorch.callbacks", "ModelCheckpint", "docs/lightning.md"),
         (".pytorch.loggers", "CometLogger", "a Logger of your own"),

@@ -6,19 +6,15 @@ from typing import Any
 
 from ...translation.refusals import refuse_import
 from .callback import Callback, LambdaCallback
+from .device_stats_monitor import DeviceStatsMonitor
 from .early_stopping import EarlyStopping
 from .finetuning import BaseFinetuning
+from .gradient_accumulation_scheduler import GradientAccumulationScheduler
+from .lr_monitor import LearningRateMonitor
 from .model_checkpoint import ModelCheckpoint
-from .others import (
-    DeviceStatsMonitor,
-    GradientAccumulationScheduler,
-    LearningRateMonitor,
-    ModelSummary,
-    RichModelSummary,
-    RichProgressBar,
-    Timer,
-    TQDMProgressBar,
-)
+from .model_summary import ModelSummary, RichModelSummary
+from .progress import RichProgressBar, TQDMProgressBar
+from .timer import Timer
 from .weight_averaging import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
 
 __all__ = [

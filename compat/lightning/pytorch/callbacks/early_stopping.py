@@ -10,19 +10,32 @@ from torch import Tensor
 from ..... import callbacks as ours
 from ...translation.monitor import LazyMonitor, lazy_monitor, state_name
 from .callback import Callback
+from .overrides import refuse_overrides
 
 
-class _Ours(LazyMonitor, ours.EarlyStopping):
-    """Ours, which watches a value by Lightning's name for it."""
+class _Stopping(LazyMonitor, ours.EarlyStopping):
+    """Ours, which looks when the hooks of the user's callback say so."""
 
     strict = True
     stopped_epoch = 0
 
-    def _look(self, trainer: Any) -> None:
-        if self.strict or self._monitor.name in trainer.metrics:
-            noting = _Noting(trainer)
-            super()._look(noting)
-            self.stopped_epoch = trainer.epoch if noting.stopped else self.stopped_epoch
+    def on_validation_end(self, trainer: Any) -> None:
+        """Wait for the hook of Lightning's name."""
+
+    def on_train_epoch_end(self, trainer: Any) -> None:
+        """Wait for the hook of Lightning's name."""
+
+    def look(self, trainer: Any) -> None:
+        """Look at the value."""
+        name = self.known(self.strict)
+        if name is None or (not self.strict and name not in trainer.metrics):
+            return
+        noting = _Noting(trainer)
+        self._look(noting)  # type: ignore[arg-type]
+        self.stopped_epoch = trainer.epoch if noting.stopped else self.stopped_epoch
+
+
+_Stopping.__name__ = "EarlyStopping"
 
 
 class _Noting:
@@ -53,7 +66,8 @@ class EarlyStopping(Callback):
         check_finite: Stop when the value is NaN or infinite.
         stopping_threshold: Stop when the value is as good as this.
         divergence_threshold: Stop when the value is worse than this.
-        check_on_train_epoch_end: Accepted: a value is looked at when it is new.
+        check_on_train_epoch_end: Look after each epoch instead of after each validation; None: where a
+            validation is part of each epoch's end.
         log_rank_zero_only: Accepted: lines are rank 0's.
     """
 
@@ -72,7 +86,8 @@ class EarlyStopping(Callback):
         log_rank_zero_only: bool = False,
     ) -> None:
         self.monitor, self.mode = monitor, mode
-        self._made = _Ours(
+        self._check_on_train_epoch_end = check_on_train_epoch_end
+        self._made = _Stopping(
             monitor,
             mode,
             patience,
@@ -84,8 +99,26 @@ class EarlyStopping(Callback):
         )
         self._made.strict = strict
 
+    monitors = True
+
     def ours(self, trainer: Any) -> list[Any]:
+        refuse_overrides(self, EarlyStopping)
         return [lazy_monitor(self._made, self.monitor, trainer)]
+
+    def _after_epochs(self, trainer: Any) -> bool:
+        given = self._check_on_train_epoch_end
+        at_each_end = trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch == 1
+        return at_each_end if given is None else given
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Look at the value, where it is one of validations; a subclass that skips this does not."""
+        if trainer.ours.is_fit_validation and not self._after_epochs(trainer):
+            self._made.look(trainer.ours)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Look at the value; a subclass that skips this does not."""
+        if self._after_epochs(trainer):
+            self._made.look(trainer.ours)
 
     @property
     def patience(self) -> int:

@@ -13,10 +13,14 @@ from ..... import PacelineError
 from ..... import callbacks as ours
 from ...translation.monitor import LazyMonitor, lazy_monitor, state_name
 from .callback import Callback
+from .overrides import refuse_overrides
 
 
-class _Ours(LazyMonitor, ours.Checkpoint):
+class _Saving(LazyMonitor, ours.Checkpoint):
     """Ours, which watches a value by Lightning's name for it."""
+
+
+_Saving.__name__ = "ModelCheckpoint"
 
 
 class ModelCheckpoint(Callback):
@@ -86,6 +90,7 @@ class ModelCheckpoint(Callback):
         return f"ModelCheckpoint({self.monitor}, {self.every})"
 
     def ours(self, trainer: Any) -> list[Any]:
+        refuse_overrides(self, ModelCheckpoint)
         self._run = trainer
         if self.save_top_k == 0:
             return []
@@ -93,7 +98,7 @@ class ModelCheckpoint(Callback):
         best: dict[str, Any] = (
             {} if self.monitor is None else {"keep_best": 1 if keeps_all else self.save_top_k}
         )
-        self._made = _Ours(
+        self._made = _Saving(
             self.every,
             self.monitor,
             self.mode if self.monitor is not None else None,

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..... import PacelineError
 from .....trainer.checkpoint.weights import build_from_checkpoint
+from ...translation.saved import saved_by_hooks
 
 T = TypeVar("T", bound=nn.Module)
 
@@ -47,7 +48,7 @@ class Weights(nn.Module):
             checkpoint_path: A checkpoint, or a run folder: its best one, else its latest.
             map_location: The device to put the module on; the CPU unless given.
             hparams_file: A YAML file of constructor arguments; those in the checkpoint come first.
-            strict: Weights must be those of the module, always.
+            strict: Weights have to be those of the module; False is refused.
             weights_only: Accepted: nothing in a pickle is run.
             **kwargs: Constructor arguments that replace the recorded ones.
 
@@ -58,7 +59,13 @@ class Weights(nn.Module):
             import yaml
 
             kwargs = (yaml.safe_load(Path(hparams_file).read_text()) or {}) | kwargs
+        if strict is False:
+            raise PacelineError(
+                "load_from_checkpoint(strict=False) is not offered",
+                fix="model.load_state_dict(weights, strict=False)",
+            )
         module = build_from_checkpoint(cls, checkpoint_path, kwargs)
+        module.on_load_checkpoint(saved_by_hooks(checkpoint_path))  # type: ignore[operator]
         return module if map_location is None else module.to(map_location)
 
     def to_onnx(self, file_path: Any, input_sample: Any = None, **kwargs: Any) -> Any:

@@ -200,18 +200,25 @@ class Trainer(TrainerView):
         weights = ckpt_path
         if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
             weights = self.ours.latest if ckpt_path == "last" else self.ours.best or self.ours.latest
-        if weights is None and model is None and ckpt_path is None and self._module is not None:
-            if self.checkpoint_callbacks and all(one.save_top_k == 0 for one in self.checkpoint_callbacks):
-                raise PacelineError(
-                    f"{name}() takes the best checkpoint, and ModelCheckpoint(save_top_k=0) writes none",
-                    fix=f"{name}(model, ...) evaluates the weights as they are",
-                )
+        if weights is None and model is None and self._writes_none:
+            raise PacelineError(
+                f"{name}() takes the best checkpoint, and ModelCheckpoint(save_top_k=0) writes none",
+                fix=f"{name}(model, ...) evaluates the weights as they are",
+            )
         if weights is None and ckpt_path is not None:
             raise PacelineError(f"{name}(ckpt_path={ckpt_path!r}): no fit has written a checkpoint")
         model = model if model is not None else self._module
         if model is None:
             raise TypeError(f"{name} takes a LightningModule where none was trained before")
-        return (*self._prepare(name, model, datamodule or self.datamodule), weights)
+        prepared = self._prepare(name, model, datamodule or self.datamodule)
+        assert self.session is not None
+        self.session.loads = weights
+        return (*prepared, weights)
+
+    @property
+    def _writes_none(self) -> bool:
+        kept = [one.save_top_k for one in self.checkpoint_callbacks]
+        return bool(kept) and not any(kept)
 
     @property
     def _saves(self) -> bool:

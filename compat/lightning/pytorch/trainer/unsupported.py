@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from ..... import PacelineError
+from .....errors import PacelineError, nearest
 
 _MODULE = {
     "training_step_end": "what follows the step belongs at its end",
@@ -74,5 +74,6 @@ def _found(owner: Any, known: dict[str, str], bases: tuple[type, ...]) -> Iterab
         yield f"{type(owner).__name__}.{name}: {known[name]}"
     hooks = {name for base in bases for name in dir(base) if name.startswith("on_")}
     for name in sorted(mine - set(known) - hooks):
-        if name.startswith("on_") and callable(getattr(type(owner), name)):
-            yield f"{type(owner).__name__}.{name}: no hook of Lightning's"
+        near = nearest(name, sorted(hooks)) if name.startswith("on_") else None
+        if near is not None and callable(getattr(type(owner), name)):
+            yield f"{type(owner).__name__}.{name}: no hook of Lightning's; did you mean {near}?"

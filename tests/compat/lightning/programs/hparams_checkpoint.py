@@ -84,7 +84,7 @@ def main(max_epochs=3, **trainer_options):
         hits = torch.cat([best(x).argmax(-1) == y for x, y in loader(30, 2)])
     assert abs(hits.float().mean().item() - tested["test_acc"]) < 1e-6
 
-    wider = Classifier.load_from_checkpoint(checkpoint.best_model_path, lr=0.5, strict=False)
+    wider = Classifier.load_from_checkpoint(checkpoint.best_model_path, lr=0.5)
     assert wider.hparams.lr == 0.5
     return trainer, best
 

@@ -1,0 +1,50 @@
+"""Methods of Lightning's own callbacks that a subclass may override there, and that nobody calls here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..... import PacelineError
+from ...translation.hooks import CallbackHooks, names_of
+from .callback import Callback
+
+_NEVER_CALLED = {
+    "EarlyStopping": "_run_early_stopping_check _should_skip_check _evaluate_stopping_criteria "
+    "_improvement_message _validate_condition_metric _log_info",
+    "ModelCheckpoint": "format_checkpoint_name check_monitor_top_k file_exists to_yaml _save_checkpoint "
+    "_save_topk_checkpoint _save_last_checkpoint _save_monitor_checkpoint _save_none_monitor_checkpoint "
+    "_should_skip_saving_checkpoint _should_save_on_train_epoch_end _monitor_candidates "
+    "_get_metric_interpolated_filepath_name _update_best_and_save _should_remove_checkpoint",
+    "ProgressBar": "get_metrics init_train_tqdm init_validation_tqdm init_test_tqdm init_sanity_tqdm "
+    "init_predict_tqdm configure_columns enable disable print",
+    "ModelSummary": "summarize _summary",
+    "GradientAccumulationScheduler": "get_accumulate_grad_batches going_to_accumulate_grad_batches",
+    "LearningRateMonitor": "_extract_stats _add_prefix _add_suffix",
+    "DeviceStatsMonitor": "_get_and_log_device_stats",
+    "Timer": "_check_time_remaining start_time end_time",
+}
+_WITHOUT_EFFECT = ("ModelCheckpoint", "GradientAccumulationScheduler")  # their hooks do nothing themselves
+
+
+def refuse_overrides(callback: Any, base: type, kind: str | None = None) -> None:
+    """Refuse a subclass that overrides what nobody calls, or what changes nothing.
+
+    Args:
+        callback: The user's.
+        base: The class of this package.
+        kind: The key of the table; the class's name unless given.
+
+    Raises:
+        PacelineError: naming the methods.
+    """
+    kind = kind or base.__name__
+    names = _NEVER_CALLED[kind].split()
+    if kind in _WITHOUT_EFFECT:
+        names += [name for name in names_of(CallbackHooks) if hasattr(Callback, name)]
+    written = [n for n in names if getattr(type(callback), n, None) is not getattr(base, n, None)]
+    if written:
+        raise PacelineError(
+            f"{type(callback).__name__} overrides {', '.join(written)}, which would never be called "
+            f"in the place of {kind}'s own",
+            fix="a Callback of your own beside it; callbacks of paceline.callbacks may be subclassed too",
+        )

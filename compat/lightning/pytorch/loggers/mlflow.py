@@ -1,0 +1,35 @@
+"""``MLFlowLogger`` with Lightning's arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..... import callbacks as ours
+from .logger import Logger
+
+
+class MLFlowLogger(Logger):
+    """MLflow.
+
+    Args:
+        experiment_name: The experiment.
+        run_name: The run's name there.
+        tracking_uri: The server or database.
+        tags: Tags of the run.
+        save_dir: Accepted.
+        **options: Accepted.
+    """
+
+    def __init__(
+        self,
+        experiment_name: str = "lightning_logs",
+        run_name: str | None = None,
+        tracking_uri: str | None = None,
+        tags: dict[str, Any] | None = None,
+        save_dir: str | None = "./mlruns",
+        **options: Any,
+    ) -> None:
+        self._made = ours.MLflow(experiment_name, tracking_uri, tags or {}, run_name)
+
+    def ours(self, trainer: Any) -> Any:
+        return self._made

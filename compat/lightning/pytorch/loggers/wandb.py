@@ -1,0 +1,42 @@
+"""``WandbLogger`` with Lightning's arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..... import callbacks as ours
+from .logger import Logger
+
+
+class WandbLogger(Logger):
+    """Weights & Biases.
+
+    Args:
+        name: The run's name there.
+        save_dir: Accepted.
+        version: Accepted: a run keeps its id in the run folder.
+        offline: Keep it in the run folder.
+        project: The project.
+        log_model: Only False: checkpoints stay in the run folder.
+        **options: Further arguments of ``wandb.init``; ``entity``, ``tags``, ``group`` ...
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        save_dir: Any = ".",
+        version: str | None = None,
+        offline: bool = False,
+        project: str | None = None,
+        log_model: Any = False,
+        **options: Any,
+    ) -> None:
+        for accepted in ("dir", "id", "anonymous", "experiment", "prefix", "checkpoint_name"):
+            options.pop(accepted, None)
+        self._made = ours.WandB(project, "offline" if offline else None, name=name, **options)
+
+    def ours(self, trainer: Any) -> Any:
+        return self._made
+
+    def watch(self, *args: Any, **kwargs: Any) -> None:
+        """Accepted: ``paceline.callbacks.Norms`` writes norms of gradients and weights."""

@@ -1,0 +1,7 @@
+"""``CombinedLoader``."""
+
+from __future__ import annotations
+
+from . import CombinedLoader
+
+__all__ = ["CombinedLoader"]

@@ -1,0 +1,28 @@
+"""What ``on_save_checkpoint`` added to a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....trainer.checkpoint import format as files
+from ....trainer.checkpoint.reading import read_manifest, read_state
+from ....trainer.checkpoint.weights import find_weights
+
+
+class SavedByHooks(dict[str, Any]):
+    """What ``on_save_checkpoint`` gets: add plain data to it."""
+
+    def __missing__(self, key: str) -> Any:
+        raise KeyError(
+            f"{key!r} is not in this dictionary: weights, optimizers and counters of a checkpoint are "
+            "written by themselves; add plain data under names of your own"
+        )
+
+
+def saved_by_hooks(path: Any) -> SavedByHooks:
+    """What the hooks added to the checkpoint at a path; empty for weights alone, and for others' files."""
+    folder = find_weights(path)
+    if not files.is_checkpoint(folder):
+        return SavedByHooks()
+    state = read_state(folder, read_manifest(folder))
+    return SavedByHooks(state.get("hooks", {}).get("lightning", {}))
