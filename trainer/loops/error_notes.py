@@ -52,12 +52,18 @@ def explain(error: BaseException, context: StageContext) -> None:
     elif step is not None:
         _explain_step(error, step, frames)
     if step is not None or not isinstance(error, PacelineError):
-        report = _crash_report(error, context)
+        report = None if _leaves_nothing(context) else _crash_report(error, context)
         note = _FULL if report is None else f"full traceback, stacks and settings: {shown_path(report)}"
         if report is not None and step is not None:
             command = replay_command(report.parent, context.state.global_step + 1)
             note += f"; to reproduce: {command}"
         error.add_note(note)
+
+
+def _leaves_nothing(context: StageContext) -> bool:
+    """Whether the run's folder goes with it: all that it has of the error is on the terminal."""
+    fits = context.name == "fit" and not context.state.global_step
+    return fits and context.directory.is_disposable
 
 
 def _crash_report(error: Exception, context: StageContext) -> Path | None:
