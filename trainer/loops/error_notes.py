@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import yaml
 
-from ...errors import PacelineError, nearest, shorten_traceback
+from ...errors import PacelineError, explain_sharded, nearest, shorten_traceback
 from ...strategies.launch.job_notes import note_failure
 from ..faults.crash_report import replay_command, write_crash_report
 from ..faults.nan_trace import forward_line
@@ -36,6 +36,7 @@ _FULL = "PACELINE_TRACEBACK=full shows every frame"
 def explain(error: BaseException, context: StageContext) -> None:
     """Mark an error that ends a run; add notes: the step, the batch, a cure, how to see it again."""
     shorten_traceback(error)
+    explain_sharded(error)
     if not context.quiet:  # of a trial whose error nobody catches, it is noted when it is printed
         note_failure(error)
     if not isinstance(error, Exception):
