@@ -18,6 +18,12 @@ _MOST_LINES = 12
 _LONGEST_VALUE = 200
 _LONGEST_LINE = 500
 _MOST_PROBLEMS = 7  # with the traceback's head, the user's line and the rest: 12 lines
+_NO_DATA = "data pointer on an invalid python storage"
+_EXPORT = (
+    "a parameter that a strategy has sharded has no data of its own; it stays sharded after the run\n"
+    'fix: trainer.export(folder, "model") on all ranks writes the whole of module.model, an adapter too; '
+    "load_from_checkpoint(path) of the module's class gives a whole module"
+)
 Report = Callable[[BaseException, str], bool]
 """Takes an uncaught error and its text; whether it sees to the printing, as a launcher does."""
 
@@ -116,6 +122,12 @@ def is_users_frame(filename: str) -> bool:
     return not library and not filename.startswith("<frozen")
 
 
+def explain_sharded(error: BaseException) -> None:
+    """Add what to call to torch's error for a sharded parameter that was to be saved."""
+    if _NO_DATA in str(error) and _EXPORT not in getattr(error, "__notes__", ()):
+        error.add_note(_EXPORT)
+
+
 def shorten_traceback(error: BaseException) -> None:
     """Have an error that ends a run printed with the user's frames only, in ``short_tracebacks``."""
     error._crossed_fit = True  # type: ignore[attr-defined]
@@ -166,6 +178,7 @@ class _UsersFrames:
 
     def __call__(self, kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
         ours = isinstance(error, PacelineError) or getattr(error, "_crossed_fit", False)
+        explain_sharded(error)
         if not ours or os.environ.get("PACELINE_TRACEBACK") == "full":
             if not self._reported(error, "".join(traceback.format_exception(kind, error, tb)).rstrip()):
                 sys.__excepthook__(kind, error, tb)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -17,6 +17,7 @@ from ..callbacks.monitor import monitor_name
 from ..errors import PacelineError, nearest
 from ..schedules import WSD, RateSchedule, RunLength, make_schedule
 from ..strategies.base import parameters_of
+from ..strategies.tensor_state import OWN_SETTINGS
 
 _ALLOWED = (
     "an optimizer, a list of them, (optimizer, scheduler), ([optimizers], [schedulers]) or "
@@ -81,11 +82,19 @@ class Optimization:
 
     Args:
         decays: Whether a ``WSD`` schedule is among them, which has a last decay.
+
+    Attributes:
+        configured: The settings of each optimizer's groups as ``configure_optimizers`` gave them, or of the
+            run that is resumed as it began.
     """
 
     optimizers: list[Optimizer] = field(default_factory=list)
     schedules: list[Schedule] = field(default_factory=list)
     decays: bool = False
+    configured: list[list[dict[str, Any]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.configured = [[_settings(group) for group in one.param_groups] for one in self.optimizers]
 
     def optimizer_of(self, schedule: Schedule) -> int | None:
         """Which optimizer a schedule sets the rate of; None where it does not say."""
@@ -159,6 +168,25 @@ def read_configuration(
             schedules[number] = _built(one, given, optimizers[number:], length or RunLength(None))
     read = [_read_schedule(s, optimizers, with_arity(module.lr_scheduler_step, 2)) for s in schedules]
     return Optimization(optimizers, read, any(isinstance(one, WSD) for one in ours))
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """The plain settings of a group, with the rate that it had before a schedule set its first one."""
+    own = (*OWN_SETTINGS, "initial_lr")
+    found = {key: _plain(value) for key, value in group.items() if key not in own}
+    if "initial_lr" in group:
+        found["lr"] = _plain(group["initial_lr"])
+    return {key: value for key, value in found.items() if _is_plain(value)}
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _wrong(what: str, configured: Any) -> PacelineError:

@@ -203,7 +203,8 @@ class Trainer(Tuner):
             val_dataloader: One, or a list or dict of several.
             datamodule: A ``DataModule`` with the dataloaders that are not given here.
             resume: ``"auto"``, ``"latest"``, ``"best"`` or the path of a checkpoint or run.
-            allow: What may differ from that checkpoint: ``"data"``.
+            allow: What may differ from that checkpoint: ``"data"``; ``"optimizer"`` takes the learning rate
+                and other settings that ``configure_optimizers`` gives now, which are else the checkpoint's.
             decay: With ``resume``: end the run after so many more steps (a duration, or a part of the steps
                 that are done, ``"10%"``), over which a ``WSD`` schedule decays.
             **unknown: No others are taken; the error names the right argument.

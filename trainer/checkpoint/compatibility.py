@@ -12,9 +12,10 @@ from ...callbacks import Callback
 from ...errors import PacelineError, shown
 from ...strategies import Strategy
 from ..optimization import Optimization
+from .optimizer_settings import OPTIMIZER
 from .weights import model_shapes, refuse, weight_differences
 
-ALLOWED = ("data",)
+ALLOWED = ("data", OPTIMIZER)
 OTHER_DATA = 'fit(..., allow="data") resumes with other data; the current epoch starts again'
 
 
@@ -42,7 +43,7 @@ def check_allowed(allow: str | Collection[str]) -> frozenset[str]:
     """What ``fit(allow=...)`` lets differ.
 
     Raises:
-        PacelineError: for anything but ``"data"``.
+        PacelineError: for anything but ``"data"`` and ``"optimizer"``.
     """
     given: Any = allow
     names = list(given) if isinstance(given, (list, tuple, set, frozenset)) else [given]

@@ -28,6 +28,7 @@ from . import format as files
 from .compatibility import OTHER_DATA, callback_differences, data_differences, refuse_differences
 from .integrity import begin, finish_on_all
 from .json_codec import encode
+from .optimizer_settings import resume_settings
 from .pretrained import describe_parts
 from .reading import loading, read_state
 from .stateful import (
@@ -184,7 +185,8 @@ class RunState:
         for index, optimizer in enumerate(self.optimization.optimizers):
             found, plain = strategy.optimizer_state(module, optimizer)
             tensors |= {f"optim.{index}.{name}": value for name, value in found.items()}
-            numbers[str(index)] = plain | {"class": type(optimizer).__name__}
+            configured = self.optimization.configured[index]
+            numbers[str(index)] = plain | {"class": type(optimizer).__name__, "configured": configured}
         hooks: dict[str, Any] = {}
         self.hooks.call("on_save_checkpoint", self.trainer, hooks)
         own = {name: part.state_dict() for name, part in self._own().items()}
@@ -204,7 +206,7 @@ class RunState:
 
         Args:
             folder: The checkpoint to resume from.
-            allow: What may differ from the checkpoint: ``"data"``.
+            allow: What may differ from the checkpoint: ``"data"``, ``"optimizer"``.
 
         Returns:
             What cannot be exact.
@@ -215,6 +217,10 @@ class RunState:
         """
         manifest, state, tensors = self._read(folder, allow)
         self._load_tensors(folder, tensors, state, manifest["world"]["size"])
+        optimizers, schedulers = state["optimizers"], state["schedulers"]
+        line = resume_settings(self.optimization, optimizers, schedulers, allow)
+        if line is not None:
+            self.strategy.log_line(line)
         inexact = callback_differences(self.callbacks, state["callbacks"])
         for name, part in self._shared().items():
             if name == "strategy" and manifest["world"] != _world(self.strategy):

@@ -86,6 +86,7 @@ class _Optimizer(_Form):
     groups: list[_Group]
     values: dict[str, Any]
     own_dtype: list[str]
+    configured: list[dict[str, Any]] | None = None
 
 
 class _Schedule(_Form):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import yaml
 
-from ...errors import PacelineError, nearest, shorten_traceback
+from ...errors import PacelineError, explain_sharded, nearest, shorten_traceback
 from ...peer_names import module_hint
 from ...strategies.launch.job_notes import note_failure
 from ..faults.crash_report import replay_command, write_crash_report
@@ -38,6 +38,7 @@ _FULL = "PACELINE_TRACEBACK=full shows every frame"
 def explain(error: BaseException, context: StageContext) -> None:
     """Mark an error that ends a run; add notes: the step, the batch, a cure, how to see it again."""
     shorten_traceback(error)
+    explain_sharded(error)
     if not context.quiet:  # of a trial whose error nobody catches, it is noted when it is printed
         note_failure(error)
     if not isinstance(error, Exception):
@@ -58,12 +59,18 @@ def explain(error: BaseException, context: StageContext) -> None:
     elif step is not None:
         _explain_step(error, step, frames)
     if step is not None or not isinstance(error, PacelineError):
-        report = _crash_report(error, context)
+        report = None if _leaves_nothing(context) else _crash_report(error, context)
         note = _FULL if report is None else f"full traceback, stacks and settings: {shown_path(report)}"
         if report is not None and step is not None:
             command = replay_command(report.parent, context.state.global_step + 1)
             note += f"; to reproduce: {command}"
         error.add_note(note)
+
+
+def _leaves_nothing(context: StageContext) -> bool:
+    """Whether the run's folder goes with it: all that it has of the error is on the terminal."""
+    fits = context.name == "fit" and not context.state.global_step
+    return fits and context.directory.is_disposable
 
 
 def _crash_report(error: Exception, context: StageContext) -> Path | None:

@@ -152,6 +152,8 @@ def _open_stage(
     settings, strategy = run.settings, run.strategy
     run.stop.begin_stage()
     closing.callback(_leave, run, module, datamodule)
+    if name == "fit":
+        closing.push(partial(_discard_folder, run))
     vars(module).update(_trainer=trainer, _logger=run.logger)
     if isinstance(datamodule, DataModule):
         vars(datamodule).update(_trainer=trainer)
@@ -192,6 +194,12 @@ def _agree_on_signals(stop: StopController, kind: Any, failed: BaseException | N
     faultpoint("end.closed")
     if failed is None:
         stop.agree_on_signals()
+
+
+def _discard_folder(run: RunContext, kind: Any, failed: BaseException | None, tb: Any) -> None:
+    """A fit that failed before its first step was done leaves no numbered folder."""
+    if failed is not None and not run.state.global_step and run.directory.is_disposable:
+        run.directory.discard()
 
 
 def _close_signals(signals: SignalStop, stop: StopController) -> None:

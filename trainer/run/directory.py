@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import sys
 import time
 from contextlib import suppress
@@ -25,6 +26,11 @@ from ..recorded import HParams
 from ..utils.secrets import masked, masked_command
 from .lock import FolderLock, check_writable
 
+_OF_EVERY_RUN = {
+    *("config.yaml", "env.json", "log.txt", ".lock", "steps.bin", "tb"),
+    *("metrics.jsonl", "metrics.csv", "media", "curves.png"),
+}
+"""What a run writes before its first step, and loggers at any time."""
 for _one in (yaml.representer.SafeRepresenter, yaml.representer.Representer):
     _one.add_representer(HParams, _one.represent_dict)  # a user's own yaml.safe_dump(module.hparams)
 
@@ -47,6 +53,7 @@ class RunDirectory:
     def __init__(self, ranks: Collectives, run_dir: str | Path | None, quiet: bool = False) -> None:
         self._ranks, self._run_dir, self._quiet = ranks, run_dir, quiet
         self._lock, self._log = FolderLock(), RunLog()
+        self._new: list[Path] = []  # what a run that starts fresh has made: its folder, then those above it
         self.path: Path | None = None
         self.name = ""
 
@@ -92,7 +99,10 @@ class RunDirectory:
         self.path = run if continues else None
         if self._run_dir is not None and self.path is None:
             parent = {"parent": str(source)} if source is not None else {}
+            name = Path(self._run_dir) / self.name
+            new = [folder for folder in (name, *name.parents) if not folder.exists()]
             self.path = self._ranks.on_rank_zero(lambda: self._make(config | parent, environment))
+            self._new = [self.path, *new] if source is None else []
         path = self.path
         if path is not None:
             self.lock(path)
@@ -107,6 +117,26 @@ class RunDirectory:
         write_config(folder, config)
         write_environment(folder, environment)
         return folder
+
+    @property
+    def is_disposable(self) -> bool:
+        """Whether the folder is this run's own and holds nothing but what every run begins with.
+
+        That of several ranks is kept: it alone has what the others have printed.
+        """
+        if not self._new or self._ranks.world_size > 1:
+            return False
+        found = [path.relative_to(self._new[0]).parts for path in self._new[0].rglob("*")]
+        return all(parts[0] in _OF_EVERY_RUN or parts == ("checkpoints",) for parts in found)
+
+    def discard(self) -> None:
+        """Remove the folder, and those above it that were made for it and are empty. After ``release``."""
+        self._log.open(None)
+        shutil.rmtree(self._new[0], ignore_errors=True)
+        for above in self._new[1:]:
+            with suppress(OSError):
+                above.rmdir()
+        self.path, self._new = None, []
 
     def log_line(self, text: str, *, console: bool = True) -> None:
         """A line for the console (rank 0) and the log.

@@ -36,7 +36,7 @@ class Net(TrainModule):
         self.net, self.fails, self.options = nn.Linear(3, 1), fails, options
 
     def training_step(self, batch):
-        if self.fails:
+        if self.fails and self.global_step:
             raise ArithmeticError("of the user")
         return self.net(batch[0]).square().mean()
 
