@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.processes import Outcome
+from safetensors.torch import load_file
 
 import paceline
 
+pytestmark = pytest.mark.launch
 DOCS = Path(paceline.__file__).parent / "docs"
 
 
@@ -47,6 +51,12 @@ def assert_same(ours, theirs, prefix=""):
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         assert torch.equal(value, theirs[name]), name
+
+
+def names_of(source, package):
+    """What a program imports from a package, parsed only."""
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    return {alias.name for node in found if node.module.split(".")[0] == package for alias in node.names}
 
 
 # -- a loop ----------------------------------------------------------------------------------------
@@ -106,3 +116,132 @@ def test_a_shuffled_loop_has_the_same_order_under_the_epoch_s_seed(monkeypatch):
         "import paceline\n" + program("from-a-loop", "before.py"), monkeypatch, **shuffle, **seeded
     )
     assert_same(weights(ours["model"]), weights(theirs["model"]))
+
+
+# -- Accelerate ------------------------------------------------------------------------------------
+
+
+def test_accelerate_on_one_process_ends_with_the_same_weights(monkeypatch):
+    pytest.importorskip("accelerate")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    theirs = run(program("from-accelerate", "ddp_before.py"), monkeypatch)
+    assert (Path("checkpoints") / "epoch_3").is_dir()
+    ours = run(program("from-accelerate", "ddp_after.py"), monkeypatch)
+    assert ours["trainer"].global_step == 60
+    assert_same(weights(ours["module"]), weights(theirs["model"]), "model.")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--resume", "2"])
+    assert_same(
+        weights(ours["module"]),
+        weights(run(program("from-accelerate", "ddp_before.py"), monkeypatch)["model"]),
+        "model.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [
+        ("fsdp_before.py", {"Accelerator", "FullyShardedDataParallelPlugin", "set_seed"}),
+        ("deepspeed_before.py", {"Accelerator", "DeepSpeedPlugin", "set_seed"}),
+    ],
+)
+def test_accelerate_s_sharded_scripts_are_python(name, used):
+    source = program("from-accelerate", name)
+    assert names_of(source, "accelerate") == used
+
+
+def test_sharded_scripts_run_on_two_ranks_and_equal_one(tmp_path, monkeypatch):
+    tagger = program("from-accelerate", "tagger.py")
+    config = re.search(r"^```json\n(.*?)^```", text("from-accelerate"), re.DOTALL | re.MULTILINE)[1]
+    fsdp, deepspeed = (
+        program("from-accelerate", f"{name}_after.py").replace('"exported"', f'"{name}"')
+        for name in ("fsdp", "deepspeed")
+    )
+    one = {
+        "strategy=strategy": 'strategy="single", global_batch_size=32',
+        "devices=2": "devices=1",
+        '"fsdp"': '"one"',
+    }
+    # The ranks of one launch run both scripts, which saves the time to start others.
+    for file, content in (("tagger.py", tagger), ("train.py", fsdp + deepspeed), ("ds.json", config)):
+        (tmp_path / file).write_text(content)
+    done = Outcome(tmp_path, [sys.executable, "train.py"], {})
+    assert done.code == 0, done.printed()
+    monkeypatch.setitem(sys.modules, "tagger", module := types.ModuleType("tagger"))
+    exec(compile(tagger, "tagger.py", "exec"), vars(module))
+    run(fsdp, monkeypatch, **one)
+    whole = load_file("one/model.safetensors")
+    for name in ("fsdp", "deepspeed"):
+        assert f"2 devices (cpu), strategy {name}" in done.printed(), done.printed()
+        sharded = load_file(f"{name}/model.safetensors")
+        assert whole.keys() == sharded.keys()
+        for key, value in whole.items():
+            torch.testing.assert_close(sharded[key], value, atol=1e-5, rtol=0)
+
+
+# -- Lightning -------------------------------------------------------------------------------------
+
+
+def test_only_imports_differ_in_the_program_that_runs_as_it_is():
+    before = program("lightning", "before.py").splitlines()[1:]
+    after = program("lightning", "as_it_is.py").splitlines()[1:]
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    package = r"\blightning\b(?=\.| as)"
+    assert [new for _, new in changed] == [
+        re.sub(package, "paceline.compat.lightning", old) for old, _ in changed
+    ]
+    assert [old.split()[0] for old, _ in changed] == ["import", "from"]
+
+
+def test_lightning_code_as_it_is_and_native_end_with_the_same_weights(monkeypatch):
+    kept = run(program("lightning", "as_it_is.py"), monkeypatch)
+    native = run(program("lightning", "native.py"), monkeypatch)
+    assert kept["trainer"].global_step == native["trainer"].global_step == 60
+    assert_same(weights(kept["module"]), weights(native["module"]))
+    assert Path(kept["best"].best_model_path).parent == Path("lightning_logs/net/1/checkpoints").resolve()
+
+
+def test_lightning_ends_with_the_same_weights(monkeypatch):
+    pytest.importorskip("lightning")
+    theirs = run(program("lightning", "before.py"), monkeypatch)
+    kept = run(program("lightning", "as_it_is.py"), monkeypatch)
+    assert_same(weights(kept["module"]), weights(theirs["module"]))
+    accuracy = theirs["trainer"].callback_metrics["val_accuracy"].item()
+    assert accuracy == pytest.approx(kept["trainer"].callback_metrics["val_accuracy"].item())
+
+
+# -- transformers, Composer ------------------------------------------------------------------------
+
+
+def test_the_trainer_of_transformers_ends_with_the_same_weights(monkeypatch):
+    for package in ("transformers", "accelerate"):
+        pytest.importorskip(package)
+    from transformers import BertForSequenceClassification
+
+    best = {
+        "load_best_model_at_end=True": "load_best_model_at_end=False"
+    }  # which replaces the last weights
+    theirs = run(program("from-transformers", "before.py"), monkeypatch, **best)
+    exported = BertForSequenceClassification.from_pretrained("exported")
+    ours = run(program("from-transformers", "after.py").split("trainer.export")[0], monkeypatch)
+    assert ours["trainer"].global_step == theirs["trainer"].state.global_step == 20
+    assert_same(weights(ours["module"]), weights(theirs["model"]), "model.")
+    assert_same(weights(exported), weights(theirs["model"]))
+    logged = [row["eval_accuracy"] for row in theirs["trainer"].state.log_history if "eval_accuracy" in row]
+    assert ours["trainer"].metrics["val/accuracy"] == pytest.approx(logged[-1])
+
+
+def test_the_whole_programs_with_transformers_run(monkeypatch):
+    for package in ("transformers", "accelerate"):
+        pytest.importorskip(package)
+    from transformers import BertForSequenceClassification
+
+    theirs = run(program("from-transformers", "before.py"), monkeypatch)
+    run(program("from-transformers", "after.py").replace('"exported"', '"ours"'), monkeypatch)
+    assert theirs["trainer"].state.best_metric is not None
+    BertForSequenceClassification.from_pretrained("ours")
+
+
+def test_composer_s_program_is_python():
+    source = program("from-composer", "before.py")
+    assert names_of(source, "composer") >= {"Trainer", "ComposerModel", "EMA"}
