@@ -1,0 +1,267 @@
+"""Corners of Lightning code that were silently wrong once: each has its case."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import paceline.compat.lightning as L
+from paceline import PacelineError
+from paceline.compat.lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from paceline.compat.lightning.pytorch.loggers import Logger
+
+from .small import Net, data, trainer
+
+
+class Scaled(Net):
+    def predict_step(self, batch, batch_idx, scale=5):
+        return self.layer(batch[0]) * scale
+
+
+def test_an_argument_of_a_step_with_a_default_keeps_it():
+    module = Scaled()
+    found = trainer().predict(module, data(4))[0]
+    assert torch.equal(found, module.layer(next(iter(data(4)))[0]) * 5)
+
+
+def test_predictions_of_several_loaders_are_a_list_for_each():
+    found = trainer().predict(Scaled(), [data(8), data(4)])
+    assert [len(one) for one in found] == [2, 1]
+
+
+class Remembers(Net):
+    note = None
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["note"] = 7
+
+    def on_load_checkpoint(self, checkpoint):
+        self.note = checkpoint["note"]
+
+    def test_step(self, batch, batch_idx):
+        self.log("note", float(self.note or 0))
+
+
+def test_the_hook_of_loading_is_called_wherever_weights_are_loaded():
+    run = trainer()
+    run.fit(Remembers(), data())
+    path = run.checkpoint_callback.best_model_path
+    assert Remembers.load_from_checkpoint(path).note == 7
+    assert trainer().test(Remembers(), data(), ckpt_path=path) == [{"note": 7.0}]
+
+
+class SameName(Net):
+    def training_step(self, batch, batch_idx):
+        loss = self.layer(batch[0]).square().mean()
+        self.log("loss", loss * 0 + self.current_epoch + batch_idx, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", -1.0)
+
+
+def test_a_name_of_training_and_validation_means_the_newest():
+    class Notes(L.Callback):
+        def on_validation_end(self, trainer, pl_module):
+            found.append(("validation", float(trainer.callback_metrics["loss"])))
+
+        def on_train_end(self, trainer, pl_module):
+            found.append(("end", float(trainer.callback_metrics["loss"])))
+
+    found = []
+    keeps = ModelCheckpoint(monitor="loss", mode="max")
+    run = trainer(max_epochs=3, callbacks=[Notes(), keeps], num_sanity_val_steps=0)
+    run.fit(SameName(), data(), data())
+    assert found == [("validation", -1.0)] * 3 + [("end", 3.0)]  # the mean of 2, 3 and 4
+    assert float(keeps.best_model_score) == 3.0
+
+
+class TwoNames(Net):
+    def training_step(self, batch, batch_idx):
+        loss = self.layer(batch[0]).square().mean()
+        self.log("loss", 1.0, on_epoch=True)
+        self.log("train_loss", 2.0, on_epoch=True)
+        return loss
+
+
+def test_values_are_not_mixed_with_others_nor_with_the_loss():
+    rows = []
+
+    class Keeps(Logger):
+        def log_metrics(self, metrics, step=None):
+            rows.append(metrics)
+
+    run = trainer(logger=Keeps(), log_every_n_steps=1)
+    run.fit(TwoNames(), data())
+    metrics = {name: float(value) for name, value in run.callback_metrics.items()}
+    assert metrics == dict.fromkeys(("loss", "loss_step", "loss_epoch"), 1.0) | dict.fromkeys(
+        ("train_loss", "train_loss_step", "train_loss_epoch"), 2.0
+    )
+    assert rows[0]["loss_step"] == 1.0
+    assert rows[0]["train_loss_step"] == 2.0
+    assert rows[-1]["loss_epoch"] == 1.0
+    assert rows[0]["epoch"] == 0
+
+
+class EndsEarly(Net):
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if batch_idx == 1 else None
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.08)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+
+
+def test_an_epoch_that_is_ended_steps_its_schedules_and_validates_not():
+    class Notes(L.Callback):
+        def on_validation_end(self, trainer, pl_module):
+            raise AssertionError
+
+    run = trainer(max_epochs=3, callbacks=Notes(), num_sanity_val_steps=0)
+    run.fit(EndsEarly(), data(), data())
+    assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
+def test_a_value_that_is_never_logged_is_an_error(kind):
+    with pytest.raises(PacelineError, match=f"{kind.__name__} watches 'nope', which was not logged"):
+        trainer(callbacks=kind(monitor="nope")).fit(Net(), data(), data())
+
+
+def test_a_second_fit_is_refused_but_for_a_resume():
+    run = trainer()
+    run.fit(Net(), data())
+    with pytest.raises(PacelineError, match="has trained already"):
+        run.fit(Net(), data())
+
+
+class Late(EarlyStopping):
+    def on_train_epoch_end(self, trainer, pl_module):
+        if trainer.current_epoch >= 3:
+            super().on_train_epoch_end(trainer, pl_module)
+
+
+def test_a_subclass_decides_when_early_stopping_looks():
+    run = trainer(max_epochs=9, callbacks=Late("val_loss", patience=1, min_delta=1e9))
+    run.fit(Net(), data(), data())
+    assert run.current_epoch == 5
+
+
+class Own(ModelCheckpoint):
+    def format_checkpoint_name(self, metrics, filename=None, ver=None):
+        return "mine"
+
+
+class Skips(ModelCheckpoint):
+    def on_validation_end(self, trainer, pl_module): ...
+
+
+@pytest.mark.parametrize("kind", [Own, Skips])
+def test_a_subclass_that_overrides_in_vain_is_refused(kind):
+    with pytest.raises(PacelineError, match=f"{kind.__name__} overrides .* which would never be called"):
+        trainer(callbacks=kind())
+
+
+class Clips(Net):
+    clipped = 0
+
+    def clip_gradients(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        self.clipped += 1
+        super().clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+
+def test_an_overridden_clip_gradients_is_called():
+    module, plain = Clips(), Net()
+    trainer(gradient_clip_val=0.1).fit(module, data())
+    trainer(gradient_clip_val=0.1).fit(plain, data())
+    assert module.clipped == 3
+    assert torch.equal(module.layer.weight, plain.layer.weight)
+
+
+def test_callbacks_that_are_added_later_are_called():
+    class Notes(L.Callback):
+        def on_test_end(self, trainer, pl_module):
+            found.append("test")
+
+    found = []
+    run = trainer(max_epochs=9)
+    run.callbacks.append(EarlyStopping("val_loss", patience=1, min_delta=1e9))
+    module = Remembers()
+    run.fit(module, data(), data())
+    assert run.current_epoch == 2
+    run.callbacks.append(Notes())
+    run.test(module, data())
+    assert found == ["test"]
+
+
+def test_hyperparameters_are_those_of_all_constructors_as_they_are():
+    class Base(Net):
+        def __init__(self, lr=0.1, **more):
+            super().__init__()
+            lr *= 2
+            self.save_hyperparameters()
+
+    class Child(Base):
+        def __init__(self, depth=3, **more):
+            super().__init__(lr=0.2, **more)
+
+    module = Child(width=4)
+    assert dict(module.hparams) == {"lr": 0.4, "width": 4, "depth": 3}
+    module.hparams.depth = 5
+    run = trainer()
+    run.fit(module, data())
+    assert Child.load_from_checkpoint(run.checkpoint_callback.best_model_path).hparams.depth == 5
+
+
+class Collides(Net):
+    def __init__(self):
+        super().__init__()
+        for name in (
+            "configs",
+            "frozen",
+            "batches",
+            "ends",
+            "micro_batch",
+            "_session",
+            "_adapter",
+            "_arguments",
+        ):
+            setattr(self, name, nn.Linear(3, 1))
+
+    def on_policy_loss(self):
+        return 0
+
+
+def test_names_of_a_module_are_its_own():
+    module = Collides()
+    run = trainer()
+    run.fit(module, data())
+    assert isinstance(module.configs, nn.Linear)
+    run.save_checkpoint("kept")
+    assert Collides.load_from_checkpoint("kept").layer.weight.equal(module.layer.weight)
+
+
+def test_steps_of_true_double_precision_make_doubles():
+    class Doubles(Net):
+        def training_step(self, batch, batch_idx):
+            assert torch.zeros(1).dtype == torch.float64
+            return super().training_step(batch, batch_idx)
+
+    trainer(precision="64-true").fit(Doubles(), data())
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_should_stop_validates_once_more():
+    class Stops(L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            trainer.should_stop = trainer.global_step == 4
+
+        def on_validation_end(self, trainer, pl_module):
+            found.append(trainer.global_step)
+
+    found = []
+    run = trainer(max_epochs=9, callbacks=Stops(), num_sanity_val_steps=0)
+    run.fit(Net(), data(), data())
+    assert found == [3, 4]
+    assert run.global_step == 4
