@@ -138,7 +138,7 @@ class Record:
         self.calls: list[Any] = []
         self.logged: list[Any] = []
         self.during: list[Any] = []
-        self.seconds = 0.0
+        self.seconds = {"seconds": 0.0, "processor_seconds": 0.0}
         self._logging = False
 
     def wrap_hooks(self, program: types.ModuleType) -> None:
@@ -223,9 +223,12 @@ class Record:
         def method(trainer: Any, *args: Any, **kwargs: Any) -> Any:
             if name == "fit" and resume is not None:
                 kwargs.setdefault("ckpt_path", resume)
-            begun = time.perf_counter()
+            begun = time.perf_counter(), time.process_time()
             returned = original(trainer, *args, **kwargs)
-            self.seconds += (time.perf_counter() - begun) * (name == "fit")
+            ended = time.perf_counter(), time.process_time()
+            if name == "fit":
+                for kind, start, end in zip(self.seconds, begun, ended, strict=True):
+                    self.seconds[kind] += end - start
             if not bare:
                 self.during.append([name, numbers(trainer.callback_metrics)])
             return returned
@@ -273,7 +276,7 @@ def run(
         "state": digest(model.state_dict()),
         "global_step": trainer.global_step,
         "current_epoch": trainer.current_epoch,
-        "seconds": record.seconds,
+        **record.seconds,
     }
 
 

@@ -16,13 +16,21 @@ pytestmark = [
 # Without those whose schedule depends on max_epochs, that keep no checkpoint, that count what a fit did.
 PROGRAMS = (
     "autoencoder",
+    "custom_callbacks",
     "detection",
+    "ema",
+    "frozen_backbone",
     "gan",
     "hydra_template",
+    "lstm",
     "manual_dicts",
+    "model_output",
     "multi_task",
+    "ppo",
     "regression_forks",
+    "tensorboard",
 )
+ALWAYS = "hydra_template"  # the others under --soak: each starts three runs
 RANKS = {"devices": 2, "accelerator": "cpu"}
 # A backward pass of one of two optimizers leaves the other's parameters without gradients.
 UNUSED = "ddp_find_unused_parameters_true"
@@ -54,7 +62,9 @@ def run(folder, name, resume=None, **options):
     return found
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == ALWAYS else pytest.mark.soak) for name in PROGRAMS]
+)
 def test_a_continued_run_ends_with_the_same_weights(tmp_path, name):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()
