@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .....trainer.batch_hooks import BatchHooks
+from ...translation.data_methods import DataMethods
 from ...translation.hyperparameters import HyperparametersMixin
 
 
-class LightningDataModule(HyperparametersMixin, BatchHooks):
+class LightningDataModule(HyperparametersMixin, DataMethods, BatchHooks):
     """Dataloaders and how to prepare them. Every method is optional.
 
     Source: https://lightning.ai/docs/pytorch/stable/data/datamodule.html
@@ -26,27 +27,6 @@ class LightningDataModule(HyperparametersMixin, BatchHooks):
 
     def __init__(self) -> None:
         super().__init__()
-
-    def prepare_data(self) -> None:
-        """Download, once per node."""
-
-    def setup(self, stage: str) -> None:
-        """Build datasets, on every rank."""
-
-    def teardown(self, stage: str) -> None:
-        """Release what ``setup`` took."""
-
-    def train_dataloader(self) -> Any:
-        """The training data."""
-
-    def val_dataloader(self) -> Any:
-        """The validation data."""
-
-    def test_dataloader(self) -> Any:
-        """The test data."""
-
-    def predict_dataloader(self) -> Any:
-        """The data to predict."""
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""

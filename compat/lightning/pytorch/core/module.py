@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..... import PacelineError
 from .....trainer.batch_hooks import BatchHooks
+from ...translation.data_methods import DataMethods
 from ...translation.hooks import ModuleHooks
 from ...translation.hyperparameters import HyperparametersMixin
 from ...translation.optimizer import LightningOptimizer
@@ -19,7 +20,7 @@ from .weights import Weights
 T = TypeVar("T", bound="LightningModule")
 
 
-class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn.Module):
+class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, BatchHooks, nn.Module):
     """Lightning's module: steps, optimizers, hooks. ``Trainer`` of this package trains it.
 
     Source: https://lightning.ai/docs/pytorch/stable/common/lightning_module.html
@@ -244,27 +245,6 @@ class LightningModule(HyperparametersMixin, ModuleHooks, Weights, BatchHooks, nn
     def configure_optimizers(self) -> Any:
         """Optimizers and schedulers, in any of Lightning's shapes."""
         raise NotImplementedError
-
-    def prepare_data(self) -> None:
-        """Download, once per node."""
-
-    def setup(self, stage: str) -> None:
-        """Before a stage: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``."""
-
-    def teardown(self, stage: str) -> None:
-        """After a stage."""
-
-    def train_dataloader(self) -> Any:
-        """The training data."""
-
-    def val_dataloader(self) -> Any:
-        """The validation data."""
-
-    def test_dataloader(self) -> Any:
-        """The test data."""
-
-    def predict_dataloader(self) -> Any:
-        """The data to predict."""
 
     # -- optimization --------------------------------------------------------------------------
 
