@@ -151,3 +151,9 @@ def test_attributes():
 def test_what_is_no_module():
     refused("must be a `LightningModule`", lambda: trainer().fit(nn.Linear(1, 1), data()), TypeError)
     refused("where none was trained", lambda: trainer().test(), TypeError)
+
+
+@pytest.mark.parametrize("name", ["WandbLogger", "MLFlowLogger"])
+def test_the_client_of_a_tracker(name):
+    logger = getattr(L.pytorch.loggers, name)()
+    refused(r"experiment is not offered[\s\S]*log_image", lambda: logger.experiment)

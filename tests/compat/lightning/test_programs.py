@@ -10,29 +10,8 @@ pytestmark = [
     pytest.mark.launch,
     pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}"),
 ]
+EXCEPTIONS, OTHER_NUMBERS = records.EXCEPTIONS, records.OTHER_NUMBERS
 NAMES = [path.stem for path in records.PROGRAMS]
-
-_LOADERS = "data is opened before optimizers are configured, so that they know how long the run is"
-_RESTORED = "a checkpoint is restored when optimizers exist, before on_fit_start"
-_AHEAD = "all batches of an optimizer step are on the device when it begins"
-EXCEPTIONS: dict[str, dict[str, str]] = {
-    "*": {"train_dataloader": _LOADERS, "val_dataloader": _LOADERS},
-    "all_hooks_accumulated": dict.fromkeys(
-        ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"), _AHEAD
-    ),
-    "all_hooks_resumed": dict.fromkeys(
-        ("configure_optimizers", "load_state_dict", "on_load_checkpoint"), _RESTORED
-    ),
-    "stateful_data": {"configure_optimizers": _RESTORED},
-    "custom_callbacks": {"state_dict": "a checkpoint is written at the end of a run too"},
-}
-"""By program, or "*" for all: hooks whose calls are not compared, each with its reason."""
-OTHER_NUMBERS = {
-    "all_hooks_accumulated": "the last step of an epoch has one batch of two: its gradient is that batch's "
-    "here, and half of it under Lightning",
-    "swa": "batch norms get the statistics of the average without a sixth epoch with its validation",
-}
-"""By program: why its numbers end up different."""
 
 
 @pytest.fixture(scope="session")
@@ -87,8 +66,7 @@ def test_same_hooks(pair):
     name, theirs, ours = pair
     if name in OTHER_NUMBERS:
         pytest.skip(f"numbers are among the arguments: {OTHER_NUMBERS[name]}")
-    ignored = {*EXCEPTIONS["*"], *EXCEPTIONS.get(name, {})}
-    assert records.different_calls(theirs, ours, ignored) == []
+    assert records.different_calls(theirs, ours, records.ignored_of(name)) == []
 
 
 def test_few_programs_draw_random_numbers(recorded):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..... import PacelineError
 from ..... import callbacks as ours
 from .....callbacks.loggers.logger import values_of
 
@@ -75,6 +76,14 @@ class Logger:
 
     def finalize(self, status: str) -> None:
         """The run is over: ``"success"`` or ``"failed"``."""
+
+
+def refused_experiment(logger: Logger) -> PacelineError:
+    """The error for ``logger.experiment`` of a tracker."""
+    return PacelineError(
+        f"{type(logger).__name__}.experiment is not offered: a thread uses its client",
+        fix="self.log(name, value), trainer.ours.log_image(name, image) and the like",
+    )
 
 
 def _full(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..... import callbacks as ours
-from .logger import Logger
+from .logger import Logger, refused_experiment
 
 
 class MLFlowLogger(Logger):
@@ -33,3 +33,12 @@ class MLFlowLogger(Logger):
 
     def ours(self, trainer: Any) -> Any:
         return self._made
+
+    @property
+    def experiment(self) -> Any:
+        """The client is used in the thread that writes rows.
+
+        Raises:
+            PacelineError: always, with what to call.
+        """
+        raise refused_experiment(self)
