@@ -16,19 +16,15 @@ pytestmark = [
 # Without those whose schedule depends on max_epochs, that keep no checkpoint, that count what a fit did.
 PROGRAMS = (
     "autoencoder",
-    "custom_callbacks",
     "detection",
     "ema",
     "frozen_backbone",
     "gan",
     "hydra_template",
-    "lstm",
     "manual_dicts",
     "model_output",
     "multi_task",
-    "ppo",
     "regression_forks",
-    "tensorboard",
 )
 ALWAYS = "hydra_template"  # the others under --soak: each starts three runs
 RANKS = {"devices": 2, "accelerator": "cpu"}
