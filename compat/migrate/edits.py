@@ -36,16 +36,6 @@ def attribute(name: str) -> Edit:
     return edit
 
 
-def item(key: str) -> Edit:
-    """``object.key`` as ``object["key"]``."""
-
-    def edit(node: cst.Attribute) -> cst.BaseExpression:
-        index = cst.Index(cst.SimpleString(f'"{key}"'))
-        return cst.Subscript(node.value, [cst.SubscriptElement(index)], lpar=node.lpar, rpar=node.rpar)
-
-    return edit
-
-
 def removed(_: cst.CSTNode) -> Any:
     """Take a small statement away."""
     return cst.RemoveFromParent()

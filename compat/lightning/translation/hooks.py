@@ -296,7 +296,7 @@ ALL = tuple(dict.fromkeys((*names_of(CallbackHooks), *names_of(ModuleHooks))))
 
 
 def overrides(owner: Any, name: str, *bases: type) -> bool:
-    """Whether an object has a method of its own, and not one that ``bases`` give it."""
+    """Whether an object overrides a method, and has not the one that ``bases`` give it."""
     found = getattr(owner, name, None)
     function = getattr(found, "__func__", found)
     return callable(found) and not any(function is getattr(base, name, None) for base in bases)

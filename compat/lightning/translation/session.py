@@ -79,7 +79,7 @@ class Session:
 
     @property
     def clips_itself(self) -> bool:
-        """Whether the module has a method of its own for clipping gradients."""
+        """Whether the module overrides how gradients are clipped."""
         names = ("configure_gradient_clipping", "clip_gradients")
         return any(overrides(self.module, name, *self.bases) for name in names)
 

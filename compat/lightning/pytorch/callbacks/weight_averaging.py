@@ -120,7 +120,7 @@ class _BeginningsOfEpochs(ours.SWA):
 
 
 class StochasticWeightAveraging(Callback):
-    """The mean of the weights of a run's last epochs, at a learning rate of its own.
+    """The mean of the weights of a run's last epochs, with its own learning rate.
 
     Args:
         swa_lrs: The learning rate of that part, one or one for each parameter group.

@@ -1,4 +1,4 @@
-"""The base of loggers with Lightning's methods, and ours behind them."""
+"""The base of loggers with Lightning's methods, and ours that do the work."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Trainer(TrainerView):
         resume = "auto" if ckpt_path == "last" else ckpt_path
         if self._fitted is self.ours and resume is None:
             raise PacelineError(
-                "this Trainer has trained already, and Lightning would go on from where it is",
+                "this Trainer has trained already, and Lightning would continue where it ended",
                 fix='fit(..., ckpt_path="last") with a larger max_epochs, or a new Trainer',
             )
         self._fitted = self.ours
