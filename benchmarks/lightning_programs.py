@@ -1,6 +1,6 @@
 """Programs written for Lightning, under it and under ``paceline.compat.lightning``: a table for the docs.
 
-    python benchmarks/lightning_programs.py [NAME...] [--epochs 10] [--rounds 3] [--out FILE.md]
+    python benchmarks/lightning_programs.py [NAME...] [--epochs 10] [--rounds 3] [--out FILE] [--json FILE]
 
 Each program of tests/compat/lightning/programs runs once under each package, with what it does recorded,
 for the columns on lines, numbers and hooks. Then it runs as it is, once for so many epochs and once for
@@ -14,6 +14,8 @@ by the process's own processor time.
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import statistics
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+import torch
 from helpers import lightning_records as records
 
 LONGER = 4
@@ -42,7 +45,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--package", default=records.OURS, help="what stands in Lightning's place")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="for the table as markdown")
+    parser.add_argument("--json", type=Path, help="for the seconds of each round")
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(names):
         parser.error(f"there is no program {', '.join(sorted(unknown))}; there are {', '.join(names)}")
@@ -61,6 +65,9 @@ def main() -> None:
     print(text)
     if asked.out:
         asked.out.write_text(text + "\n")
+    if asked.json:
+        about = {"torch": torch.__version__, "epochs": asked.epochs, "rounds": asked.rounds}
+        asked.json.write_text(json.dumps({"about": about, "result": seconds}, indent=1) + "\n")
 
 
 def timed(
@@ -95,16 +102,18 @@ def chunks(programs: list[Path], epochs: int) -> list[tuple[list[Path], str]]:
 
 
 def seconds_added(short: records.Found, long: records.Found) -> dict[str, float]:
-    """What the added steps took, by kind; NaN where one failed, or none was added."""
-    if "error" in short or "error" in long or short["global_step"] == long["global_step"]:
+    """What the added steps took, by kind; NaN where one failed, or early stopping prevented some."""
+    failed = "error" in short or "error" in long
+    if failed or long["global_step"] < (LONGER - 1) * short["global_step"]:
         return dict.fromkeys(KINDS, float("nan"))
     return {kind: long[kind] - short[kind] for kind in KINDS}
 
 
 def ratio(seconds: dict[str, list[dict[str, float]]], kind: str) -> str:
-    """Lightning's over ours."""
+    """Lightning's over ours, or why there is none."""
     rounds = zip(seconds["theirs"], seconds["ours"], strict=True)
-    return f"{statistics.median(theirs[kind] / ours[kind] for theirs, ours in rounds):.2f}"
+    found = statistics.median(theirs[kind] / ours[kind] for theirs, ours in rounds)
+    return "stops early" if math.isnan(found) else f"{found:.2f}"
 
 
 def row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..argument_checks import (
@@ -199,6 +200,21 @@ class Checkpoint(Callback):
     def _name_at(self, trainer: TrainerView) -> str:
         return f"{'weights' if self.weights_only else 'step'}-{trainer.global_step:08d}"
 
+    def after_save(self, path: Path) -> None:
+        """Override it to do something with a complete checkpoint, on every rank.
+
+        Args:
+            path: Its folder. One that is written in the background is known to be complete when the next
+                one begins, or when the fit ends.
+
+        Example:
+            >>> class Announced(Checkpoint):
+            ...     def after_save(self, path):
+            ...         print(path.name)
+            >>> run = Trainer(max_epochs=1, callbacks=Announced(), progress=False).fit(Net(), train_loader)
+            step-00000004
+        """
+
     # -- saving --------------------------------------------------------------------------------
 
     def _save(self, trainer: TrainerView) -> None:
@@ -238,6 +254,7 @@ class Checkpoint(Callback):
         save.wait()
         if save.error is None:
             self._committed = self._kept
+            self.after_save(save.target)
         elif self._kept.is_ranked(save.target.name):
             self._kept = self._committed
         else:

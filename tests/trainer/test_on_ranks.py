@@ -99,6 +99,11 @@ def test_prepare_data_has_ended_everywhere_before_any_setup(job):
     assert [line for line in lines if line.endswith("0 fit")] == ["setup data 0 fit", "setup module 0 fit"]
 
 
+def test_attributes_that_prepare_data_sets_are_reported(job):
+    assert "warning: prepare_data set self.vocabulary: on this rank alone" in job(2).output
+    assert "self.vocabulary" not in job(1).output
+
+
 @pytest.mark.parametrize("turn", range(3))
 def test_main_process_first_lets_rank_0_through_first(job, turn):
     assert job(2).lines(f"order-first-{turn}") == ["0", "1"]

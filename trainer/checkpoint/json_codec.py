@@ -54,10 +54,9 @@ def encode(value: Any, where: str = "state", apart: dict[str, Tensor] | None = N
     if isinstance(value, Mapping):
         return _encode_mapping(value, where, apart)
     if isinstance(value, list):
-        return [encode(item, f"{where}[{i}]", apart) for i, item in enumerate(value)]
+        return _encode_items(value, where, apart)
     if isinstance(value, tuple):
-        items = [encode(item, f"{where}[{i}]", apart) for i, item in enumerate(value)]
-        return {_KIND: "tuple", "items": items}
+        return {_KIND: "tuple", "items": _encode_items(value, where, apart)}
     if isinstance(value, bytes):
         return {_KIND: "bytes", "data": base64.b64encode(value).decode()}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
@@ -73,6 +72,16 @@ def encode(value: Any, where: str = "state", apart: dict[str, Tensor] | None = N
         data = base64.b64encode(raw).decode()
         return {_KIND: "tensor", "dtype": dtype, "shape": list(value.shape), "data": data}
     raise NotPlainError(where, type(value).__name__)
+
+
+def _encode_items(
+    values: list[Any] | tuple[Any, ...], where: str, apart: dict[str, Tensor] | None
+) -> list[Any]:
+    """Without a call for each number: the state of a generator has some hundred."""
+    return [
+        item if type(item) in (int, float) else encode(item, f"{where}[{i}]", apart)
+        for i, item in enumerate(values)
+    ]
 
 
 def _encode_mapping(value: Mapping[Any, Any], where: str, apart: dict[str, Tensor] | None) -> Any:

@@ -114,7 +114,7 @@ def stage(
         failed: BaseException | None = None
         try:
             if run.strategy.environment.local_rank == 0:
-                _call_where_written("prepare_data", datamodule, module)
+                _prepare_data(run, datamodule, module)
             run.ranks.barrier()
             faultpoint("start.setup")
             _call_where_written("setup", datamodule, module, name)
@@ -217,6 +217,23 @@ def _leave(run: RunContext, module: TrainModule, datamodule: Any) -> None:
     if isinstance(datamodule, DataModule):
         vars(datamodule).pop("_trainer", None)
     run.clock.stop()
+
+
+def _prepare_data(run: RunContext, *owners: Any) -> None:
+    """Call ``prepare_data``; attributes that it sets are reported, because other ranks do not get them."""
+    for owner in owners:
+        method = getattr(owner, "prepare_data", None)
+        if not callable(method):
+            continue
+        written_on = vars(getattr(method, "__self__", owner))
+        before = set(written_on)
+        with_arity(method, 0)()
+        if run.ranks.world_size > 1 and (added := sorted(set(written_on) - before)):
+            shown = ", ".join(f"self.{name}" for name in added)
+            run.directory.log_line(
+                f"warning: prepare_data set {shown}: on this rank alone, because it runs once on each "
+                "machine; setup(self, stage) runs on every rank"
+            )
 
 
 def _call_where_written(name: str, datamodule: Any, module: Any, *args: Any) -> None:

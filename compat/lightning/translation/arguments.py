@@ -204,6 +204,8 @@ def _clipping(given: dict[str, Any], manual: bool, own: bool) -> dict[str, Any]:
         raise PacelineError(
             "gradient_clip_algorithm is not known", got=repr(algorithm), allowed="'norm', 'value'"
         )
+    if value is not None and not isinstance(value, (int, float)):
+        raise PacelineError("gradient_clip_val is no number", got=repr(value), fix="gradient_clip_val=1.0")
     if value and manual:
         raise PacelineError(
             "gradients are not clipped by the trainer under manual optimization",

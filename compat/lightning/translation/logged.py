@@ -13,6 +13,8 @@ from .... import PacelineError
 from ....callbacks.monitor import full_name, monitor_name
 
 _AT_EPOCHS = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
+_PREFIXES = ("train/", "val/", "test/", "lr/", "perf/")
+"""Of values that the run adds; those of callbacks have others."""
 _REDUCTIONS = {
     "mean": "mean",
     "sum": "sum",
@@ -227,15 +229,24 @@ class LoggedValues:
         found = sorted(self._entries.items(), key=lambda item: item[1].updated)
         return [(key, entry) for (_, key), entry in found]
 
-    def named(self, row: dict[str, float]) -> dict[str, float]:
-        """A row of values by the names they were logged under."""
+    def named(self, row: dict[str, float], with_steps: bool) -> dict[str, float]:
+        """The values of a row that the module and callbacks logged, by the names they gave them.
+
+        Args:
+            row: Values by full name.
+            with_steps: Whether Lightning logs the values of this step: every ``log_every_n_steps``.
+        """
         known: dict[str, str] = {}
         for (training, key), entry in self._entries.items():
+            if not entry.logged:
+                continue
             ends = ("_step", "_epoch") if entry.forked else ("", "")
-            if training and entry.on_epoch:
-                known[entry.full.removesuffix("_epoch")] = key + ends[0]
-            known[entry.full] = key + (ends[1] if entry.on_epoch else ends[0])
-        return {known.get(full, full): value for full, value in row.items()}
+            if training and entry.on_step and with_steps:
+                known[entry.full.removesuffix("_epoch") if entry.on_epoch else entry.full] = key + ends[0]
+            if entry.on_epoch:
+                known[entry.full] = key + ends[1]
+        ours = {name for name in row if name.startswith(_PREFIXES)}
+        return {known.get(name, name): row[name] for name in row if name in known or name not in ours}
 
     # -- what the trainer shows ----------------------------------------------------------------
 

@@ -310,6 +310,7 @@ def run_one(path: Path, asked: argparse.Namespace) -> dict[str, Any]:
             with _apart(folder):
                 return run(path, asked.package, dict(asked.option), asked.resume, asked.bare)
         except Exception:
+            traceback.print_exc()  # of every rank: only the first one's is written
             return {"error": traceback.format_exc()}
 
 

@@ -265,3 +265,47 @@ def test_should_stop_validates_once_more():
     run.fit(Net(), data(), data())
     assert found == [3, 4]
     assert run.global_step == 4
+
+
+def test_the_strategy_has_lightnings_methods_for_ranks():
+    run = trainer()
+    run.fit(Net(), data())
+    strategy = run.strategy
+    strategy.barrier("here")
+    assert strategy.broadcast({"a": 1}, src=0) == {"a": 1}
+    assert strategy.reduce(torch.tensor(3.0), reduce_op="mean") == 3
+    assert (strategy.world_size, strategy.global_rank, strategy.is_global_zero) == (1, 0, True)
+    assert strategy.root_device == torch.device("cpu")
+    assert strategy.lightning_module is strategy.model is run.lightning_module
+    with pytest.raises(AttributeError, match="reduce_boolean_decision"):
+        strategy.reduce_bolean_decision  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"enable_checkpointing": False, "callbacks": [ModelCheckpoint()]}, "has a ModelCheckpoint"),
+        ({"logger": 3}, "logger= takes .* got: int"),
+        ({"gradient_clip_val": "a"}, "gradient_clip_val is no number"),
+    ],
+)
+def test_a_wrong_value_is_named(given, message):
+    with pytest.raises(PacelineError, match=message.replace(" got", "[\\s\\S]*got")):
+        L.Trainer(**given)
+
+
+def test_weights_that_are_not_all_saved_are_refused():
+    module = Net()
+    module.strict_loading = False
+    with pytest.raises(PacelineError, match="strict_loading"):
+        trainer().fit(module, data())
+
+
+def test_a_data_module_is_not_made_from_a_checkpoint():
+    with pytest.raises(PacelineError, match=r"LightningDataModule\.load_from_checkpoint"):
+        L.LightningDataModule.load_from_checkpoint("last")
+
+
+def test_overfitting_explains_what_it_validates_on(capsys):
+    trainer(overfit_batches=2, enable_progress_bar=True).fit(Net(), data(), data())
+    assert "overfit_batches: the same batches of the training data" in capsys.readouterr().out

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from ..... import callbacks as ours
+from ...translation.hooks import overrides
+from ..loggers.logger import Logger
 from .callback import Callback
 from .overrides import refuse_overrides
 
@@ -48,7 +50,8 @@ class LearningRateMonitor(Callback):
             self._note(trainer, "epoch" if self.logging_interval is None else "any")
 
     def _note(self, trainer: Any, interval: str) -> None:
-        """Keep the rates, and show them in ``callback_metrics``."""
+        """Keep the rates, show them in ``callback_metrics``, and hand them to loggers of the user's own."""
+        every: dict[str, float] = {}
         for optimizer, name, of_interval in self._named(trainer):
             if interval not in ("any", of_interval) and of_interval != "any":
                 continue
@@ -62,6 +65,10 @@ class LearningRateMonitor(Callback):
                 if self._options["weight_decay"]:
                     shown[f"{key}-weight_decay"] = group.get("weight_decay", 0)
                 trainer.session.values.others |= {n: torch.tensor(float(v)) for n, v in shown.items()}
+                every |= shown
+        for logger in trainer.loggers if every and trainer.is_global_zero else ():
+            if overrides(logger, "log_metrics", Logger):
+                logger.log_metrics(every | {"epoch": trainer.current_epoch}, trainer.ours.global_step)
 
     @staticmethod
     def _named(trainer: Any) -> list[tuple[Any, str, str]]:

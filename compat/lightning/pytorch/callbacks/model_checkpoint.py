@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ from .overrides import refuse_overrides
 
 
 class _Saving(LazyMonitor, ours.Checkpoint):
-    """Ours, which watches a value by Lightning's name for it."""
+    """Ours, which watches a value by Lightning's name for it, and reports what is saved."""
+
+    report: Callable[[Path], None]
+
+    def after_save(self, path: Path) -> None:
+        self.report(path)
 
 
 _Saving.__name__ = "ModelCheckpoint"
@@ -84,6 +90,7 @@ class ModelCheckpoint(Callback):
         self.save_weights_only, self.save_on_exception = save_weights_only, save_on_exception
         self._made: Any = None
         self._run: Any = None
+        self._reported: Path | None = None
 
     @property
     def state_key(self) -> str:
@@ -108,6 +115,7 @@ class ModelCheckpoint(Callback):
             save_on_exception=self.save_on_exception,
             name=state_name("ModelCheckpoint", self.monitor, self.every),
         )
+        self._made.report = self._report
         if self.dirpath is not None or self.filename is not None:
             trainer.explain(
                 "ModelCheckpoint(dirpath=, filename=): checkpoints are in checkpoints/ of the run folder, "
@@ -116,6 +124,13 @@ class ModelCheckpoint(Callback):
         if self.monitor is None:
             return [self._made]
         return [lazy_monitor(self._made, self.monitor, trainer)]
+
+    def _report(self, path: Path) -> None:
+        """Tell the loggers of a checkpoint, once: the one at the end of a fit may be there already."""
+        if path != self._reported and self._run.is_global_zero:
+            self._reported = path
+            for logger in self._run.loggers:
+                logger.after_save_checkpoint(self)
 
     # -- what was written ----------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..... import PacelineError
 from .....trainer.batch_hooks import BatchHooks
 from ...translation.data_methods import DataMethods
 from ...translation.hyperparameters import HyperparametersMixin
@@ -37,6 +38,19 @@ class LightningDataModule(HyperparametersMixin, DataMethods, BatchHooks):
 
     def on_exception(self, exception: BaseException) -> None:
         """An error ended the run."""
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, **kwargs: Any) -> LightningDataModule:
+        """Not offered.
+
+        Raises:
+            PacelineError: always.
+        """
+        raise PacelineError(
+            "LightningDataModule.load_from_checkpoint is not offered: checkpoints keep the arguments of "
+            "modules, and the state_dict of data modules",
+            fix=f"{cls.__name__}(...) with its arguments; fit(..., ckpt_path=...) restores its state",
+        )
 
     @classmethod
     def from_datasets(

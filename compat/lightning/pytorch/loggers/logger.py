@@ -105,12 +105,17 @@ class _Passing(ours.Logger):
     def on_fit_start(self, trainer: Any) -> None:
         if trainer.is_global_zero:
             self.given.log_hyperparams(trainer.module.hparams)
+            self.given.log_graph(self.given._run.lightning_module)
+            self.given.save()
 
     def write(self, row: dict[str, float]) -> None:
-        values = values_of(row)
-        session = None if self.given._run is None else self.given._run.session
-        named = values if session is None else session.values.named(values)
-        self.given.log_metrics({"epoch": row["epoch"]} | named, int(row["step"]))
+        run, step = self.given._run, int(row["step"])
+        # Lightning counts a step when it has validated after it.
+        counted = step - (run.ours.stage == "fit" and step > 0)
+        every = run.log_every_n_steps
+        named = run.session.values.named(values_of(row), with_steps=bool(every) and step % every == 0)
+        if named:
+            self.given.log_metrics(named | {"epoch": row["epoch"]}, counted)
 
     def on_exception(self, trainer: Any, error: BaseException) -> None:
         self._status = "failed"

@@ -22,7 +22,7 @@ from ...translation.run_hooks import ClosingHooks, OpeningHooks
 from ...translation.session import Session
 from ..callbacks import Callback, ModelCheckpoint
 from ..core import LightningDataModule, LightningModule
-from ..loggers import TensorBoardLogger
+from ..loggers import Logger, TensorBoardLogger
 from .unsupported import check_module
 from .view import TrainerView
 
@@ -60,6 +60,18 @@ class Trainer(TrainerView):
         usual = logger in (None, True) and not self.given["barebones"]
         self.loggers = [TensorBoardLogger()] if usual else _as_list(logger or None)
         self._usual_loggers = usual
+        if self.given["overfit_batches"]:
+            self.explain(
+                "overfit_batches: the same batches of the training data train and validate, in the first "
+                "epoch's order; Lightning validates on as many of the validation data, unshuffled"
+            )
+        for one in self.loggers:
+            if not isinstance(one, Logger):
+                raise PacelineError(
+                    "logger= takes objects of Logger, True or False",
+                    got=type(one).__name__,
+                    fix="subclass paceline.compat.lightning.pytorch.loggers.Logger",
+                )
         for one in self.callbacks:
             if not isinstance(one, (Callback, OurCallback)):
                 raise PacelineError(
@@ -67,6 +79,11 @@ class Trainer(TrainerView):
                     got=type(one).__name__,
                     fix="subclass paceline.compat.lightning.Callback",
                 )
+        if self.given["enable_checkpointing"] is False and self.checkpoint_callbacks:
+            raise PacelineError(
+                "enable_checkpointing=False, and callbacks= has a ModelCheckpoint",
+                fix="take one of the two away",
+            )
         if self.given["enable_checkpointing"] is not False and not self.checkpoint_callbacks:
             self.callbacks.append(ModelCheckpoint())
         self.datamodule: Any = None

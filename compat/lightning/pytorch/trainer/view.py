@@ -11,6 +11,7 @@ from torch import Tensor
 from .....callbacks import Progress
 from .....errors import PacelineError, nearest
 from ...translation.arguments import FOREVER, limits
+from ..strategies.view import StrategyView
 
 _HERE = {
     "fit_loop": "current_epoch, global_step, num_training_batches, is_last_batch",
@@ -21,19 +22,19 @@ _HERE = {
     "tuner": "find_learning_rate and find_batch_size of paceline.Trainer",
     "lr_find": "find_learning_rate of paceline.Trainer",
     "training_type_plugin": "strategy",
-    "accelerator_connector": "strategy.device",
-    "is_gpu": "strategy.device.type",
+    "accelerator_connector": "strategy.root_device",
+    "is_gpu": "strategy.root_device.type",
     "logger_connector": "callback_metrics",
     "checkpoint_connector": "checkpoint_callback",
     "lr_schedulers": "lr_scheduler_configs",
     "precision_plugin": "strategy.precision",
-    "root_gpu": "strategy.device",
+    "root_gpu": "strategy.root_device",
     "num_test_batches": "len(dataloader)",
     "num_predict_batches": "len(dataloader)",
     "test_dataloaders": "the loaders that you passed",
     "state": "training, validating, testing and predicting",
-    "accelerator": "strategy.device",
-    "device_ids": "strategy.device",
+    "accelerator": "strategy.root_device",
+    "device_ids": "strategy.root_device",
     "train": "fit(model, dataloader)",
     "evaluate": "validate(model, dataloader)",
 }
@@ -214,9 +215,9 @@ class TrainerView:
         return [] if self.session is None else list(self.session.adapter.configs)
 
     @property
-    def strategy(self) -> Any:
-        """Where the run computes: of ``paceline.strategies``."""
-        return self.ours.strategy
+    def strategy(self) -> StrategyView:
+        """Where the run computes."""
+        return StrategyView(self)
 
     @property
     def precision(self) -> Any:

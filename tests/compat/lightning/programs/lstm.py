@@ -17,10 +17,10 @@ class WavesDataModule(L.LightningDataModule):
     def prepare_data(self):
         generator = torch.Generator().manual_seed(31)
         time = torch.arange(200.0)
-        self.series = torch.sin(time / 5) + 0.1 * torch.randn(200, generator=generator)
+        torch.save(torch.sin(time / 5) + 0.1 * torch.randn(200, generator=generator), "waves.pt")
 
     def setup(self, stage):
-        windows = self.series.unfold(0, self.hparams.window + 1, 1)
+        windows = torch.load("waves.pt").unfold(0, self.hparams.window + 1, 1)
         data = TensorDataset(windows[:, :-1, None], windows[:, -1:])
         if stage in ("fit", "validate"):
             self.train_set = Subset(data, range(100))
