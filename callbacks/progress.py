@@ -119,12 +119,25 @@ class Progress(Callback):
             return str(number)
         return f"{min(number, trainer.max_epochs)}/{trainer.max_epochs}"
 
-    @staticmethod
-    def _values(trainer: TrainerView) -> list[str]:
+    def values(self, trainer: TrainerView) -> dict[str, Any]:
+        """The values to show, by name; override it to choose others.
+
+        Args:
+            trainer: The run's state.
+
+        Example:
+            >>> class Short(Progress):
+            ...     def values(self, trainer):
+            ...         return {"loss": trainer.metrics["train/loss"]}
+            >>> trainer = Trainer(callbacks=Short())
+        """
+        names = dict.fromkeys(["train/loss", *trainer.progress_bar_names])
+        return {n.removeprefix("train/"): trainer.metrics[n] for n in names if n in trainer.metrics}
+
+    def _values(self, trainer: TrainerView) -> list[str]:
         return [
-            f"{name.removeprefix('train/')} {trainer.metrics[name]:.4g}"
-            for name in dict.fromkeys(["train/loss", *trainer.progress_bar_names])
-            if name in trainer.metrics
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.values(trainer).items()
         ]
 
     def _speed(self, trainer: TrainerView, now: float) -> list[str]:

@@ -151,6 +151,7 @@ def test_accelerate_s_sharded_scripts_are_python(name, used):
 
 
 def test_sharded_scripts_run_on_two_ranks_and_equal_one(tmp_path, monkeypatch):
+    pytest.importorskip("accelerate", reason="long; runs beside Accelerate")
     tagger = program("from-accelerate", "tagger.py")
     config = re.search(r"^```json\n(.*?)^```", text("from-accelerate"), re.DOTALL | re.MULTILINE)[1]
     fsdp, deepspeed = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -53,6 +54,8 @@ def encode(value: Any, where: str = "state", apart: dict[str, Tensor] | None = N
         return {_KIND: "counter", "items": [[encode(k, where), n] for k, n in value.items()]}
     if isinstance(value, Mapping):
         return _encode_mapping(value, where, apart)
+    if isinstance(value, Namespace):  # what a parser of command lines gives
+        return {_KIND: "namespace", "items": _encode_mapping(vars(value), where, apart)}
     if isinstance(value, list):
         return _encode_items(value, where, apart)
     if isinstance(value, tuple):
@@ -140,6 +143,8 @@ class _Decoder:
     def _decode_kind(self, kind: Any, value: dict[str, Any], where: str, level: int) -> Any:
         if kind == "apart":
             return self._apart[value["name"]]
+        if kind == "namespace":
+            return Namespace(**self.decode(dict(value["items"]), where, level + 1))
         if kind in ("tuple", "counter", "dict"):
             items = self.decode(list(value["items"]), where, level + 1)
             if kind == "tuple":

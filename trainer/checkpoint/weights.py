@@ -25,6 +25,7 @@ from .locate import find_checkpoint
 from .reading import hparams_of, read_manifest, read_state
 
 M = TypeVar("M", bound=nn.Module)
+V = TypeVar("V")
 _SHOWN = 6
 
 
@@ -127,20 +128,29 @@ def refuse(what: str, folder: Path, differences: list[str], fix: str | None = No
         )
 
 
-def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
+def load_weights(module: nn.Module, path: Path, strategy: Strategy, strict: bool = True) -> None:
     """Load what ``find_weights`` found into ``module``. To be called on all ranks.
+
+    Args:
+        module: As the strategy has it.
+        path: A checkpoint, or weights that others wrote.
+        strategy: Reads and loads the tensors.
+        strict: Whether both must have the same names; else what both have is loaded.
 
     Raises:
         CheckpointError: for a damaged checkpoint.
         PacelineError: one report of everything missing, unexpected or of another shape.
     """
     if not files.is_checkpoint(path):
-        _load_external(module, path, external_weights.read(path), strategy)
+        _load_external(module, path, external_weights.read(path), strategy, strict)
         return
     with begin(path, strategy) as check:
         shapes = stored_shapes(path, check.manifest)
         mine = strategy.module_tensors(module)
         of_model = model_shapes(shapes)
+        if not strict:
+            of_model = _only(of_model, mine)
+            mine = _only(mine, of_model)
         refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
         names = stored_names(of_model, shapes, check.manifest)
         like = {stored: mine[name] for name, stored in names.items()}
@@ -150,14 +160,28 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy) -> None:
     if strategy.environment.is_global_zero:
         files.warn_of_unlisted(path, check.manifest)
     values = {name: loaded[stored] for name, stored in names.items()}
+    if not strict:
+        kept = {**strategy.module_tensors(module), **extra_state(module)}
+        values = kept | values
+        state["extra_state"] = _only(state["extra_state"], kept)
     strategy.load_module(module, {**values, **state["extra_state"]})
 
 
+def _only(values: dict[str, V], names: Collection[str]) -> dict[str, V]:
+    return {name: value for name, value in values.items() if name in names}
+
+
 def _load_external(
-    module: nn.Module, path: Path, content: external_weights.ExternalWeights, strategy: Strategy
+    module: nn.Module,
+    path: Path,
+    content: external_weights.ExternalWeights,
+    strategy: Strategy,
+    strict: bool = True,
 ) -> None:
     mine = strategy.module_tensors(module)
     values = external_weights.fit_names(content.tensors, mine)
+    if not strict:
+        values = mine | _only(values, mine)
     shapes = {name: list(value.shape) for name, value in values.items()}
     refuse("the weights are of another model", path, weight_differences(mine, shapes))
     strategy.load_module(module, {**values, **extra_state(module)})
@@ -175,8 +199,8 @@ def find_weights(path: Any) -> Path:
     return find_checkpoint(found, weights=True)
 
 
-def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) -> M:
-    """``TrainModule.load_from_checkpoint``."""
+def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any], strict: bool = True) -> M:
+    """``TrainModule.load_from_checkpoint``; ``strict`` as in ``load_weights``."""
     folder = find_weights(path)
     content = None if files.is_checkpoint(folder) else external_weights.read(folder)
     if content is None:
@@ -205,9 +229,9 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any]) ->
     strategy = Single()
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
     if content is None:
-        load_weights(module, folder, strategy)
+        load_weights(module, folder, strategy, strict)
     else:
-        _load_external(module, folder, content, strategy)
+        _load_external(module, folder, content, strategy, strict)
     return cast(M, module)
 
 

@@ -1,7 +1,8 @@
 """The torchmetrics objects of a module, which are found by what they have: torchmetrics is not imported.
 
-All that is used of torchmetrics without a public name is ``_update_count`` in ``set_state``;
-``tests/trainer/metrics/test_metric_objects.py`` fails by name where a version lacks it.
+All that is used of torchmetrics without a public name is ``_update_count`` in ``set_state`` and
+``_forward_cache`` in ``latest_value``; ``tests/trainer/metrics/test_metric_objects.py`` fails by name where
+a version lacks one of them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def _is_metric(part: Any) -> bool:
 def update_count(metric: Any) -> int:
     """How often it was updated since its last reset; 0 for a collection."""
     return int(getattr(metric, "update_count", 0))
+
+
+def latest_value(metric: Any) -> Any:
+    """What its last call returned, the value of one batch; None where it was only updated."""
+    return getattr(metric, "_forward_cache", None)
 
 
 def set_state(metric: Any, state: Mapping[str, Tensor | list[Tensor]], count: int) -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import time
+from argparse import Namespace
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -175,8 +176,9 @@ def _shown(value: Any) -> Any:
         return float(value) if isinstance(value, float) else int(value)
     if isinstance(value, (list, tuple)):
         return [_shown(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _shown(item) for key, item in value.items()}
+    if isinstance(value, (dict, Namespace)):
+        items = vars(value) if isinstance(value, Namespace) else value
+        return {str(key): _shown(item) for key, item in items.items()}
     return str(value) if isinstance(value, (str, Path, timedelta)) else type(value).__name__
 
 

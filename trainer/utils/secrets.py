@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,6 +66,8 @@ def masked(value: Any, name: str = "") -> Any:
 
 def holds_secret(name: str, value: Any) -> bool:
     """Whether a value is a secret, or has one in it."""
+    if isinstance(value, Namespace):
+        return holds_secret(name, vars(value))
     if isinstance(value, Mapping):
         return any(holds_secret(str(key), item) for key, item in value.items())
     if isinstance(value, (list, tuple)):

@@ -13,12 +13,14 @@ from ....trainer.batch_hooks import BATCH_HOOKS
 from ....trainer.recorded import HParams
 from . import schedulers
 from .hooks import Hooks, overrides
+from .kept_gradients import KeptGradients
 from .namespace import share
 from .optimizer import LightningOptimizer
 from .session import Session
 
 _LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
-_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+_SEE_GRADIENTS = ("on_train_batch_end", "on_before_zero_grad")
+"""Hooks in which Lightning code reads the gradients of the last update."""
 
 
 class Adapter(TrainModule):
@@ -42,6 +44,8 @@ class Adapter(TrainModule):
             "ends",
             "went_backward",
             "frozen",
+            "kept_gradients",
+            "last_idx",
             "_under_way",
             "_outputs",
             "_trainer",
@@ -57,7 +61,9 @@ class Adapter(TrainModule):
 
     def __init__(self, module: nn.Module, session: Session) -> None:
         vars(self)["lightning"] = module
+        mode = module.training  # which a new module sets
         super().__init__()
+        module.training = mode
         share(module, self)
         vars(self).update(session=session, hooks=session.hooks)
         self.automatic_optimization = bool(getattr(module, "automatic_optimization", True))
@@ -66,6 +72,8 @@ class Adapter(TrainModule):
         self.micro_batch = 0
         self.ends = self.went_backward = False
         self.frozen = []
+        self.kept_gradients = KeptGradients()
+        self.last_idx = 0
         self._under_way: tuple[Any, int] | None = None
         self._outputs: Any = None
 
@@ -116,6 +124,9 @@ class Adapter(TrainModule):
     def begin_step(self, batches: list[Any]) -> None:
         """An optimizer step begins, with these micro-batches."""
         self.batches, self.micro_batch, self.ends = batches, 0, False
+        self.last_idx = self.session.batch_idx + len(batches) - 1
+        if not self.hooks.has("on_before_zero_grad"):
+            self.kept_gradients.clear()
 
     def begin_batch(self, batch: Any, batch_idx: int) -> bool:
         """Call ``on_train_batch_start``, where it was not called yet; False where it ends the epoch."""
@@ -132,10 +143,14 @@ class Adapter(TrainModule):
         """Call ``on_train_batch_end``, where a batch is under way."""
         if self._under_way is not None:
             batch, batch_idx = self._under_way
-            self._under_way = None
             if self.hooks.has("on_train_batch_end"):
                 self.hooks.call("on_train_batch_end", self._shown(self._outputs), batch, batch_idx)
-            self._outputs = None
+            self._under_way = self._outputs = None
+
+    @property
+    def in_last_batch(self) -> bool:
+        """Whether the batch under way is the last of its step."""
+        return self._under_way is None or self._under_way[1] >= self.last_idx
 
     def _shown(self, outputs: Any) -> dict[str, Any]:
         """A step's outputs as ``on_train_batch_end`` gets them: detached, the loss as it is accumulated."""
@@ -201,6 +216,7 @@ class Adapter(TrainModule):
                     fix="optimizer.zero_grad() in it, and Trainer(accumulate_grad_batches=n) to add up "
                     "the gradients of n batches",
                 )
+            self.kept_gradients.clear()
         self.micro_batch += 1
         hooks.call("on_before_backward", loss)
         self.went_backward = False
@@ -241,6 +257,9 @@ class Adapter(TrainModule):
         epochs = self.session.current_epoch + bool(self.session.ours.samples_in_epoch)
         for callback in self.session.callbacks:
             callback.resumed(self.lightning, optimizers, epochs)
+        if self.automatic_optimization and any(map(self.hooks.has, _SEE_GRADIENTS)):
+            for optimizer in optimizers:
+                self.kept_gradients.watch(optimizer)
         if self.automatic_optimization and len(optimizers) > 1:
             return optimizers  # the error is the loop's
         return schedulers.as_ours(optimizers, self.configs, self.session.values.full_name)

@@ -189,6 +189,8 @@ def limits(given: dict[str, Any], manual: bool = False) -> dict[str, Any]:
     if isinstance(time, Mapping):
         time = timedelta(**time)
     limited = steps is not None and steps >= 0
+    if 0 in (epochs, steps):  # our trainer is not asked to train
+        epochs, limited = 1, False
     if epochs is None and not limited and time is None:
         epochs = _DEFAULT_EPOCHS
     if epochs == -1 or (epochs is None and not limited and time is None):
@@ -196,6 +198,31 @@ def limits(given: dict[str, Any], manual: bool = False) -> dict[str, Any]:
     if manual and epochs is None:
         epochs = FOREVER
     return {"max_epochs": epochs, "max_steps": steps if limited and not manual else None, "max_time": time}
+
+
+def quick_run(given: dict[str, Any]) -> dict[str, Any]:
+    """What ``fast_dev_run`` sets; nothing without it."""
+    few = int(given["fast_dev_run"])
+    if not few:
+        return {}
+    stages = ("train", "val", "test", "predict")
+    ends = {"max_epochs": 1, "max_steps": few, "num_sanity_val_steps": 0}
+    validation = {"val_check_interval": 1.0, "check_val_every_n_epoch": 1}
+    return {f"limit_{stage}_batches": few for stage in stages} | ends | validation
+
+
+def batches(data: Any, limit: int | float) -> int | None:
+    """The batches of a loader that an epoch reads; None where it has no length.
+
+    Args:
+        data: The loader.
+        limit: So many of them, or this part.
+    """
+    try:
+        found = len(data)
+    except TypeError:
+        return None
+    return min(found, limit) if isinstance(limit, int) else int(found * limit)
 
 
 def _clipping(given: dict[str, Any], manual: bool, own: bool) -> dict[str, Any]:

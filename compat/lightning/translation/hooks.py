@@ -302,8 +302,31 @@ def overrides(owner: Any, name: str, *bases: type) -> bool:
     return callable(found) and not any(function is getattr(base, name, None) for base in bases)
 
 
+WITHOUT_LOG = frozenset(
+    [
+        "setup",
+        "teardown",
+        "configure_model",
+        "on_fit_start",
+        "on_fit_end",
+        "on_sanity_check_start",
+        "on_sanity_check_end",
+        "on_train_end",
+        "on_validation_end",
+        "on_test_end",
+        "on_exception",
+        "on_save_checkpoint",
+        "on_load_checkpoint",
+    ]
+)
+"""Where ``self.log`` is an error."""
+
+
 class Hooks:
     """Calls each of Lightning's hooks: callbacks in their order, then the module.
+
+    Attributes:
+        under_way: The hook of ``WITHOUT_LOG`` that is called at the moment; empty outside of one.
 
     Args:
         trainer: What callbacks get.
@@ -315,7 +338,7 @@ class Hooks:
     def __init__(
         self, trainer: Any, module: Any, callbacks: Iterable[Any], bases: tuple[type, ...]
     ) -> None:
-        self._trainer, self._module = trainer, module
+        self._trainer, self._module, self.under_way = trainer, module, ""
         watchers = list(callbacks)
         self._of_callbacks: dict[str, list[Callable[..., Any]]] = {
             name: [getattr(one, name) for one in watchers if overrides(one, name, *bases)] for name in ALL
@@ -339,8 +362,10 @@ class Hooks:
 
     def of_callbacks(self, name: str, *args: Any) -> None:
         """Call it of the callbacks alone."""
+        self.under_way = name if name in WITHOUT_LOG else ""
         for hook in self._of_callbacks.get(name, ()):
             hook(self._trainer, self._module, *args)
+        self.under_way = ""
 
     def of_monitors(self, name: str) -> None:
         """Call ``on_train_epoch_end`` of those callbacks that watch a value."""
@@ -350,4 +375,9 @@ class Hooks:
     def of_module(self, name: str, *args: Any) -> Any:
         """Call it of the module alone."""
         hook = self._of_module.get(name)
-        return None if hook is None else hook(*args)
+        if hook is None:
+            return None
+        self.under_way = name if name in WITHOUT_LOG else ""
+        found = hook(*args)
+        self.under_way = ""
+        return found

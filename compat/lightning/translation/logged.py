@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .... import PacelineError
 from ....callbacks.monitor import full_name, monitor_name
+from ....trainer.metrics.metric_objects import latest_value
 
 _AT_EPOCHS = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
 _PREFIXES = ("train/", "val/", "test/", "lr/", "perf/")
@@ -40,8 +41,11 @@ class _Entry:
         on_epoch: Whether the mean over the epoch counts.
         shown: On the progress bar.
         logged: Handed to the loggers.
+        loader: The dataloader that it is of; empty where there is one, or it is of all.
+        is_object: Whether it is a torchmetrics object, whose steps' values have their own name.
         latest: The last step's value; None before it.
-        pending: A value of an epoch's end, until the run has published it.
+        pending: A value of an epoch's start or end, until the run has published it.
+        read: The same, from the moment that anybody reads it in the hook that logs it.
         is_epoch: Whether the name without a suffix means the epoch's value at the moment.
         updated: When it got a value last: of the values under one name the newest counts.
     """
@@ -51,8 +55,11 @@ class _Entry:
     on_epoch: bool
     shown: bool
     logged: bool
+    loader: str
+    is_object: bool
     latest: Tensor | None = None
     pending: Tensor | None = None
+    read: Tensor | None = None
     is_epoch: bool = False
     updated: int = 0
 
@@ -78,6 +85,7 @@ class LoggedValues:
         self._metrics, self._log_line = metrics, log_line
         self._entries: dict[tuple[bool, str], _Entry] = {}
         self._owners: dict[str, str] = {}
+        self._loaders: list[str] = []
         self._now = 0
         self._explained: set[str] = set()
         self.others: dict[str, Tensor] = {}
@@ -87,6 +95,7 @@ class LoggedValues:
         """A stage begins: nothing is logged."""
         self._entries.clear()
         self._owners.clear()
+        self._loaders.clear()
         self.others.clear()
 
     def log(self, adapter: Any, name: str, value: Any, options: dict[str, Any]) -> None:
@@ -99,9 +108,15 @@ class LoggedValues:
             options: The other arguments.
 
         Raises:
-            PacelineError: for a reduction that is none of ours.
+            PacelineError: where Lightning does not log either, and for a reduction that is none of ours.
         """
         logger = adapter._logger
+        hook = "a prediction" if adapter.session.stage_name == "predict" else adapter.hooks.under_way
+        if hook:
+            raise PacelineError(
+                f"self.log({name!r}) cannot be called in {hook}: no step or epoch takes the value",
+                fix="log in a step or at the end of an epoch; self.logger.experiment takes values anywhere",
+            )
         if logger is None:
             return
         training = logger.current is logger.train
@@ -121,13 +136,11 @@ class LoggedValues:
         if logger.current is adapter.session.store:
             full = logger.current.full_name(ours)
             self._register(logger, name, full, value, options, on_step, on_epoch, training)
-        adapter.log(
-            ours,
-            value,
-            prog_bar=options["prog_bar"],
-            weight=options["batch_size"],
-            reduce=_REDUCTIONS[reduce_fx],
-        )
+        more = {"prog_bar": options["prog_bar"], "weight": options["batch_size"]}
+        adapter.log(ours, value, reduce=_REDUCTIONS[reduce_fx], **more)
+        latest = latest_value(value) if training and on_step and hasattr(value, "compute") else None
+        if isinstance(latest, Tensor) and latest.numel() == 1:
+            adapter.log(f"{ours}_step", latest, **more)
 
     def _ours(self, name: str, phase: str) -> str:
         """Our name for a value: one for each of Lightning's, and not the name of the loss of a step."""
@@ -150,30 +163,35 @@ class LoggedValues:
         training: bool,
     ) -> None:
         idx = logger.current.loader_name
+        if idx and idx not in self._loaders:
+            self._loaders.append(idx)
         key = f"{name}/dataloader_idx_{idx}" if idx and options["add_dataloader_idx"] else name
         if training and on_epoch and self.place != "on_train_epoch_end":
             full += "_epoch"
+        is_object = hasattr(value, "compute")
         entry = self._entries.get((training, key))
         if entry is None or entry.full != full:
             shown, logged = options["prog_bar"], options["logger"]
-            entry = self._entries[training, key] = _Entry(full, on_step, on_epoch, shown, logged)
-        is_object = hasattr(value, "compute")
-        if not is_object:
+            entry = _Entry(full, on_step, on_epoch, shown, logged, idx, is_object)
+            self._entries[training, key] = entry
+        if is_object and on_step and training:
+            value = latest_value(value)  # Lightning logs it as the value of the step
+        if isinstance(value, Tensor) or not is_object:
             number = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
             if on_step and training:
                 entry.latest, entry.is_epoch = number, False
                 self._touch(entry)
-            if self.place.endswith("_epoch_end"):
+            if self.place in _AT_EPOCHS or self.place.endswith("_epoch_end"):
                 entry.pending = number
                 self._touch(entry)
         if not options["logger"]:
             self._explain(
                 "log(logger=False): every logged value goes to the loggers here, under the same name"
             )
-        if on_step and is_object:
+        if on_step and is_object and value is None:
             self._explain(
-                f"log({name!r}, metric): a metric object is computed at the end of the epoch; a step's own "
-                "value of it is not logged"
+                f"log({name!r}, metric): an object that is updated, and not called, is computed at the "
+                "end of the epoch; no step has a value of it"
             )
 
     def _explain(self, text: str) -> None:
@@ -185,10 +203,11 @@ class LoggedValues:
         self._now += 1
         entry.updated = self._now
 
-    def settle(self) -> None:
-        """What was logged at the end of an epoch is published."""
-        for entry in self._entries.values():
-            entry.pending = None
+    def settle(self, training: bool) -> None:
+        """What was logged at the end of an epoch, of training or of an evaluation, is published."""
+        for (of_training, _), entry in self._entries.items():
+            if of_training is training:
+                entry.pending = entry.read = None
 
     def epoch_ended(self) -> None:
         """The means of a training epoch are published."""
@@ -242,7 +261,8 @@ class LoggedValues:
                 continue
             ends = ("_step", "_epoch") if entry.forked else ("", "")
             if training and entry.on_step and with_steps:
-                known[entry.full.removesuffix("_epoch") if entry.on_epoch else entry.full] = key + ends[0]
+                full = entry.full.removesuffix("_epoch") if entry.on_epoch else entry.full
+                known[full + "_step" * entry.is_object] = key + ends[0]
             if entry.on_epoch:
                 known[entry.full] = key + ends[1]
         ours = {name for name in row if name.startswith(_PREFIXES)}
@@ -261,11 +281,11 @@ class LoggedValues:
                 found[key] = plain
             if entry.forked:
                 found |= {key + end: value for end, value in values.items() if value is not None}
-        return found | self.others
+        return CallbackMetrics(self.others, self.others | found)
 
-    def logged(self) -> dict[str, float]:
+    def logged(self) -> dict[str, Tensor]:
         """``trainer.logged_metrics``."""
-        return {k: float(v) for k, v in self._selected(lambda entry: entry.logged).items()}
+        return self._selected(lambda entry: entry.logged)
 
     def shown(self) -> dict[str, float]:
         """``trainer.progress_bar_metrics``."""
@@ -283,8 +303,10 @@ class LoggedValues:
     def _epoch_value(self, entry: _Entry) -> Tensor | None:
         if not entry.on_epoch:
             return None
-        if entry.pending is not None:
-            return entry.pending
+        if entry.pending is not None and self.place:
+            entry.read = entry.pending
+        if entry.read is not None:
+            return entry.read
         value = self._metrics().get(entry.full)
         return None if value is None else torch.tensor(value)
 
@@ -294,14 +316,37 @@ class LoggedValues:
         Args:
             values: The reduced values by full name.
         """
-        known = {
-            entry.full: key + ("_epoch" if entry.forked else "")
-            for (_, key), entry in self._entries.items()
-        }
-        named = {known.get(full, full): value for full, value in values.items()}
-        if not any("/dataloader_idx_" in key for key in named):
-            return [named]
-        parts: dict[str, dict[str, float]] = {}
-        for key, value in named.items():
-            parts.setdefault(key.rpartition("/dataloader_idx_")[2], {})[key] = value
+        known = {entry.full: (key, entry) for (_, key), entry in self._entries.items()}
+        parts: dict[str, dict[str, float]] = {loader: {} for loader in self._loaders or ("",)}
+        for full, value in values.items():
+            key, entry = known.get(full, (full, None))
+            if entry is not None and not entry.on_epoch:
+                continue  # a step's own value
+            key += "_epoch" if entry is not None and entry.forked else ""
+            of = "" if entry is None else entry.loader  # empty: of all
+            for loader, part in parts.items():
+                if of in ("", loader):
+                    part[key] = value
         return list(parts.values())
+
+
+class CallbackMetrics(dict[str, Tensor]):
+    """``trainer.callback_metrics``: a value that is set in it stays for callbacks that watch one.
+
+    Args:
+        others: Takes such values.
+        values: All values.
+    """
+
+    def __init__(self, others: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+        super().__init__(values)
+        self._others = others
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self._others[name] = torch.as_tensor(value)
+
+    def update(self, *given: Any, **named: Any) -> None:
+        """Set several."""
+        for name, value in dict(*given, **named).items():
+            self[name] = value

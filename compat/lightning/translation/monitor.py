@@ -1,4 +1,4 @@
-"""A watched value by Lightning's name, which means one of ours once it was logged."""
+"""A watched value by the name that Lightning code logged it under."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 from ....errors import PacelineError, nearest
 
-W = TypeVar("W", bound="LazyMonitor")
+W = TypeVar("W", bound="NamedMonitor")
 
 
-class LazyMonitor:
-    """In front of ``EarlyStopping`` or ``Checkpoint``: looks the full name up when it is asked for."""
+class NamedMonitor:
+    """In front of ``EarlyStopping`` or ``Checkpoint``, which watch a value of ``callback_metrics`` then."""
 
     _monitor: Any
     watched = ""
@@ -18,44 +18,65 @@ class LazyMonitor:
 
     @property
     def monitor(self) -> Any:
-        """The full name; None while nothing was logged under the user's."""
+        """The run's name for it; None while nothing was logged under the user's."""
         if not self.watched:
             return self._monitor.name if self._monitor else None
         session = self._run.session
-        full: str | None = None if session is None else session.values.full_name(self.watched)
-        if full is not None:
-            self._monitor.name = full
-        return full
+        return None if session is None else session.values.full_name(self.watched)
 
-    def known(self, strict: bool = True) -> str | None:
-        """The full name, at the end of an epoch or validation.
+    def with_value(self, trainer: Any, strict: bool = True) -> NotingTrainer | None:
+        """The trainer, which answers with the watched value; None where there is none yet.
 
         Raises:
             PacelineError: where nothing was logged under the user's name, validations included.
         """
-        full: str | None = self.monitor
-        if full is None and strict and self._run.session.has_validated:
+        session = self._run.session
+        value = trainer.on_rank_zero(lambda: _number(session.values.callback().get(self.watched)))
+        if value is not None:
+            return NotingTrainer(trainer, value)
+        if strict and session.has_validated:
             raise PacelineError(
                 f"{type(self).__name__} watches {self.watched!r}, which was not logged",
-                got=f"logged: {', '.join(self._run.session.values.names) or 'nothing'}",
-                meant=nearest(self.watched, self._run.session.values.names),
+                got=f"logged: {', '.join(session.values.names) or 'nothing'}",
+                meant=nearest(self.watched, session.values.names),
             )
-        return full
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """What was watched, by the user's name."""
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
         return state | ({"watched": [self.watched, self._monitor.mode]} if self.watched else {})
 
-    def on_validation_end(self, trainer: Any) -> None:
-        """Look at the value, once it has a name."""
-        if self.monitor is not None:
-            super().on_validation_end(trainer)  # type: ignore[misc]
 
-    def on_train_epoch_end(self, trainer: Any) -> None:
-        """Look at the value, once it has a name."""
-        if not self.watched or self.known() is not None:
-            super().on_train_epoch_end(trainer)  # type: ignore[misc]
+class NotingTrainer:
+    """Our trainer, for a callback that judges by a value of ``callback_metrics``.
+
+    Args:
+        trainer: Our trainer.
+        value: Rank 0's, where ranks have logged a step's own.
+
+    Attributes:
+        stopped: Whether the callback has asked the run to end.
+    """
+
+    def __init__(self, trainer: Any, value: float) -> None:
+        self._trainer, self.value, self.stopped = trainer, value, False
+
+    def stop(self, why: str) -> None:
+        """Ask the run to end."""
+        self.stopped = True
+        self._trainer.stop(why)
+
+    def require_metric(self, name: str, where: str) -> float:
+        """The value."""
+        return self.value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def state_name(kind: str, *parts: Any) -> str:
@@ -63,7 +84,7 @@ def state_name(kind: str, *parts: Any) -> str:
     return "-".join([kind, *(str(part) for part in parts if part is not None)]).replace("/", ".")
 
 
-def lazy_monitor(watcher: W, name: str, trainer: Any) -> W:
+def named_monitor(watcher: W, name: str, trainer: Any) -> W:
     """The same, watching ``name`` of what ``trainer`` runs."""
     watcher.watched, watcher._run = name, trainer
     return watcher

@@ -41,7 +41,7 @@ class OpeningHooks(Callback):
     def on_setup(self, trainer: Any, stage: str) -> None:
         hooks, session = self.session.hooks, self.session
         session.values.clear()
-        session.partial_epoch = False
+        session.partial_epoch = session.has_failed = False
         hooks.of_callbacks("setup", stage)
         hooks.of_module("setup", stage)
         hooks.of_module("configure_model")
@@ -49,7 +49,7 @@ class OpeningHooks(Callback):
         if stage != "fit" and session.loads is not None:
             hooks.of_module("on_load_checkpoint", saved_by_hooks(session.loads))
         if stage == "fit":
-            session.manual_steps = session.cancelled = 0
+            session.manual_steps = session.cancelled = session.batches_before = 0
             self._started = False
 
     def on_fit_start(self, trainer: Any) -> None:
@@ -71,6 +71,7 @@ class OpeningHooks(Callback):
         hooks.call("on_fit_end")
 
     def on_exception(self, trainer: Any, error: BaseException) -> None:
+        self.session.has_failed = True
         if self.session.datamodule is not None:
             self.session.datamodule.on_exception(error)
         self.session.hooks.of_callbacks("on_exception", error)
@@ -79,10 +80,11 @@ class OpeningHooks(Callback):
         session = self.session
         session.end_evaluation()
         session.has_updated = False
-        if session.datamodule is not None:
-            session.datamodule.teardown(stage)
-        session.hooks.of_callbacks("teardown", stage)
-        session.hooks.of_module("teardown", stage)
+        if not session.has_failed:  # Lightning calls on_exception in its place
+            if session.datamodule is not None:
+                session.datamodule.teardown(stage)
+            session.hooks.of_callbacks("teardown", stage)
+            session.hooks.of_module("teardown", stage)
         session.adapter.unfreeze_others()
 
     # -- training ------------------------------------------------------------------------------
@@ -115,14 +117,14 @@ class OpeningHooks(Callback):
         session = self.session
         adapter, is_last = session.adapter, session.is_last_batch
         session.has_updated = False
+        adapter.kept_gradients.show()
         adapter.finish_batch()
         self._stepped_epoch = self._stepped_epoch or is_last
         if adapter.ends:
             return
         if session.rule is not None:
             batch, epoch, in_epoch = session.batch_idx, session.current_epoch, session.batches_per_epoch
-            total = batch if in_epoch is None else epoch * in_epoch + batch
-            if session.rule.due(batch, total, epoch, is_last, in_epoch):
+            if session.rule.due(batch, session.batches_before + batch, epoch, is_last, in_epoch):
                 trainer.request_validation()
         if session.ends_early and trainer.world_size == 1:  # Lightning validates once more
             trainer.request_validation()
@@ -134,6 +136,7 @@ class OpeningHooks(Callback):
     def on_train_epoch_end(self, trainer: Any) -> None:
         session = self.session
         session.values.epoch_ended()
+        session.batches_before += session.batch_idx
         if not self._stepped_epoch and not session.is_manual:
             for config in session.adapter.configs:  # how long the epoch is shows only now
                 if not config.reduce_on_plateau and config.due("epoch", session.current_epoch + 1):
@@ -209,13 +212,18 @@ class OpeningHooks(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         session = self.session
-        counts = {"manual_steps": session.manual_steps, "cancelled": session.cancelled}
+        counts = {
+            "manual_steps": session.manual_steps,
+            "cancelled": session.cancelled,
+            "batches_before": session.batches_before,
+        }
         return counts | {"callbacks": {key: state for key, state in self._states.items() if state}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         session = self.session
         session.manual_steps = state["manual_steps"]
         session.cancel(state["cancelled"])
+        session.batches_before = state.get("batches_before", 0)
         self._loaded = state["callbacks"]
 
     def _give_back(self) -> None:
@@ -233,7 +241,7 @@ class ClosingHooks(Callback):
 
     def _end(self, stage: str) -> None:
         session = self.session
-        session.values.settle()
+        session.values.settle(training=False)
         session.values.evaluated()
         session.hooks.call(f"on_{stage}_end")
         session.hooks.of_module(f"on_{stage}_model_train")
@@ -252,7 +260,7 @@ class ClosingHooks(Callback):
         self._end("predict")
 
     def on_train_epoch_end(self, trainer: Any) -> None:
-        self.session.values.settle()
+        self.session.values.settle(training=True)
         self.session.hooks.of_monitors("on_train_epoch_end")
         self._step_plateau("epoch", self.session.current_epoch + 1)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from . import arguments
 from .arguments import FOREVER
 from .hooks import Hooks, overrides
 from .logged import LoggedValues
@@ -42,6 +43,8 @@ class Session:
         sanity_checking: Whether the validation under way is the sanity check.
         manual_steps: Optimizer steps under manual optimization.
         cancelled: Steps of our loop that ``on_train_batch_start`` cancelled.
+        batches_before: Batches of this rank in the epochs that are over.
+        has_failed: Whether an error has ended the stage.
         loads: The checkpoint whose weights an evaluation takes; None: as they are.
         several: Whether the prediction has several dataloaders.
         has_updated: Whether the step under way has changed the weights already.
@@ -68,7 +71,8 @@ class Session:
         self.manual_steps = self.cancelled = 0
         self.several = False
         self.loads: Any = None
-        self.has_updated = self.partial_epoch = False
+        self.has_updated = self.partial_epoch = self.has_failed = False
+        self.batches_before = 0
 
     def look_again(self, callbacks: Sequence[Any]) -> None:
         """A stage begins: callbacks and methods may be others than before."""
@@ -151,8 +155,15 @@ class Session:
     @property
     def batches_per_epoch(self) -> int | None:
         """Batches of this rank in an epoch; None where that is unknown."""
-        steps = self.ours.steps_per_epoch
-        return None if steps is None else int(steps) * self.accumulate
+        steps, accumulate = self.ours.steps_per_epoch, self.accumulate
+        if steps is None or accumulate == 1:
+            return None if steps is None else int(steps)
+        found = arguments.batches(self.ours._fit.feed.data, self.trainer.limit_train_batches)
+        most = int(steps) * accumulate
+        if found is None:
+            return most
+        mine = -(-found // self.trainer.world_size)
+        return mine if most - accumulate < mine <= most else most
 
     @property
     def is_last_batch(self) -> bool:

@@ -105,7 +105,7 @@ class Median(Net):
         (NoOptimizer, {}, "configure_optimizers returned None"),
         (Keeps, {}, "optimizer_zero_grad did not clear the gradients"),
         (Median, {}, "a reduction of your own is not possible"),
-        (Net, {"accumulate_grad_batches": 2, "val_check_interval": 3}, "between two micro-batches"),
+        (Net, {"accumulate_grad_batches": 2, "val_check_interval": 1}, "between two micro-batches"),
         (Net, {"val_check_interval": 9}, "more than the 3 batches of an epoch"),
     ],
 )
@@ -115,10 +115,10 @@ def test_what_shows_at_the_fit(module, options, message):
 
 def test_a_bar_that_would_not_be_drawn():
     class Bar(L.pytorch.callbacks.TQDMProgressBar):
-        def get_metrics(self, trainer, pl_module):
-            return {}
+        def init_train_tqdm(self):
+            return None
 
-    refused("Bar overrides get_metrics, which would never be called", lambda: trainer(callbacks=Bar()))
+    refused("Bar overrides init_train_tqdm, which would never be called", lambda: trainer(callbacks=Bar()))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,10 @@ def test_a_bar_that_would_not_be_drawn():
         (".pytorch.cli", "LightningCLI", "recipes of paceline"),
         (".pytorch.tuner", "Tuner", "find_learning_rate"),
         (".fabric", "Fabric", "paceline.Trainer"),
-        (".pytorch", "accelerators", "accelerator="),
-        (".pytorch.callbacks", "BackboneFinetuning", "BaseFinetuning"),
+        (".pytorch.accelerators", "CPUAccelerator", "accelerator="),
+        (".pytorch.plugins.environments", "SLURMEnvironment", "recognised by themselves"),
+        (".pytorch.demos.boring_classes", "BoringModel", "a model and data of your own"),
+        (".fabric.utilities", "measure_flops", "paceline.Trainer"),
         (".pytorch.callbacks", "ModelCheckpint", "docs/lightning.md"),
         (".pytorch.loggers", "CometLogger", "a Logger of your own"),
         (".pytorch.strategies", "XLAStrategy", "no TPU"),
@@ -142,7 +144,8 @@ def test_imports(module, name, message):
 
 
 def test_attributes():
-    refused("current_epoch, global_step", lambda: trainer().fit_loop, AttributeError)
+    refused("current_epoch, global_step", lambda: trainer().fit_loop.epoch_loop, AttributeError)
+    refused("Trainer.max_epochs=4. and fit", lambda: setattr(trainer().fit_loop, "max_epochs", 4))
     refused("did you mean current_epoch", lambda: trainer().curent_epoch, AttributeError)
     refused("Net is not attached to a `Trainer`", lambda: Net().trainer, RuntimeError)
     refused("hparams has no 'lrr'", lambda: Net().hparams.lrr, AttributeError)

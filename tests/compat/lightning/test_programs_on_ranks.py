@@ -31,6 +31,9 @@ PROGRAMS = (
     "regression_forks",
 )
 ALWAYS = "hydra_template"  # the others under --soak: each starts three runs
+WITH_LIGHTNING = pytest.mark.skipif(
+    not records.is_installed(records.THEIRS), reason="long; runs beside Lightning"
+)
 RANKS = {"devices": 2, "accelerator": "cpu"}
 # A backward pass of one of two optimizers leaves the other's parameters without gradients.
 UNUSED = "ddp_find_unused_parameters_true"
@@ -66,7 +69,8 @@ def run(folder, name, resume=None, **options):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == ALWAYS else pytest.mark.soak) for name in PROGRAMS]
+    "name",
+    [pytest.param(n, marks=WITH_LIGHTNING if n == ALWAYS else pytest.mark.soak) for n in PROGRAMS],
 )
 def test_a_continued_run_ends_with_the_same_weights(tmp_path, name):
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -37,6 +38,13 @@ def test_tensors(dtype, shape):
     back = decode(json.loads(json.dumps(encode(value))))
     assert back.dtype == dtype
     assert torch.equal(back, value)
+
+
+def test_a_namespace_of_a_parser():
+    value = Namespace(lr=0.1, layers=(1, 2), inner=Namespace(name="x"))
+    back = decode(json.loads(json.dumps(encode(value))))
+    assert back == value
+    assert isinstance(back.inner, Namespace)
 
 
 def test_arrays_and_special_floats():

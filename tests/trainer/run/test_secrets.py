@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -61,12 +62,14 @@ def files_with_a_secret(folder):
 
 
 def test_hparams_that_look_like_secrets_are_masked_everywhere(tmp_path):
-    trainer, run = fit(tmp_path, Net(**SECRETS, **OPEN))
+    parsed = Namespace(lr=0.1, inner=Namespace(**SECRETS))
+    trainer, run = fit(tmp_path, Net(**SECRETS, **OPEN, parsed=parsed))
     trainer.export(tmp_path / "exported")
     assert files_with_a_secret(tmp_path) == []
     recorded = yaml.safe_load((run.folder / "config.yaml").read_text())["module"]["hparams"]
     assert recorded["api_key"] == recorded["wandb"]["apiKey"] == MASK
     assert recorded["database"] == f"postgres://me:{MASK}@host/runs"
+    assert recorded["parsed"]["inner"]["password"] == MASK
     for name, value in OPEN.items():
         assert recorded[name] == value
 

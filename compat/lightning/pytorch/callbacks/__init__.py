@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...translation.refusals import refuse_import
+from .backbone_finetuning import BackboneFinetuning
 from .callback import Callback, LambdaCallback
 from .device_stats_monitor import DeviceStatsMonitor
 from .early_stopping import EarlyStopping
@@ -13,12 +14,15 @@ from .gradient_accumulation_scheduler import GradientAccumulationScheduler
 from .lr_monitor import LearningRateMonitor
 from .model_checkpoint import ModelCheckpoint
 from .model_summary import ModelSummary, RichModelSummary
+from .prediction_writer import BasePredictionWriter
 from .progress import RichProgressBar, TQDMProgressBar
 from .timer import Timer
 from .weight_averaging import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
 
 __all__ = [
+    "BackboneFinetuning",
     "BaseFinetuning",
+    "BasePredictionWriter",
     "Callback",
     "DeviceStatsMonitor",
     "EMAWeightAveraging",
@@ -37,8 +41,6 @@ __all__ = [
 ]
 
 _HERE = {
-    "BackboneFinetuning": "BaseFinetuning, with finetune_function of your own",
-    "BasePredictionWriter": "paceline.callbacks.PredictionWriter",
     "BatchSizeFinder": "find_batch_size of paceline.Trainer",
     "LearningRateFinder": "find_learning_rate of paceline.Trainer",
     "ModelPruning": "torch.nn.utils.prune in a Callback",

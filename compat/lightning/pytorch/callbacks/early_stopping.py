@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ..... import callbacks as ours
-from ...translation.monitor import LazyMonitor, lazy_monitor, state_name
+from ...translation.monitor import NamedMonitor, named_monitor, state_name
 from .callback import Callback
 from .overrides import refuse_overrides
 
 
-class _Stopping(LazyMonitor, ours.EarlyStopping):
+class _Stopping(NamedMonitor, ours.EarlyStopping):
     """Ours, which looks when the hooks of the user's callback say so."""
 
     strict = True
@@ -27,30 +27,16 @@ class _Stopping(LazyMonitor, ours.EarlyStopping):
 
     def look(self, trainer: Any) -> None:
         """Look at the value."""
-        name = self.known(self.strict)
-        if name is None or (not self.strict and name not in trainer.metrics):
+        noting, best = self.with_value(trainer, self.strict), self.best
+        if noting is None:
             return
-        noting = _Noting(trainer)
         self._look(noting)  # type: ignore[arg-type]
-        self.stopped_epoch = trainer.epoch if noting.stopped else self.stopped_epoch
+        if noting.stopped:
+            self.best = best  # which a value that reaches stopping_threshold is not, to Lightning
+            self.stopped_epoch = trainer.epoch
 
 
 _Stopping.__name__ = "EarlyStopping"
-
-
-class _Noting:
-    """A trainer that remembers whether it was asked to stop."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer, self.stopped = trainer, False
-
-    def stop(self, why: str) -> None:
-        """Ask the run to end."""
-        self.stopped = True
-        self._trainer.stop(why)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
 
 
 class EarlyStopping(Callback):
@@ -85,12 +71,12 @@ class EarlyStopping(Callback):
         check_on_train_epoch_end: bool | None = None,
         log_rank_zero_only: bool = False,
     ) -> None:
-        self.monitor, self.mode = monitor, mode
+        self.monitor, self.mode, self._patience = monitor, mode, patience
         self._check_on_train_epoch_end = check_on_train_epoch_end
         self._made = _Stopping(
             monitor,
             mode,
-            patience,
+            max(patience, 1),  # 0 and 1 both end at the first value that is no better
             min_delta,
             check_finite=check_finite,
             stopping_threshold=stopping_threshold,
@@ -103,7 +89,7 @@ class EarlyStopping(Callback):
 
     def ours(self, trainer: Any) -> list[Any]:
         refuse_overrides(self, EarlyStopping)
-        return [lazy_monitor(self._made, self.monitor, trainer)]
+        return [named_monitor(self._made, self.monitor, trainer)]
 
     def _after_epochs(self, trainer: Any) -> bool:
         given = self._check_on_train_epoch_end
@@ -123,11 +109,20 @@ class EarlyStopping(Callback):
     @property
     def patience(self) -> int:
         """Validations without a better value until the run stops."""
-        return self._made.patience
+        return self._patience
 
     @patience.setter
     def patience(self, value: int) -> None:
-        self._made.patience = value
+        self._patience, self._made.patience = value, max(value, 1)
+
+    @property
+    def state_key(self) -> str:
+        return self._generate_state_key(monitor=self.monitor, mode=self.mode)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What Lightning's holds; a run resumes from what the trainer keeps of it."""
+        names = ("wait_count", "stopped_epoch", "best_score", "patience")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def min_delta(self) -> float:

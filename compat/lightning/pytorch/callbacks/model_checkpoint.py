@@ -12,21 +12,83 @@ from torch import Tensor
 
 from ..... import PacelineError
 from ..... import callbacks as ours
-from ...translation.monitor import LazyMonitor, lazy_monitor, state_name
+from ...translation.monitor import NamedMonitor, named_monitor, state_name
 from .callback import Callback
 from .overrides import refuse_overrides
 
 
-class _Saving(LazyMonitor, ours.Checkpoint):
-    """Ours, which watches a value by Lightning's name for it, and reports what is saved."""
+class _Saving(NamedMonitor, ours.Checkpoint):
+    """Ours, which judges by Lightning's name for a value when Lightning does, and reports what is saved.
+
+    Attributes:
+        report: Gets the path of each checkpoint.
+        after_steps: Judge after every so many optimizer steps; None: at the end of epochs.
+        after_epochs: Of which it is each so many.
+        at_epoch_end: Judge at the end of an epoch; False: after validations; None: as the value says.
+        score: The last value that was among the best; None before the first.
+    """
 
     report: Callable[[Path], None]
+    after_steps: int | None = None
+    after_epochs = 1
+    _waits_for_validation = False
+    at_epoch_end: bool | None = None
+    score: float | None = None
 
     def after_save(self, path: Path) -> None:
         self.report(path)
 
+    def after_step(self, trainer: Any) -> None:
+        """An optimizer step of those in which a value is judged is over."""
+        run = self._run
+        often = run.check_val_every_n_epoch
+        validates = run.enable_validation and (often is None or not (trainer.epoch + 1) % often)
+        waits = run.is_last_batch and validates and not self._looks_at_epoch_ends
+        self._waits_for_validation = waits or not self._judge(trainer, strict=False)
+
+    def on_validation_end(self, trainer: Any) -> None:
+        if not trainer.is_fit_validation or self._looks_at_epoch_ends:
+            return
+        if self._waits_for_validation:
+            self._waits_for_validation = False
+            self._judge(trainer)
+        else:
+            self._judge_in_epoch(trainer)
+
+    def on_train_epoch_end(self, trainer: Any) -> None:
+        if self._looks_at_epoch_ends:
+            self._judge_in_epoch(trainer)
+
+    @property
+    def _looks_at_epoch_ends(self) -> bool:
+        if not self.watched:
+            return False
+        if self.at_epoch_end is not None:
+            return self.at_epoch_end
+        run = self._run
+        if run.check_val_every_n_epoch != 1 or not run.enable_validation:
+            return not run.enable_validation
+        return bool(run.val_check_interval == 1.0)
+
+    def _judge_in_epoch(self, trainer: Any) -> None:
+        if self.watched and not self.after_steps and not (trainer.epoch + 1) % self.after_epochs:
+            self._judge(trainer)
+
+    def _judge(self, trainer: Any, strict: bool = True) -> bool:  # type: ignore[override]
+        """Judge the value; False where there is none yet."""
+        noting = self.with_value(trainer, strict)
+        if noting is None:
+            return False
+        before = self._kept.ranked
+        super()._judge(noting)  # type: ignore[arg-type]
+        if self._kept.ranked != before:
+            self.score = noting.value
+        return True
+
 
 _Saving.__name__ = "ModelCheckpoint"
+_ALL = 10**9
+"""As many of the best as there are."""
 
 
 class ModelCheckpoint(Callback):
@@ -46,7 +108,8 @@ class ModelCheckpoint(Callback):
         every_n_train_steps: Save every so many optimizer steps.
         train_time_interval: Save after so much time.
         every_n_epochs: Save every so many epochs; 1 unless another is given.
-        save_on_train_epoch_end: Accepted: a checkpoint is written when all of a step is over.
+        save_on_train_epoch_end: Judge at the end of an epoch; False: after each validation; None: as
+            Lightning does. What is written is written when all of a step is over.
         enable_version_counter: Accepted: no file is ever overwritten.
     """
 
@@ -87,14 +150,31 @@ class ModelCheckpoint(Callback):
         self.monitor, self.mode, self.save_top_k = monitor, mode, save_top_k
         self.dirpath, self.filename, self.save_last = dirpath, filename, save_last
         self.every = train_time_interval or every_n_train_steps or f"{every_n_epochs or 1}ep"
+        self._interval = train_time_interval
+        self._rhythm = every_n_train_steps or None, every_n_epochs or 1
+        self._save_on_train_epoch_end = save_on_train_epoch_end
         self.save_weights_only, self.save_on_exception = save_weights_only, save_on_exception
+        if monitor is not None and every_n_train_steps:
+            vars(self)["on_train_batch_end"] = self._after_batch
         self._made: Any = None
         self._run: Any = None
         self._reported: Path | None = None
 
+    def _after_batch(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """``on_train_batch_end``: before the module's own, which may log the value that is watched."""
+        if trainer.session.adapter.in_last_batch and not trainer.global_step % self._rhythm[0]:
+            self._made.after_step(trainer.ours)
+
     @property
     def state_key(self) -> str:
-        return f"ModelCheckpoint({self.monitor}, {self.every})"
+        steps, epochs = self._rhythm
+        return self._generate_state_key(
+            monitor=self.monitor,
+            mode=self.mode,
+            every_n_train_steps=steps or 0,
+            every_n_epochs=0 if steps or self._interval else epochs,
+            train_time_interval=self._interval,
+        )
 
     def ours(self, trainer: Any) -> list[Any]:
         refuse_overrides(self, ModelCheckpoint)
@@ -103,7 +183,7 @@ class ModelCheckpoint(Callback):
             return []
         keeps_all = self.save_top_k < 0
         best: dict[str, Any] = (
-            {} if self.monitor is None else {"keep_best": 1 if keeps_all else self.save_top_k}
+            {} if self.monitor is None else {"keep_best": _ALL if keeps_all else self.save_top_k}
         )
         self._made = _Saving(
             self.every,
@@ -123,7 +203,9 @@ class ModelCheckpoint(Callback):
             )
         if self.monitor is None:
             return [self._made]
-        return [lazy_monitor(self._made, self.monitor, trainer)]
+        self._made.after_steps, self._made.after_epochs = self._rhythm
+        self._made.at_epoch_end = self._save_on_train_epoch_end
+        return [named_monitor(self._made, self.monitor, trainer)]
 
     def _report(self, path: Path) -> None:
         """Tell the loggers of a checkpoint, once: the one at the end of a fit may be there already."""
@@ -156,6 +238,17 @@ class ModelCheckpoint(Callback):
         """The best value; None before the first."""
         score = None if self._made is None or self.monitor is None else self._made.best_score
         return None if score is None else torch.tensor(score)
+
+    @property
+    def current_score(self) -> Tensor | None:
+        """The last value that was among the best; None before the first."""
+        score = None if self._made is None else self._made.score
+        return None if score is None else torch.tensor(score)
+
+    @property
+    def kth_value(self) -> Tensor | None:
+        """The value of the last of the best ones; None before the first."""
+        return next(reversed(self.best_k_models.values()), None)
 
     @property
     def last_model_path(self) -> str:

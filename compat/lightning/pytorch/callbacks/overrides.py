@@ -15,7 +15,7 @@ _NEVER_CALLED = {
     "_save_topk_checkpoint _save_last_checkpoint _save_monitor_checkpoint _save_none_monitor_checkpoint "
     "_should_skip_saving_checkpoint _should_save_on_train_epoch_end _monitor_candidates "
     "_get_metric_interpolated_filepath_name _update_best_and_save _should_remove_checkpoint",
-    "ProgressBar": "get_metrics init_train_tqdm init_validation_tqdm init_test_tqdm init_sanity_tqdm "
+    "ProgressBar": "init_train_tqdm init_validation_tqdm init_test_tqdm init_sanity_tqdm "
     "init_predict_tqdm configure_columns enable disable print",
     "ModelSummary": "summarize _summary",
     "GradientAccumulationScheduler": "get_accumulate_grad_batches going_to_accumulate_grad_batches",

@@ -48,7 +48,8 @@ class Weights(nn.Module):
             checkpoint_path: A checkpoint, or a run folder: its best one, else its latest.
             map_location: The device to put the module on; the CPU unless given.
             hparams_file: A YAML file of constructor arguments; those in the checkpoint come first.
-            strict: Weights have to be those of the module; False is refused.
+            strict: Whether both must have the same names; False loads what both have. The module's
+                ``strict_loading`` unless given.
             weights_only: Accepted: nothing in a pickle is run.
             **kwargs: Constructor arguments that replace the recorded ones.
 
@@ -59,12 +60,8 @@ class Weights(nn.Module):
             import yaml
 
             kwargs = (yaml.safe_load(Path(hparams_file).read_text()) or {}) | kwargs
-        if strict is False:
-            raise PacelineError(
-                "load_from_checkpoint(strict=False) is not offered",
-                fix="model.load_state_dict(weights, strict=False)",
-            )
-        module = build_from_checkpoint(cls, checkpoint_path, kwargs)
+        strict = getattr(cls, "strict_loading", True) if strict is None else strict
+        module = build_from_checkpoint(cls, checkpoint_path, kwargs, strict)
         module.on_load_checkpoint(saved_by_hooks(checkpoint_path))  # type: ignore[operator]
         return module if map_location is None else module.to(map_location)
 

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from ..... import PacelineError
 from ..... import callbacks as ours
 from .....callbacks.loggers.logger import values_of
+from ..utilities.rank_zero import rank
+
+
+def rank_zero_experiment(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For ``experiment`` of a logger: what it returns on rank 0, and elsewhere what takes any call."""
+
+    @wraps(function)
+    def experiment(self: Any) -> Any:
+        return function(self) if rank() == 0 else DummyExperiment()
+
+    return experiment
+
+
+class DummyExperiment:
+    """Takes any call, and does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
 
 
 class Logger:

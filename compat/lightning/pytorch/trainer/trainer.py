@@ -23,6 +23,8 @@ from ...translation.session import Session
 from ..callbacks import Callback, ModelCheckpoint
 from ..core import LightningDataModule, LightningModule
 from ..loggers import Logger, TensorBoardLogger
+from ..utilities import OneAfterTheOther
+from .states import TrainerFn
 from .unsupported import check_module
 from .view import TrainerView
 
@@ -54,6 +56,7 @@ class Trainer(TrainerView):
         unknown = {name: value for name, value in given.items() if name not in arguments.DEFAULTS}
         arguments.check_names(unknown)
         self.given = arguments.DEFAULTS | given
+        self.given |= arguments.quick_run(self.given)
         self._explained: list[str] = []
         self.callbacks = _as_list(self.given["callbacks"])
         logger = self.given["logger"]
@@ -126,6 +129,9 @@ class Trainer(TrainerView):
         """
         train_dataloaders, datamodule = _as_datamodule(train_dataloaders, datamodule)
         adapter, data = self._prepare("fit", model, datamodule)
+        if 0 in (self.max_epochs, self.given["max_steps"]):
+            self.ours.log_line("nothing is trained: max_epochs or max_steps is 0")
+            return
         resume = "auto" if ckpt_path == "last" else ckpt_path
         if self._fitted is self.ours and resume is None:
             raise PacelineError(
@@ -174,6 +180,8 @@ class Trainer(TrainerView):
         adapter, data, weights = self._prepared("predict", model, datamodule, ckpt_path)
         keep = return_predictions is not False
         found = self.ours.predict(adapter, dataloaders, weights, keep=keep, datamodule=data)
+        if not keep:
+            return None
         if self.session is None or not self.session.several:
             return found
         parts: dict[int, list[Any]] = {}
@@ -245,6 +253,7 @@ class Trainer(TrainerView):
         if not isinstance(model, LightningModule):
             raise TypeError(f"`model` must be a `LightningModule`, got `{type(model).__qualname__}`")
         check_module(model, self.callbacks, _BASES)
+        self._called = TrainerFn(name)
         configured = _as_list(model.configure_callbacks())
         if name == "fit" and [*map(id, self.callbacks)] != self._built_with:
             self._made_for = None
@@ -328,7 +337,17 @@ def _as_datamodule(dataloaders: Any, datamodule: Any) -> tuple[Any, Any]:
 
 
 def _combined(loaders: Any) -> Any:
-    """Several training loaders as Lightning combines them: as long as the longest, shorter ones again."""
+    """Several training loaders as Lightning combines them: as long as the longest, shorter ones again.
+
+    Raises:
+        PacelineError: for loaders to be read one after the other.
+    """
+    if isinstance(loaders, OneAfterTheOther):
+        raise PacelineError(
+            'CombinedLoader(mode="sequential") is for evaluations',
+            fix='mode="max_size_cycle", "max_size" or "min_size" to train on; ConcatDataset of '
+            "torch.utils.data for one data set after the other",
+        )
     several = isinstance(loaders, (list, tuple, dict)) and loaders
     first = (
         next(iter(loaders.values() if isinstance(loaders, dict) else loaders), None) if several else None

@@ -12,12 +12,13 @@ from .....callbacks import Progress
 from .....errors import PacelineError, nearest
 from ...translation.arguments import FOREVER, limits
 from ..strategies.view import StrategyView
+from .fit_loop import FitLoop
+from .states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 _HERE = {
-    "fit_loop": "current_epoch, global_step, num_training_batches, is_last_batch",
     "validate_loop": "num_val_batches",
-    "test_loop": "num_test_batches",
-    "predict_loop": "num_predict_batches",
+    "test_loop": "len(dataloader)",
+    "predict_loop": "len(dataloader), BasePredictionWriter",
     "tune": "find_learning_rate and find_batch_size of paceline.Trainer",
     "tuner": "find_learning_rate and find_batch_size of paceline.Trainer",
     "lr_find": "find_learning_rate of paceline.Trainer",
@@ -32,7 +33,7 @@ _HERE = {
     "num_test_batches": "len(dataloader)",
     "num_predict_batches": "len(dataloader)",
     "test_dataloaders": "the loaders that you passed",
-    "state": "training, validating, testing and predicting",
+    "predict_dataloaders": "the loaders that you passed",
     "accelerator": "strategy.root_device",
     "device_ids": "strategy.root_device",
     "train": "fit(model, dataloader)",
@@ -66,11 +67,12 @@ class TrainerView:
     callbacks: list[Any]
     loggers: list[Any]
     _should_stop = False
+    _called: TrainerFn | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name in _SETTINGS and "given" in vars(self):
-            given = self.given[name]
-            return 1.0 if given is None and name.startswith("limit_") else given
+            found = self.given[name]
+            return 1.0 if found is None and name.startswith("limit_") else found
         if name.startswith("__"):
             raise AttributeError(name)
         way = _HERE.get(name)
@@ -93,13 +95,16 @@ class TrainerView:
     @property
     def max_epochs(self) -> int:
         """The limit on epochs; -1 without one."""
+        if self.given["max_epochs"] == 0:
+            return 0
         found = limits(self.given)["max_epochs"]
         return -1 if found is None or found >= FOREVER else int(found)
 
     @property
     def estimated_stepping_batches(self) -> float:
-        """Optimizer steps of the whole fit; infinite where that is unknown."""
-        return self.session.total_steps if self.session is not None else math.inf
+        """Optimizer steps of the whole fit; ``max_steps`` where the length of the data is unknown."""
+        found = self.session.total_steps if self.session is not None else math.inf
+        return self.given["max_steps"] if math.isinf(found) and self.max_epochs != -1 else found
 
     @property
     def num_training_batches(self) -> float:
@@ -117,9 +122,15 @@ class TrainerView:
         return [math.inf if one is None else one for one in lengths]
 
     @property
+    def num_sanity_val_batches(self) -> list[float]:
+        """Those of them that are read before training."""
+        return [min(self.num_sanity_val_steps, count) for count in self.num_val_batches]
+
+    @property
     def is_last_batch(self) -> bool:
         """Whether the batch under way is the epoch's last."""
-        return self.session is not None and self.session.is_last_batch
+        session = self.session
+        return session is not None and session.is_last_batch and session.adapter.in_last_batch
 
     @property
     def accumulate_grad_batches(self) -> int:
@@ -178,8 +189,27 @@ class TrainerView:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal ends the run."""
-        return bool(self.ours.interrupted)
+        """Whether an error or a signal ended the run."""
+        return bool(self.ours.interrupted) or (self.session is not None and self.session.has_failed)
+
+    @property
+    def state(self) -> TrainerState:
+        """What the trainer does, and how far it is."""
+        if self._called is None:
+            return TrainerState()
+        if self.ours.stage:
+            fits = self._called is TrainerFn.FITTING
+            stage = RunningStage.TRAINING if fits else RunningStage(self._called.value)
+            stage = RunningStage.VALIDATING if self.validating else stage
+            stage = RunningStage.SANITY_CHECKING if self.sanity_checking else stage
+            return TrainerState(TrainerStatus.RUNNING, self._called, stage)
+        ended = TrainerStatus.INTERRUPTED if self.interrupted else TrainerStatus.FINISHED
+        return TrainerState(ended, self._called)
+
+    @property
+    def fit_loop(self) -> FitLoop:
+        """Limits and place of the fit."""
+        return FitLoop(self)
 
     @property
     def should_stop(self) -> bool:
@@ -252,7 +282,7 @@ class TrainerView:
         return {} if self.session is None else self.session.values.callback()
 
     @property
-    def logged_metrics(self) -> dict[str, float]:
+    def logged_metrics(self) -> dict[str, Tensor]:
         """The latest values that went to loggers."""
         return {} if self.session is None else self.session.values.logged()
 

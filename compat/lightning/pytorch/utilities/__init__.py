@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .....trainer.data.combined_loader import CombinedLoader as _CombinedLoader
+from .....trainer.recorded import HParams as AttributeDict
 from ...translation.refusals import refuse_import
 from .rank_zero import (
     rank_zero_debug,
@@ -15,6 +16,7 @@ from .rank_zero import (
 )
 
 __all__ = [
+    "AttributeDict",
     "CombinedLoader",
     "grad_norm",
     "move_data_to_device",
@@ -33,12 +35,15 @@ def CombinedLoader(iterables: Any, mode: str = "min_size") -> Any:
 
     Args:
         iterables: A dict or list of them.
-        mode: ``"min_size"``, ``"max_size"`` or ``"max_size_cycle"``; ``"sequential"`` is for evaluations,
-            which take the list itself.
+        mode: ``"min_size"``, ``"max_size"`` or ``"max_size_cycle"``; ``"sequential"`` is for evaluations.
     """
     if mode == "sequential":
-        return iterables
+        return OneAfterTheOther(iterables.values() if isinstance(iterables, dict) else iterables)
     return _CombinedLoader(iterables, _MODES.get(mode, mode))  # type: ignore[arg-type]
+
+
+class OneAfterTheOther(list[Any]):
+    """Loaders of an evaluation, which reads one after the other."""
 
 
 def grad_norm(module: Any, norm_type: float | str, group_separator: str = "/") -> dict[str, float]:

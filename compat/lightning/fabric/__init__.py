@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .translation.refusals import refuse_import
+from ..translation.refusals import refuse_import
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,78 @@
+"""Progress bars under Lightning's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...... import callbacks as ours
+from ..callback import Callback
+from ..overrides import refuse_overrides
+
+
+class _Bar(ours.Progress):
+    """Ours, with the values that the user's ``get_metrics`` gives."""
+
+    def __init__(self, theirs: Any, trainer: Any) -> None:
+        super().__init__()
+        self._theirs, self._run = theirs, trainer
+
+    def values(self, trainer: Any) -> dict[str, Any]:
+        return dict(self._theirs.get_metrics(self._run, self._run.lightning_module))
+
+
+class _ProgressBar(Callback):
+    """What both have in common."""
+
+    refresh_rate: int
+
+    def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
+        """The values on the bar: override it to show others."""
+        number = trainer.loggers[0].version if trainer.loggers else 0
+        return {"v_num": number, **trainer.progress_bar_metrics}
+
+    def ours(self, trainer: Any) -> list[Any]:
+        refuse_overrides(self, _ProgressBar, "ProgressBar")
+        if not self.refresh_rate:
+            return []
+        chooses = type(self).get_metrics is not _ProgressBar.get_metrics
+        return [_Bar(self, trainer) if chooses else ours.Progress()]
+
+
+class TQDMProgressBar(_ProgressBar):
+    """The progress bar; its look is ours.
+
+    Args:
+        refresh_rate: 0 shows none.
+        process_position: Accepted.
+        leave: Accepted.
+    """
+
+    def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
+        self.refresh_rate = refresh_rate
+
+
+class RichProgressBar(_ProgressBar):
+    """The progress bar; its look is ours.
+
+    Args:
+        refresh_rate: 0 shows none.
+        leave: Accepted.
+        theme: Accepted.
+        console_kwargs: Accepted.
+    """
+
+    def __init__(
+        self, refresh_rate: int = 1, leave: bool = False, theme: Any = None, console_kwargs: Any = None
+    ) -> None:
+        self.refresh_rate = refresh_rate
+
+
+class RichProgressBarTheme:
+    """Accepted: the look of the bar is ours.
+
+    Args:
+        **styles: By the part's name.
+    """
+
+    def __init__(self, **styles: Any) -> None:
+        self.styles = styles

@@ -1,0 +1,7 @@
+"""``TQDMProgressBar``."""
+
+from __future__ import annotations
+
+from .bars import TQDMProgressBar
+
+__all__ = ["TQDMProgressBar"]

@@ -1,0 +1,7 @@
+"""``AttributeDict``."""
+
+from __future__ import annotations
+
+from .....trainer.recorded import HParams as AttributeDict
+
+__all__ = ["AttributeDict"]

@@ -1,0 +1,592 @@
+"""Corners of Lightning code, a function each; run as a program, it writes what they found under a package.
+
+python corners.py PACKAGE OUT   (PACKAGE: lightning or what takes its place)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torchmetrics import MeanMetric, MeanSquaredError
+
+
+def data(size=32, seed=0):
+    inputs = torch.randn(size, 3, generator=torch.Generator().manual_seed(seed))
+    return DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), 4)
+
+
+def room(package):
+    """The names of a package, with a module and a trainer of it."""
+    L, callbacks = import_module(package), import_module(package + ".pytorch.callbacks")
+
+    class Net(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(3)
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, inputs):
+            return self.layer(inputs)
+
+        def training_step(self, batch, batch_idx):
+            loss = nn.functional.mse_loss(self(batch[0]), batch[1])
+            self.log("train_loss", loss)
+            return loss
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", nn.functional.mse_loss(self(batch[0]), batch[1]))
+
+        def predict_step(self, batch, batch_idx):
+            return self(batch[0]).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.05)
+
+    def trainer(**options):
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+        return L.Trainer(
+            **{"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1} | quiet | options
+        )
+
+    return SimpleNamespace(L=L, package=package, callbacks=callbacks, Net=Net, trainer=trainer)
+
+
+def norm(module):
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    return float(torch.stack([g.norm() for g in gradients]).norm()) if gradients else None
+
+
+def plain(values):
+    return {name: float(value) for name, value in sorted(values.items())}
+
+
+# -- gradients and modes ---------------------------------------------------------------------------
+
+
+def gradients_after_a_batch(at):
+    found = []
+
+    class Watch(at.L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            found.append(norm(pl_module))
+
+    for more in ({}, {"accumulate_grad_batches": 2}, {"gradient_clip_val": 0.1}):
+        at.trainer(max_epochs=1, callbacks=[Watch()], **more).fit(at.Net(), data(16))
+    return found
+
+
+def gradients_before_they_are_cleared(at):
+    found = []
+
+    class Watches(at.Net):
+        def on_before_zero_grad(self, optimizer):
+            found.append(norm(self))
+
+    module = Watches()
+    at.trainer(max_epochs=1).fit(module, data(16))
+    return found, module.layer.weight.tolist()
+
+
+def eval_mode_is_kept(at):
+    class Drops(at.Net):
+        def training_step(self, batch, batch_idx):
+            found.append((self.training, self.layer.training))
+            return super().training_step(batch, batch_idx)
+
+    found, module = [], Drops()
+    module.eval()
+    at.trainer(max_epochs=1).fit(module, data(8), data(4))
+    return found, module.training
+
+
+# -- how far it is ---------------------------------------------------------------------------------
+
+
+def last_batch_with_accumulation(at):
+    class Looks(at.Net):
+        def training_step(self, batch, batch_idx):
+            found.append((batch_idx, self.trainer.is_last_batch, self.trainer.num_training_batches))
+            return super().training_step(batch, batch_idx)
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            found.append(self.trainer.is_last_batch)
+
+    found = []
+    at.trainer(accumulate_grad_batches=3).fit(Looks(), data())
+    return found
+
+
+def quick_run(at):
+    class Looks(at.Net):
+        def training_step(self, batch, batch_idx):
+            run = self.trainer
+            found.append((run.is_last_batch, run.max_epochs, run.max_steps, run.limit_val_batches))
+            return super().training_step(batch, batch_idx)
+
+    found = []
+    run = at.trainer(fast_dev_run=2, max_epochs=5)
+    run.fit(Looks(), data(), data())
+    return found, run.global_step
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from data(12).dataset
+
+
+def validation_counted_over_the_run(at):
+    class Looks(at.Net):
+        def on_validation_end(self):
+            found.append((self.trainer.global_step, self.current_epoch))
+
+    found = []
+    for interval in (2, 4):
+        options = {"val_check_interval": interval, "check_val_every_n_epoch": None, "max_steps": 9}
+        run = at.trainer(max_epochs=-1, num_sanity_val_steps=0, **options)
+        run.fit(Looks(), DataLoader(Stream(), 4), data(8))
+    return found
+
+
+def steps_of_data_without_length(at):
+    class Looks(at.Net):
+        def configure_optimizers(self):
+            found.append(self.trainer.estimated_stepping_batches)
+            return super().configure_optimizers()
+
+    found = []
+    for options in ({}, {"max_steps": 4}):
+        at.trainer(**options).fit(Looks(), DataLoader(Stream(), 4))
+    return found
+
+
+def nothing_is_trained(at):
+    found = []
+    for options in ({"max_epochs": 0}, {"max_steps": 0}):
+        module = at.Net()
+        run = at.trainer(**options)
+        run.fit(module, data(), data())
+        found.append((run.global_step, run.current_epoch, module.layer.weight.tolist()))
+    return found
+
+
+def state(at):
+    class Looks(at.L.Callback):
+        def look(self, trainer):
+            found.append(
+                (str(trainer.state.fn.value), str(trainer.state.stage.value), trainer.state.finished)
+            )
+
+        def on_train_start(self, trainer, pl_module):
+            self.look(trainer)
+
+        def on_validation_start(self, trainer, pl_module):
+            self.look(trainer)
+
+    found = []
+    run = at.trainer(callbacks=[Looks()])
+    run.fit(at.Net(), data(8), data(4))
+    return found, run.state.finished, str(run.state.fn.value), run.fit_loop.max_epochs
+
+
+def an_error(at):
+    class Watch(at.L.Callback):
+        def on_exception(self, trainer, pl_module, exception):
+            found.append(("exception", str(exception)))
+
+        def teardown(self, trainer, pl_module, stage):
+            found.append("teardown")
+
+    class Fails(at.Net):
+        def training_step(self, batch, batch_idx):
+            raise ValueError("in a step")
+
+    found = []
+    run = at.trainer(callbacks=[Watch()])
+    with contextlib.suppress(ValueError):
+        run.fit(Fails(), data())
+    return found, run.interrupted
+
+
+# -- monitors --------------------------------------------------------------------------------------
+
+
+def counting(at, values, phase="validation"):
+    """A module that logs ``v``, a value of this list in each epoch."""
+
+    class Counts(at.Net):
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            if phase == "validation":
+                self.log("v", float(values[self.current_epoch]))
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            if phase == "training":
+                self.log("v", float(values[(self.global_step - 1) % len(values)]))
+
+    return Counts()
+
+
+def best(at, keeps, module, **options):
+    run = at.trainer(callbacks=[keeps], **options)
+    run.fit(module, data(), data(8, 1))
+    weights = type(module).load_from_checkpoint(keeps.best_model_path).layer.weight.tolist()
+    scores = sorted(float(v) for v in keeps.best_k_models.values())
+    return [float(keeps.best_model_score), scores, float(keeps.current_score), weights]
+
+
+def checkpoints_of_every_second_epoch(at):
+    keeps = at.callbacks.ModelCheckpoint(monitor="v", mode="max", every_n_epochs=2)
+    return best(at, keeps, counting(at, [0.9, 0.5, 0.8, 0.6, 0.7, 0.1]), max_epochs=6)
+
+
+def checkpoints_at_steps(at):
+    keeps = at.callbacks.ModelCheckpoint(monitor="v", mode="max", every_n_train_steps=4)
+    return best(at, keeps, counting(at, [1, 8, 2, 9, 3, 4, 5, 7, 1, 6], "training"))
+
+
+def checkpoints_at_steps_of_a_validation(at):
+    keeps = at.callbacks.ModelCheckpoint(monitor="val_loss", every_n_train_steps=4, save_top_k=-1)
+    return best(at, keeps, at.Net(), val_check_interval=4)
+
+
+def checkpoints_of_several_validations(at):
+    found = []
+    for at_end in (None, True, False):
+        keeps = at.callbacks.ModelCheckpoint(
+            monitor="val_loss", save_top_k=-1, save_on_train_epoch_end=at_end
+        )
+        found.append(best(at, keeps, at.Net(), val_check_interval=0.5))
+    return found
+
+
+def all_checkpoints(at):
+    keeps = at.callbacks.ModelCheckpoint(monitor="v", save_top_k=-1)
+    return best(at, keeps, counting(at, [0.3, 0.1, 0.2, 0.4]), max_epochs=4)
+
+
+def two_checkpoints(at):
+    keeps = at.callbacks.ModelCheckpoint(monitor="v", save_top_k=2)
+    found = best(at, keeps, counting(at, [0.3, 0.1, 0.2, 0.4]), max_epochs=4)
+    return found, float(keeps.kth_value), keeps.state_key
+
+
+def early_stopping(at):
+    found = []
+    nan = float("nan")
+    for values, options in (
+        ([5, 4, 3, 2, 1], {"stopping_threshold": 2.5}),
+        ([5, 4, 30, 2, 1], {"divergence_threshold": 10}),
+        ([5, 5, 5, 5, 5], {"patience": 2}),
+        ([5, 4, 4, 5, 5], {"patience": 0}),
+        ([1, 2, 3, 3, 3, 3], {"mode": "max", "patience": 1, "min_delta": 0.5}),
+        ([5, 4, nan, 2, 1], {}),
+        ([5, 4, nan, 2, 1], {"check_finite": False}),
+        ([5, 4, 5, 5, 5], {"patience": 1, "check_on_train_epoch_end": False}),
+    ):
+        stops = at.callbacks.EarlyStopping("v", **options)
+        run = at.trainer(max_epochs=len(values), callbacks=[stops], num_sanity_val_steps=0)
+        run.fit(counting(at, values), data(8), data(4))
+        ended = run.current_epoch, stops.stopped_epoch, stops.wait_count, stops.patience
+        found.append([*ended, float(stops.best_score), stops.state_dict()["wait_count"], stops.state_key])
+    return found
+
+
+def a_value_that_a_callback_sets(at):
+    class Sets(at.L.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            trainer.callback_metrics["mine"] = torch.tensor(1.0)
+
+    stops = at.callbacks.EarlyStopping("mine", patience=1)
+    run = at.trainer(max_epochs=5, callbacks=[Sets(), stops])
+    run.fit(at.Net(), data(8))
+    return run.current_epoch, plain(run.callback_metrics)
+
+
+# -- logged values ---------------------------------------------------------------------------------
+
+
+def results_of_several_loaders(at):
+    class Logs(at.Net):
+        def test_step(self, batch, batch_idx, dataloader_idx):
+            self.log("a", float(batch_idx + dataloader_idx))
+            self.log(f"b{dataloader_idx}", float(batch_idx), add_dataloader_idx=False)
+
+        def on_test_epoch_end(self):
+            self.log("end", 1.0)
+
+    return [plain(one) for one in at.trainer().test(Logs(), [data(8), data(8, 1)])]
+
+
+def values_of_single_steps_of_a_validation(at):
+    class Logs(at.Net):
+        def validation_step(self, batch, batch_idx):
+            self.log("step", float(batch_idx), on_step=True, on_epoch=False)
+            self.log("both", float(batch_idx), on_step=True, on_epoch=True)
+
+    run = at.trainer()
+    return [plain(one) for one in run.validate(Logs(), data(8))], plain(run.callback_metrics)
+
+
+def values_of_the_start_of_an_epoch(at):
+    class Logs(at.Net):
+        def on_train_epoch_start(self):
+            self.log("start", 2.0 * self.current_epoch)
+            found.append(plain(self.trainer.callback_metrics) if self.reads else {})
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            value = self.trainer.callback_metrics.get("start")
+            found.append(None if value is None else float(value))
+
+    found = []
+    for reads in (False, True):
+        module = Logs()
+        module.reads = reads
+        at.trainer().fit(module, data(8))
+    return found
+
+
+def metric_objects_of_steps(at):
+    class Counts(at.Net):
+        def __init__(self):
+            super().__init__()
+            self.error, self.mean, self.both = MeanSquaredError(), MeanMetric(), MeanMetric()
+
+        def training_step(self, batch, batch_idx):
+            self.error(self(batch[0]), batch[1])
+            self.log("error", self.error)
+            self.mean(float(batch_idx))
+            self.log("mean", self.mean, on_step=False, on_epoch=True)
+            self.both(float(batch_idx))
+            self.log("both", self.both, on_step=True, on_epoch=True)
+            return super().training_step(batch, batch_idx)
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            found.append(plain(self.trainer.callback_metrics))
+
+    found = []
+    run = at.trainer()
+    run.fit(Counts(), data(12))
+    return found, plain(run.callback_metrics), plain(run.logged_metrics)
+
+
+def where_nothing_can_be_logged(at):
+    hooks = ("on_fit_start", "on_validation_end", "on_train_end", "on_fit_end", "on_sanity_check_end")
+    found = []
+    for hook in hooks:
+        logs = {hook: lambda self, trainer, pl_module: pl_module.log("x", 1.0)}
+        watch = type("Logs", (at.L.Callback,), logs)()
+        errors = import_module(at.package + ".pytorch.utilities.exceptions")
+        try:
+            at.trainer(callbacks=[watch]).fit(at.Net(), data(4), data(4))
+        except errors.MisconfigurationException as error:
+            found.append((hook, hook in str(error)))
+    return found
+
+
+def types_of_values(at):
+    run = at.trainer(logger=True)
+    run.fit(at.Net(), data(8), data(4))
+    metrics = run.callback_metrics, run.logged_metrics
+    nothing = run.predict(at.Net(), data(4), return_predictions=False)
+    return [
+        sorted((name, isinstance(v, torch.Tensor)) for name, v in one.items()) for one in metrics
+    ], nothing
+
+
+# -- saved and loaded ------------------------------------------------------------------------------
+
+
+def arguments_of_a_command_line(at):
+    class Built(at.Net):
+        def __init__(self, options):
+            super().__init__()
+            self.save_hyperparameters(options)
+
+    run = at.trainer(max_epochs=1)
+    run.fit(Built(argparse.Namespace(rate=0.1, names=["a", "b"])), data(8))
+    run.save_checkpoint("saved.ckpt")
+    return sorted(Built.load_from_checkpoint("saved.ckpt").hparams.items())
+
+
+def some_of_the_weights(at):
+    class Larger(at.Net):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(1, 2)
+
+    class Other(at.Net):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(9)
+            self.more = nn.Linear(1, 1)
+
+    run, module = at.trainer(max_epochs=1), Larger()
+    run.fit(module, data(8))
+    run.save_checkpoint("saved.ckpt")
+    loaded = Other.load_from_checkpoint("saved.ckpt", strict=False)
+    return loaded.layer.weight.tolist() == module.layer.weight.tolist(), loaded.more.weight.tolist()
+
+
+def state_of_two_callbacks_of_a_class(at):
+    class Counts(at.L.Callback):
+        def __init__(self, name):
+            self.name, self.count = name, 0
+
+        @property
+        def state_key(self):
+            return self._generate_state_key(name=self.name)
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            self.count += 1 + (self.name == "b")
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state_dict):
+            self.count = state_dict["count"]
+
+    run = at.trainer(callbacks=[Counts("a"), Counts("b")])
+    run.fit(at.Net(), data(8))
+    run.save_checkpoint("saved.ckpt")
+    both = [Counts("a"), Counts("b")]
+    at.trainer(callbacks=[*both], max_epochs=3).fit(at.Net(), data(8), ckpt_path="saved.ckpt")
+    return [(one.state_key, one.count) for one in both]
+
+
+# -- callbacks -------------------------------------------------------------------------------------
+
+
+def written_predictions(at):
+    class Writes(at.callbacks.BasePredictionWriter):
+        def write_on_batch_end(self, trainer, module, prediction, indices, batch, batch_idx, loader):
+            found.append((float(prediction), list(indices), batch_idx, loader))
+
+        def write_on_epoch_end(self, trainer, module, predictions, indices):
+            found.append(([float(one) for one in predictions], [list(map(list, one)) for one in indices]))
+
+    found = []
+    for interval in ("batch", "epoch", "batch_and_epoch"):
+        at.trainer(callbacks=[Writes(interval)]).predict(at.Net(), data(12))
+    return found
+
+
+def a_backbone_from_an_epoch_on(at):
+    class Two(at.Net):
+        def __init__(self):
+            super().__init__()
+            self.backbone = nn.Linear(3, 3)
+
+        def forward(self, inputs):
+            return self.layer(self.backbone(inputs))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.layer.parameters(), lr=0.01)
+
+    found = []
+    for options in ({}, {"backbone_initial_lr": 1e-4}, {"should_align": False}):
+        module = Two()
+        unfreezes = at.callbacks.BackboneFinetuning(1, lambda epoch: 4.0, **options)
+        at.trainer(callbacks=[unfreezes], max_epochs=4).fit(module, data())
+        found.append((module.backbone.weight.tolist(), unfreezes.previous_backbone_lr))
+    return found
+
+
+def values_of_the_bar(at):
+    class Bar(at.callbacks.TQDMProgressBar):
+        def get_metrics(self, trainer, pl_module):
+            found.update(super().get_metrics(trainer, pl_module))
+            return {"mine": 1}
+
+    class Logs(at.Net):
+        def training_step(self, batch, batch_idx):
+            self.log("shown", float(batch_idx), prog_bar=True)
+            return super().training_step(batch, batch_idx)
+
+    found = {}
+    at.trainer(enable_progress_bar=True, callbacks=[Bar()], max_epochs=1).fit(Logs(), data(8))
+    return found["shown"]
+
+
+def loaders_one_after_the_other(at):
+    loader = import_module(at.package + ".pytorch.utilities.combined_loader").CombinedLoader
+
+    class Looks(at.Net):
+        def validation_step(self, batch, batch_idx, dataloader_idx):
+            found.append((batch_idx, dataloader_idx))
+
+    found = []
+    at.trainer().validate(Looks(), loader([data(8), data(4)], "sequential"))
+    try:
+        at.trainer().fit(at.Net(), loader([data(8), data(4)], "sequential"))
+    except Exception as error:
+        found.append("sequential" in str(error))
+    return found
+
+
+CASES = (
+    gradients_after_a_batch,
+    gradients_before_they_are_cleared,
+    eval_mode_is_kept,
+    last_batch_with_accumulation,
+    quick_run,
+    validation_counted_over_the_run,
+    steps_of_data_without_length,
+    nothing_is_trained,
+    state,
+    an_error,
+    checkpoints_of_every_second_epoch,
+    checkpoints_at_steps,
+    checkpoints_at_steps_of_a_validation,
+    checkpoints_of_several_validations,
+    all_checkpoints,
+    two_checkpoints,
+    early_stopping,
+    a_value_that_a_callback_sets,
+    results_of_several_loaders,
+    values_of_single_steps_of_a_validation,
+    values_of_the_start_of_an_epoch,
+    metric_objects_of_steps,
+    where_nothing_can_be_logged,
+    types_of_values,
+    arguments_of_a_command_line,
+    some_of_the_weights,
+    state_of_two_callbacks_of_a_class,
+    written_predictions,
+    a_backbone_from_an_epoch_on,
+    values_of_the_bar,
+    loaders_one_after_the_other,
+)
+
+
+def main(package, out):
+    """Run all cases, each in a folder of its own."""
+    at, found = room(package), {}
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            torch.manual_seed(0)
+            try:
+                found[case.__name__] = case(at)
+            except Exception:
+                found[case.__name__] = traceback.format_exc()
+    Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    os.environ["COLUMNS"] = "80"
+    main(*sys.argv[1:])
