@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -226,14 +225,13 @@ def train(name: str, case: str, resume: str | None = None, **more) -> None:
         **({"max_epochs": 2} | settings | more),
     )
     module = Model()
-    error, began = None, time.monotonic()
+    error = None
     try:
         trainer.fit(module, make(), make_val(), resume=resume)
     except PacelineError as raised:
         error = str(raised)
     found = {
         "error": error,
-        "seconds": time.monotonic() - began,
         "weights": module.line.weight.flatten().tolist(),
     }
     (FOLDER / f"{name}-{trainer.rank}.json").write_text(json.dumps(found))

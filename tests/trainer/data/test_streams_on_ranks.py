@@ -163,4 +163,3 @@ def test_streams_that_begin_alike_and_end_apart_are_reported_by_every_rank(job, 
         exact = case == "last-batch-smaller"
         assert ("rank 0: 100 samples" in rank["error"]) == exact
         assert bool(re.search(r"rank 0: \d+ samples or more", rank["error"])) != exact
-        assert "val" in case or rank["seconds"] < 10

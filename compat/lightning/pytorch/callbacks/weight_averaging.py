@@ -86,9 +86,9 @@ class EMAWeightAveraging(WeightAveraging):
         update_starting_at_step: int | None = None,
         update_starting_at_epoch: int | None = None,
     ) -> None:
-        from torch.optim.swa_utils import get_ema_multi_avg_fn
+        from torch.optim.swa_utils import get_ema_avg_fn
 
-        super().__init__(device, use_buffers, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        super().__init__(device, use_buffers, avg_fn=get_ema_avg_fn(decay))
         self.every, self.first_step = update_every_n_steps, update_starting_at_step
         self.first_epoch = update_starting_at_epoch
 
