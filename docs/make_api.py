@@ -43,7 +43,7 @@ METHODS = {
         "save_checkpoint export log stop barrier broadcast main_process_first"
     ),
     "TrainModule": (
-        "log log_dict print all_gather optimizers lr_schedulers manual_backward load_from_checkpoint"
+        "of log log_dict print all_gather optimizers lr_schedulers manual_backward load_from_checkpoint"
     ),
     "Run": "load",
 }

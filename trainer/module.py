@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +18,7 @@ from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
 from .media_logs import MediaLogs
 from .metrics.logger import MetricLogger
+from .model_steps import ModelSteps
 from .recorded import Recorded
 from .user_methods import UserMethods
 
@@ -268,6 +269,41 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs, Recorded
         """Take ``toggle_optimizer`` back; its example shows both."""
         self.trainer.manual_optimization.untoggle()
 
+    @staticmethod
+    def of(
+        model: nn.Module,
+        loss: Callable[..., Tensor] | None = None,
+        optimizer: Callable[..., Any] | None = None,
+        scheduler: Any = None,
+        metrics: Mapping[str, Any] | None = None,
+        weight: Callable[[Any], Any] | None = None,
+    ) -> TrainModule:
+        """A module to train, of a model that exists already.
+
+        A batch is ``(inputs, targets)``, several inputs first, or a mapping whose targets are ``labels``,
+        ``label``, ``targets`` or ``target`` and whose other items are the model's named arguments.
+
+        Args:
+            model: Called with the inputs. An output with ``logits``, as of transformers, stands for them.
+            loss: Called with ``(predictions, targets)``. None: the model is called with the whole batch and
+                returns its loss, as transformers models do with labels.
+            optimizer: Called with the parameters to train: ``partial(torch.optim.AdamW, lr=1e-3)``. Needed
+                by ``fit`` alone.
+            scheduler: Called with the optimizer, then stepped once an epoch:
+                ``partial(CosineAnnealingLR, T_max=10)``; or one of ``paceline.schedules``, or its name.
+            metrics: By name, logged in training, validation and test: functions of ``(predictions,
+                targets)`` that return a scalar, or torchmetrics objects, of which each phase has a copy.
+            weight: Called with the batch; what its loss counts: the tokens, where the loss is a mean over
+                them. The samples of the batch unless given.
+
+        Example:
+            >>> from functools import partial
+            >>> mse = nn.functional.mse_loss
+            >>> module = TrainModule.of(nn.Linear(2, 1), mse, partial(torch.optim.SGD, lr=0.1))
+            >>> run = trainer.fit(module, train_loader, val_loader)
+        """
+        return ModelModule(model, loss, optimizer, scheduler, metrics, weight)
+
     @classmethod
     def load_from_checkpoint(cls: type[T], path: Any, **arguments: Any) -> T:
         """Build the module from a checkpoint's ``hparams`` and load its weights, on the CPU.
@@ -292,6 +328,10 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs, Recorded
         from .checkpoint.weights import build_from_checkpoint
 
         return build_from_checkpoint(cls, path, arguments)
+
+
+class ModelModule(ModelSteps, TrainModule):
+    """What ``TrainModule.of`` returns."""
 
 
 def refuse_log_arguments(name: Any, unknown: dict[str, Any], logger: MetricLogger | None) -> None:

@@ -23,6 +23,7 @@ from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
 from ..checkpoint import format as files
+from ..model_steps import ModelSteps
 from ..recorded import HParams
 from ..utils.secrets import masked, masked_command
 from .lock import FolderLock, check_writable
@@ -151,7 +152,9 @@ class RunDirectory:
 
 
 def run_name(given: str | None, module: Any) -> str:
-    """The run's name: as given, else the module's class name in lower case with dashes."""
+    """The run's name: as given, else the class of the module, or of its model, with dashes."""
+    if isinstance(module, ModelSteps):
+        module = module.model
     return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(module).__name__).lower()
 
 
