@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
-from paceline.commands import checkpoint, compare, launch, migrate, pictures, plugins, recipes, train
+from paceline.commands import (
+    checkpoint,
+    compare,
+    config,
+    launch,
+    migrate,
+    pictures,
+    plugins,
+    recipes,
+    train,
+)
 from paceline.errors import PacelineError
 
 
@@ -21,24 +31,31 @@ def _hyphens(name: str) -> str:
 _SETTINGS = {"token_normalize_func": _hyphens, "help_option_names": ["-h", "--help"]}
 
 
-def _group(text: str, **options: object) -> typer.Typer:
+def _group(text: str, *, needs_command: bool = True) -> typer.Typer:
     return typer.Typer(
-        no_args_is_help=True,
+        no_args_is_help=needs_command,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings=_SETTINGS,
         help=text,
-        **options,  # type: ignore[arg-type]
     )
 
 
 app = _group("Train with PyTorch: the same numbers on one device or many.")
-_COMMANDS: tuple[Callable[..., None], ...] = (
-    *(train.fit, recipes.recipes, compare.replay, compare.diff, checkpoint.export),
-    *(pictures.plot, pictures.report, migrate.migrate, plugins.plugins),
-)
-for _command in _COMMANDS:
+for _command in (
+    train.validate,
+    train.test,
+    train.predict,
+    compare.replay,
+    compare.diff,
+    checkpoint.export,
+    pictures.plot,
+    pictures.report,
+    migrate.migrate,
+    plugins.plugins,
+):
     app.command()(_command)
+app.command(add_help_option=False)(train.fit)
 app.command("plot-lr")(pictures.plot_lr)
 app.command(
     context_settings={
@@ -49,13 +66,36 @@ app.command(
     options_metavar="[--nproc N] [--nnodes N ...]",
 )(launch.launch)
 
-_checkpoint = _group("Look at checkpoints.")
-_OF_CHECKPOINTS: tuple[Callable[..., None], ...] = (
-    *(checkpoint.ls, checkpoint.verify, checkpoint.show, checkpoint.consolidate),
-)
-for _command in _OF_CHECKPOINTS:
-    _checkpoint.command()(_command)
-app.add_typer(_checkpoint, name="checkpoint")
+_GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
+    "recipes": (
+        "Ready runs: list them, show their settings, copy one to change it.",
+        {"list": recipes.list_recipes, "show": recipes.show, "copy": recipes.copy},
+    ),
+    "config": (
+        "Configurations: show where values come from, check them, print their schema.",
+        {"show": config.show, "check": config.check, "schema": config.schema},
+    ),
+    "checkpoint": (
+        "Look at checkpoints.",
+        {
+            "ls": checkpoint.ls,
+            "verify": checkpoint.verify,
+            "show": checkpoint.show,
+            "consolidate": checkpoint.consolidate,
+        },
+    ),
+}
+_groups = {name: _group(text, needs_command=name != "recipes") for name, (text, _) in _GROUPS.items()}
+for _name, (_, _members) in _GROUPS.items():
+    for _member, _function in _members.items():
+        _groups[_name].command(_member)(_function)
+    app.add_typer(_groups[_name], name=_name)
+
+
+@_groups["recipes"].callback(invoke_without_command=True)
+def _recipes(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        recipes.list_recipes()
 
 
 def _version(wanted: bool) -> None:

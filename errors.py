@@ -117,7 +117,8 @@ def is_users_frame(filename: str) -> bool:
     if path.startswith(_PACKAGE) and not path.startswith(_RECIPES):
         in_package = path[len(_PACKAGE) :].split(os.sep)
         own_code = (
-            in_package[0] in {"commands", "trainer", "callbacks", "strategies"} or len(in_package) == 1
+            in_package[0] in {"commands", "config", "trainer", "callbacks", "strategies"}
+            or len(in_package) == 1
         )
         return not own_code
     library = path.startswith(os.path.dirname(os.__file__) + os.sep)

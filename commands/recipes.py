@@ -1,13 +1,89 @@
-"""``paceline recipes``."""
+"""``paceline recipes list | show | copy``."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
+from ..errors import PacelineError, nearest
 from ..recipes import RECIPES
+from .output import JSON, print_json, print_table
+
+if TYPE_CHECKING:
+    from ..config.recipe import Recipe
 
 
-def recipes() -> None:
+def list_recipes(as_json: JSON = False) -> None:
     """List the recipes."""
-    for name, (_, about) in RECIPES.items():
-        typer.echo(f"{name:<16}{about}")
+    rows = [(name, about) for name, (_, about) in RECIPES.items()]
+    if as_json:
+        print_json([{"name": name, "about": about} for name, about in rows])
+    else:
+        print_table(("recipe", ""), rows)
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A recipe's name, a file.py, or an import path.")],
+    as_json: JSON = False,
+) -> None:
+    """Show a recipe's settings: key, type, default, and what its presets change."""
+    recipe = _recipe(name)
+    from ..config.describe import settings_of
+
+    settings = list(settings_of(recipe.config))
+    if as_json:
+        keys = [one._asdict() for one in settings]
+        print_json({"name": name, "about": recipe.about, "settings": keys, "presets": recipe.presets})
+        return
+    typer.echo(f"{name}: {recipe.about}\n")
+    print_table(
+        ("key", "default", "type", ""), [(one.key, one.default, one.type, one.meaning) for one in settings]
+    )
+    typer.echo("trainer.*: arguments of the Trainer; callbacks, loggers: lists of names or classes")
+    for preset, values in recipe.presets.items():
+        typer.echo(f"\npreset={preset}: {' '.join(_flat(values))}")
+
+
+def _flat(values: object, above: str = "") -> list[str]:
+    if isinstance(values, dict):
+        return [
+            part for key, one in values.items() for part in _flat(one, f"{above}.{key}" if above else key)
+        ]
+    return [f"{above}={values}"]
+
+
+def copy(
+    name: Annotated[str, typer.Argument(help="A recipe's name.")],
+    file: Annotated[Path, typer.Argument(help="The new file, such as my.py.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Copy a recipe's file, to change it: `paceline fit my.py` trains it."""
+    if name not in RECIPES:
+        raise _unknown(name)
+    if file.suffix != ".py":
+        raise PacelineError("a recipe is a Python file", got=str(file), fix=f"{file.stem}.py")
+    if file.exists() and not force:
+        raise PacelineError("the file exists", where=str(file), fix="another name, or --force")
+    spec = find_spec(f"paceline.recipes.{RECIPES[name][0]}")
+    assert spec is not None
+    assert spec.origin is not None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    file.write_text(text.replace(f"paceline fit {name}", f"paceline fit {file}"), encoding="utf-8")
+    typer.echo(str(file))
+
+
+def _recipe(name: str) -> Recipe:
+    from ..config.load import find_recipe
+    from .targets import recipe_modules
+
+    return find_recipe(name, recipe_modules())
+
+
+def _unknown(name: str) -> PacelineError:
+    return PacelineError(
+        f"there is no recipe {name!r}", allowed=", ".join(RECIPES), meant=nearest(name, RECIPES)
+    )

@@ -1,36 +1,143 @@
-"""``paceline fit``."""
+"""``paceline fit``, ``validate``, ``test`` and ``predict``."""
 
 from __future__ import annotations
 
-from importlib import import_module
+import json
+import os
+import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import PacelineError, nearest
-from ..recipes import RECIPES
+from ..errors import PacelineError
+from .targets import CONFIG, SETTINGS, TARGET, is_script, load_target, weights_for
+
+if TYPE_CHECKING:
+    from ..config import Experiment
+
+_WEIGHTS = Annotated[
+    str | None,
+    typer.Option(
+        help="A checkpoint's or run's folder; else the best, else latest, of the newest run of this name."
+    ),
+]
+_JSON = Annotated[bool, typer.Option("--json", help="The values as a JSON object.")]
+
+
+def _help(context: typer.Context, wanted: bool) -> None:
+    """The help of this command; with a recipe in front of it, the recipe's settings."""
+    if not wanted:
+        return
+    typer.echo(context.get_help())
+    target = next((word for word in sys.argv[2:] if not word.startswith("-")), None)
+    if target is not None:
+        from .recipes import show
+
+        typer.echo()
+        show(target)
+    raise typer.Exit
 
 
 def fit(
-    recipe: Annotated[str, typer.Argument(help="A name from `paceline recipes`.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="For instance preset=tiny epochs=5 trainer.precision=bf16."
-        ),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of the same keys.")] = None,
+    target: TARGET,
+    settings: SETTINGS = None,
+    config: CONFIG = None,
     resume: Annotated[
-        str | None, typer.Option(help="auto, latest, best, or a checkpoint or run folder.")
+        str | None, typer.Option(help="auto, latest, best, or a checkpoint's or run's folder.")
     ] = None,
+    help: Annotated[
+        bool,
+        typer.Option(
+            "--help", "-h", callback=_help, is_eager=True, help="Show this, and a recipe's settings."
+        ),
+    ] = False,
 ) -> None:
-    """Train a recipe. Settings come from its preset, then the file, then the command line."""
-    if recipe not in RECIPES:
-        raise PacelineError(
-            f"there is no recipe {recipe!r}", allowed=", ".join(RECIPES), meant=nearest(recipe, RECIPES)
-        )
-    from ..trainer.config.recipe_config import load_config
+    """Train a recipe, a module by its import path, a config, or a script; a run's config.yaml repeats it.
 
-    module = import_module(f"paceline.recipes.{RECIPES[recipe][0]}")
-    module.fit(load_config(module.Config, module.PRESETS, config, settings or []), resume)
+    Settings come from a preset, --config files, PACELINE_* variables, key=value: a later one takes
+    precedence. `paceline recipes show NAME` lists those of a recipe.
+    """
+    if is_script(target):
+        if settings or config or resume:
+            raise PacelineError(
+                f"{target} is a script, which reads no settings of ours",
+                got=" ".join(
+                    [
+                        *(settings or []),
+                        *(["--config"] if config else []),
+                        *(["--resume"] if resume else []),
+                    ]
+                ),
+                fix=f"python {target}; or give it a class Config(RunConfig) and build(config): "
+                "`paceline recipes copy` writes an example",
+            )
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, target])
+    from ..trainer.utils.paths import shown_path
+
+    experiment = _experiment(target, config, settings)
+    run = experiment.fit(resume)
+    for callback in experiment.trainer.callbacks:
+        score, monitor = getattr(callback, "best_score", None), getattr(callback, "monitor", None)
+        if score is not None and monitor is not None and experiment.trainer.is_global_zero:
+            best = "" if run.best is None else f", kept in {shown_path(run.best)}"
+            typer.echo(f"best {monitor} {score:.4g}{best}")
+
+
+def validate(
+    target: TARGET,
+    settings: SETTINGS = None,
+    config: CONFIG = None,
+    weights: _WEIGHTS = None,
+    as_json: _JSON = False,
+) -> None:
+    """Evaluate weights on the validation data."""
+    _evaluate("validate", target, config, settings, weights, as_json)
+
+
+def test(
+    target: TARGET,
+    settings: SETTINGS = None,
+    config: CONFIG = None,
+    weights: _WEIGHTS = None,
+    as_json: _JSON = False,
+) -> None:
+    """Evaluate weights on the test data; on the validation data where there is none."""
+    _evaluate("test", target, config, settings, weights, as_json)
+
+
+def predict(
+    target: TARGET,
+    out: Annotated[Path, typer.Option(help="The folder that the predictions are written to.")],
+    settings: SETTINGS = None,
+    config: CONFIG = None,
+    weights: _WEIGHTS = None,
+) -> None:
+    """Write the outputs for the data to predict, else the test or validation data, in its order."""
+    experiment = _experiment(target, config, settings)
+    experiment.evaluate("predict", weights_for(experiment, weights), out=out)
+    if experiment.trainer.is_global_zero:
+        typer.echo(str(out))
+
+
+def _experiment(target: str, config: list[Path] | None, settings: list[str] | None) -> Experiment:
+    loaded = load_target(target, config, settings)
+    experiment: Experiment = loaded.recipe.build(loaded.checked())
+    return experiment
+
+
+def _evaluate(
+    verb: str,
+    target: str,
+    config: list[Path] | None,
+    settings: list[str] | None,
+    weights: str | None,
+    as_json: bool,
+) -> None:
+    experiment = _experiment(target, config, settings)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # the run's own lines
+        values: dict[str, Any] = experiment.evaluate(verb, weights_for(experiment, weights))
+    if as_json and experiment.trainer.is_global_zero:
+        typer.echo(json.dumps(values, indent=1))

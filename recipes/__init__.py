@@ -1,7 +1,8 @@
 """Ready runs, written with the public face only. ``paceline recipes`` lists them.
 
-A recipe is a module with ``Config`` (a pydantic model), ``PRESETS`` (values for it by name) and
-``fit(config, resume)``. The table is all that is read until one is chosen.
+A recipe is a module with ``Config`` (a subclass of ``paceline.config.RunConfig``), ``PRESETS`` (values
+for it by name) and ``build(config)``, which returns an ``Experiment``. The table is all that is read until
+one is chosen.
 """
 
 RECIPES = {

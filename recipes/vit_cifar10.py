@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
 
-from paceline import Run, Trainer, TrainModule
+from paceline import TrainModule
 from paceline.callbacks import Checkpoint, Curves
+from paceline.config import Experiment, RunConfig
 from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits
 from paceline.recipes.vit import VisionTransformer
 
@@ -26,40 +27,64 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveAmount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Config(BaseModel):
-    """The recipe's settings; ``trainer`` takes any argument of ``Trainer``."""
+class Model(BaseModel):
+    """Arguments of ``VisionTransformer``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    image: PositiveInt = 224
+    """Height and width that images are scaled to, in pixels; a multiple of ``patch``."""
+    patch: PositiveInt = 16
+    """Height and width of a patch, in pixels."""
+    width: PositiveInt = 768
+    """Numbers in a token; a multiple of ``heads``."""
+    depth: PositiveInt = 12
+    """Blocks."""
+    heads: PositiveInt = 12
+    """Attention heads in a block."""
+    mlp_ratio: PositiveAmount = 4.0
+    """Width of the hidden layer of a block, over ``width``."""
+    dropout: Part = 0.1
+    """Rate of dropout, in attention too."""
+    drop_path: Part = 0.1
+    """Rate at which the last block is skipped; those before it less often."""
+
+
+class Config(RunConfig):
+    """Settings of the recipe."""
 
     data: Literal["auto", "cifar10", "digits"] = "auto"
+    """``auto``: CIFAR-10 where its files exist or can be downloaded, else scikit-learn's digits."""
     data_dir: Path = Path("data")
-    image: PositiveInt = 224
-    patch: PositiveInt = 16
-    width: PositiveInt = 768
-    depth: PositiveInt = 12
-    heads: PositiveInt = 12
-    mlp_ratio: PositiveAmount = 4.0
-    dropout: Part = 0.1
-    drop_path: Part = 0.1
+    """Where the files of CIFAR-10 are, or are downloaded to."""
+    model: Model = Model()
+    """The Vision Transformer."""
     epochs: PositiveInt = 20
+    """Passes over the training data; the cosine reaches 0 after them."""
     batch_size: PositiveInt = 128
+    """Samples on each device."""
     workers: NonNegativeInt = 8
+    """Processes that read, for each rank."""
     learning_rate: PositiveAmount = 1e-4
+    """Of AdamW, at the start."""
     weight_decay: Amount = 0.01
+    """Of AdamW."""
     dpi: PositiveInt = 300
-    trainer: dict[str, Any] = {}
+    """Resolution of curves.png."""
 
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
-        "image": 32,
-        "patch": 8,
-        "width": 96,
-        "depth": 4,
-        "heads": 4,
-        "mlp_ratio": 2.0,
-        "dropout": 0.0,
-        "drop_path": 0.0,
+        "model": {
+            "image": 32,
+            "patch": 8,
+            "width": 96,
+            "depth": 4,
+            "heads": 4,
+            "mlp_ratio": 2.0,
+            "dropout": 0.0,
+            "drop_path": 0.0,
+        },
         "epochs": 40,
         "batch_size": 32,
         "workers": 0,
@@ -121,36 +146,26 @@ class ViTClassifier(TrainModule):
         return optimizer, CosineAnnealingLR(optimizer, T_max=settings["epochs"])
 
 
-def fit(config: Config, resume: str | None = None) -> Run:
-    """Train with this configuration; the best accuracy on the test set is kept."""
-    arguments: dict[str, Any] = {
-        "name": "vit-cifar10",
-        "max_epochs": config.epochs,
-        "callbacks": [Checkpoint(monitor="val/accuracy"), Curves(dpi=config.dpi)],
-    } | config.trainer
-    trainer = Trainer(**arguments)  # first of all: a wrong argument is not found after a download
+def build(config: Config) -> Experiment:
+    """The Trainer, the module and its data; the best accuracy on the test set is kept."""
+    trainer = config.make_trainer(
+        name="vit-cifar10",
+        max_epochs=config.epochs,
+        callbacks=[Checkpoint(monitor="val/accuracy"), Curves(dpi=config.dpi)],
+    )
     with trainer.main_process_first(per_node=True):  # one download a machine
         dataset, (train, test) = cifar10_or_digits(config.data, config.data_dir)
     mean, std = channel_statistics(train[0])
     # A mirrored digit is another sign, a mirrored animal is not.
     training = Images(*train, mean, std, crop=4 if dataset == "cifar10" else 2, flip=dataset == "cifar10")
     shared: dict[str, Any] = {"batch_size": config.batch_size, "num_workers": config.workers}
-    names = ("image", "patch", "width", "depth", "heads", "mlp_ratio", "dropout", "drop_path")
-    torch.manual_seed(arguments.get("seed", 0))
+    torch.manual_seed(trainer.settings.seed)
     module = ViTClassifier(
-        {name: getattr(config, name) for name in names},
-        config.epochs,
-        config.learning_rate,
-        config.weight_decay,
-        dataset,
+        config.model.model_dump(), config.epochs, config.learning_rate, config.weight_decay, dataset
     )
-    run = trainer.fit(
+    return Experiment(
+        trainer,
         module,
-        DataLoader(training, shuffle=True, **shared),
-        DataLoader(Images(*test, mean, std), **shared),
-        resume=resume,
+        train=DataLoader(training, shuffle=True, **shared),
+        val=DataLoader(Images(*test, mean, std), **shared),
     )
-    best = next(c.best_score for c in trainer.callbacks if isinstance(c, Checkpoint))
-    if best is not None:
-        print(f"best test accuracy on {dataset}: {best:.2%}, kept in {run.best}")
-    return run

@@ -43,13 +43,13 @@ class ModelSteps(nn.Module):
         self.scheduler = scheduler
         self.weight = weight
         self.functions: dict[str, Callable[..., Any]] = {}
-        self.metrics = nn.ModuleDict()
+        objects: dict[str, nn.Module] = {}
         for name, metric in (metrics or {}).items():
             if hasattr(metric, "update") and isinstance(metric, nn.Module):  # of torchmetrics: it counts
-                for phase in ("train", "val", "test"):
-                    self.metrics[f"{phase}:{name}"] = copy.deepcopy(metric)
+                objects |= {f"{phase}:{name}": copy.deepcopy(metric) for phase in ("train", "val", "test")}
             else:
                 self.functions[name] = metric
+        self.metrics = nn.ModuleDict(objects) if objects else None
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """What the model returns."""
@@ -103,14 +103,14 @@ class ModelSteps(nn.Module):
         values: dict[str, Any] = {"loss": loss}
         if self.weight is not None:
             values["weight"] = self.weight(batch)
-        if self.functions or len(self.metrics):
+        if self.functions or self.metrics is not None:
             self._measure(values, _predictions(outputs).detach(), targets, phase)
         return values
 
     def _measure(self, values: dict[str, Any], predictions: Tensor, targets: Any, phase: str) -> None:
         for name, function in self.functions.items():
             values[name] = function(predictions, targets)
-        for key, metric in self.metrics.items():
+        for key, metric in (self.metrics or {}).items():
             name = key.removeprefix(f"{phase}:")
             if name != key:
                 cast(Any, metric).update(predictions, targets)

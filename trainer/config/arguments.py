@@ -165,6 +165,7 @@ class TrainerArguments(BaseModel):
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     _seed_by_default: bool = PrivateAttr(default=False)
+    _source: dict[str, Any] | None = PrivateAttr(default=None)
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -174,6 +175,15 @@ class TrainerArguments(BaseModel):
     def seed_by_default(self) -> bool:
         """Whether the seed was not given to the Trainer: a run that resumes keeps its own."""
         return self._seed_by_default
+
+    @property
+    def source(self) -> dict[str, Any] | None:
+        """The configuration that the Trainer was made from, as ``paceline fit`` read it."""
+        return self._source
+
+    @source.setter
+    def source(self, config: dict[str, Any]) -> None:
+        self._source = config
 
     strategy: Annotated[Any, BeforeValidator(_strategy)] = _argument(
         "auto",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ... import callbacks
 from ...argument_checks import is_valid
-from ...callbacks import Callback, Logger, Profiler
+from ...callbacks import Profiler
 from ...callbacks.epoch_schedule import EpochSchedule
 from ...errors import PacelineError, nearest, report, shown
 from ...plugins import load
 from ...strategies import STRATEGIES, Precision, find_environment, make_precision, make_strategy
 from ..runtime.compilation import BLOCKS, MODES
+from . import built_in
 from .arguments import OFF, TrainerArguments, allowed
 from .peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
@@ -76,37 +76,33 @@ def _with_plugins(given: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str
         except PacelineError as error:
             errors.append(("strategy", error))
             del given["strategy"]
-    for argument, base in (("callbacks", Callback), ("loggers", Logger)):
+    for argument in ("callbacks", "loggers"):
         value = given.get(argument)
         several = [value] if isinstance(value, str) else value
         if isinstance(several, Sequence) and any(isinstance(one, str) for one in several):
             given[argument] = kept = []
             for one in several:
                 try:
-                    kept.append(_loaded(argument, one, base) if isinstance(one, str) else one)
+                    kept.append(_loaded(argument, one) if isinstance(one, str) else one)
                 except PacelineError as error:
                     errors.append((argument, error))
     return given, errors
 
 
-def _loaded(argument: str, name: str, base: type) -> Any:
-    if argument != "loggers" or not name.startswith("-"):
-        return load(argument, name, base, _built_in(base))
-    if name not in OFF:
-        raise PacelineError(
-            f"loggers: there is no default logger {name[1:]!r}",
-            got=name,
-            allowed=", ".join(map(repr, OFF)),
-            meant=nearest(name, OFF),
-        )
-    return name
-
-
-def _built_in(base: type) -> list[str]:
-    """The names of the built-in classes that can be passed where this one is asked for."""
-    abstract = (Callback, Logger, callbacks.Hooks, callbacks.TrainerView)
-    found = {name: getattr(callbacks, name) for name in callbacks.__all__}
-    return [name for name, one in found.items() if one not in abstract and issubclass(one, base)]
+def _loaded(argument: str, name: str) -> Any:
+    if argument == "loggers" and name.startswith("-"):
+        if name not in OFF:
+            raise PacelineError(
+                f"loggers: there is no default logger {name[1:]!r}",
+                got=name,
+                allowed=", ".join(map(repr, OFF)),
+                meant=nearest(name, OFF),
+            )
+        return name
+    cls = built_in.find(argument, name)
+    if cls is not None:
+        return built_in.make(argument, cls)
+    return load(argument, name, built_in.base_of(argument), built_in.built_in(argument))
 
 
 def _is_valid(name: str, value: Any) -> bool:

@@ -161,7 +161,7 @@ def run_name(given: str | None, module: Any) -> str:
 def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dict[str, Any]:
     """The resolved configuration, as plain data for config.yaml."""
     trainer = {field: _shown(getattr(settings, field)) for field in type(settings).model_fields}
-    return {
+    config: dict[str, Any] = {
         "name": name,
         "trainer": trainer | {"strategy": strategy.name, "precision": strategy.precision.name},
         "module": {
@@ -169,6 +169,10 @@ def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dic
             "hparams": masked({field: _shown(value) for field, value in module.hparams.items()}),
         },
     }
+    if settings.source is not None:  # read again by `paceline fit .../config.yaml`
+        given = masked(_shown(settings.source))
+        config["config"] = given | {"trainer": {"seed": settings.seed} | given.get("trainer", {})}
+    return config
 
 
 def _shown(value: Any) -> Any:

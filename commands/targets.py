@@ -1,0 +1,86 @@
+"""What commands that train or evaluate take: a target, settings and config files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import PacelineError
+from ..recipes import RECIPES
+
+if TYPE_CHECKING:
+    from ..config.load import Loaded
+
+
+def _names(incomplete: str) -> list[str]:
+    """For completion of the shell."""
+    found = [*RECIPES, *(str(one) for suffix in ("py", "yaml") for one in Path().glob(f"*.{suffix}"))]
+    return [name for name in found if name.startswith(incomplete)]
+
+
+TARGET = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe (`paceline recipes`), file.py, my_project:Net, a config.yaml, or a run's folder.",
+        autocompletion=_names,
+    ),
+]
+SETTINGS = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="preset=tiny epochs=5 trainer.precision=bf16 callbacks+=ema ..."
+    ),
+]
+CONFIG = Annotated[
+    list[Path] | None,
+    typer.Option(help="A YAML file of the same keys. Repeatable: a later one takes precedence."),
+]
+
+
+def is_script(target: str) -> bool:
+    """Whether this is a Python file that is no recipe."""
+    if not target.endswith(".py"):
+        return False
+    from ..config.recipe import is_recipe_file
+
+    return not is_recipe_file(Path(target))
+
+
+def load_target(target: str | None, config: list[Path] | None, settings: list[str] | None) -> Loaded:
+    """What the user wrote, read and checked."""
+    from ..config.load import load
+
+    return load(target, config or [], settings or [], recipe_modules())
+
+
+def recipe_modules() -> dict[str, str]:
+    """The modules of the recipes by name."""
+    return {name: f"paceline.recipes.{module}" for name, (module, _) in RECIPES.items()}
+
+
+def weights_for(experiment: Any, given: str | None) -> Path:
+    """The weights to evaluate with.
+
+    Raises:
+        PacelineError: where none are given, and there is no run of this name.
+    """
+    from ..trainer.checkpoint.locate import find_checkpoint
+    from ..trainer.run.directory import numbered, run_name
+
+    if given is not None:
+        return Path(given)
+    trainer = experiment.trainer
+    name = run_name(trainer.settings.name, experiment.module)
+    folder = None if trainer.settings.run_dir is None else Path(trainer.settings.run_dir) / name
+    for _, run in reversed(numbered(folder) if folder is not None else []):
+        try:
+            return find_checkpoint(run, weights=True)
+        except PacelineError:
+            continue
+    raise PacelineError(
+        "there are no weights to evaluate with",
+        where=str(folder),
+        fix="--weights PATH, with the folder of a checkpoint or of a run",
+    )

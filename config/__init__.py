@@ -1,0 +1,11 @@
+"""Configuration: what ``paceline fit`` reads, and what a recipe declares.
+
+A recipe is a module with a ``Config``, ``PRESETS`` and ``build``; docs/configuration.md has the rest.
+"""
+
+from __future__ import annotations
+
+from .experiment import Experiment
+from .run_config import RunConfig
+
+__all__ = ["Experiment", "RunConfig"]

@@ -1,0 +1,352 @@
+"""Classes and functions that a config names, with arguments typed by their own signatures.
+
+``{class: torch.optim.AdamW, lr: 1e-3}``, or only the name: a model made by pydantic from the signature
+checks the arguments. Nothing is built here; ``ClassSpec`` builds.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType, SimpleNamespace, UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from ..errors import PacelineError, nearest, shown
+from ..trainer.config.built_in import folded
+from .importing import FORMS, import_object, is_import_path
+from .sources import CLASS
+
+Problems = list[tuple[str, str]]
+"""(dotted key, what is wrong) of each value that is not right."""
+_MOST_CHOICES = 30
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a value of a config may be, where it names a class or a function.
+
+    Args:
+        what: In words, for messages: ``an optimizer``.
+        base: What a class must be a subclass of; None: anything.
+        modules: Whose classes and functions can be named without their module.
+        names: Others that have a name.
+        provided: How many of the first arguments are given when it is called, not in the config.
+        is_called: Whether it is called with its arguments; a function that is not is taken as it is.
+    """
+
+    what: str
+    base: type | None = None
+    modules: tuple[ModuleType, ...] = ()
+    names: Mapping[str, Any] = field(default_factory=dict)
+    provided: int = 0
+    is_called: bool = True
+
+    def find(self, name: str) -> Any:
+        """The class or function of this name, or at this import path.
+
+        Raises:
+            PacelineError: where there is none, and where it is no subclass of ``base``.
+        """
+        found = next((one for known, one in self.names.items() if folded(known) == folded(name)), None)
+        for module in self.modules:
+            found = getattr(module, name, None) if found is None and name.isidentifier() else found
+        if found is None and is_import_path(name):
+            found = import_object(name)
+        if found is None:
+            known = [*self.names, *(one for module in self.modules for one in self.public(module))]
+            raise PacelineError(
+                f"there is no {self.what.partition(' ')[2]} {name!r}",
+                allowed=(", ".join(known) + ", or " if 0 < len(known) <= _MOST_CHOICES else "")
+                + f"an import path: {FORMS}",
+                meant=nearest(name, known),
+            )
+        if self.base is not None and isinstance(found, type) and not issubclass(found, self.base):
+            raise PacelineError(f"{name} is not {self.what}", got=f"the class {found.__name__}")
+        if not callable(found):
+            raise PacelineError(f"{name} is not {self.what}", got=found)
+        return found
+
+    def public(self, module: ModuleType) -> list[str]:
+        """The names of the classes of a module that fit."""
+        return [
+            name
+            for name, one in vars(module).items()
+            if isinstance(one, type) and not name.startswith("_") and self._fits(one)
+        ]
+
+    def _fits(self, one: type) -> bool:
+        return self.base is None or (issubclass(one, self.base) and one is not self.base)
+
+
+_TYPES = ("int", "float", "str", "bool", "list", "tuple", "dict")
+ANYTHING = Slot("a class or a function")
+
+
+@dataclass(frozen=True)
+class ClassSpec:
+    """A class or function with checked arguments.
+
+    Attributes:
+        target: It.
+        arguments: By name; those that are classes with arguments themselves are ``ClassSpec`` objects.
+        is_partial: Whether it is to be built as a function that takes the rest of its arguments.
+    """
+
+    target: Callable[..., Any]
+    arguments: dict[str, Any] = field(default_factory=dict)
+    is_partial: bool = False
+
+    def build(self, *provided: Any) -> Any:
+        """Call it.
+
+        Args:
+            *provided: Its first arguments.
+        """
+        arguments = {name: _built(value) for name, value in self.arguments.items()}
+        if self.is_partial:
+            return partial(self.target, **arguments) if arguments else self.target
+        return self.target(*provided, **arguments)
+
+
+def _built(value: Any) -> Any:
+    if isinstance(value, ClassSpec):
+        return value.build()
+    if isinstance(value, list):
+        return [_built(one) for one in value]
+    return {key: _built(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def read_class(value: Any, slot: Slot, path: str, problems: Problems) -> ClassSpec | None:
+    """The class and its checked arguments, or None after adding to ``problems``.
+
+    Args:
+        value: A name or an import path, or a mapping with one under ``class`` and its arguments.
+        slot: What it may be.
+        path: The dotted key that it has, for problems.
+        problems: Takes what is wrong.
+    """
+    given = dict(value) if isinstance(value, Mapping) else {CLASS: value}
+    name = given.pop(CLASS, None)
+    if not isinstance(name, str):
+        problems.append(
+            (path, f"got {shown(value, 60)}; allowed: a name, or a mapping with a class and its arguments")
+        )
+        return None
+    try:
+        target = slot.find(name)
+    except PacelineError as error:
+        problems.append((path, one_line(error)))
+        return None
+    arguments = check_call(target, given, slot.provided, path, problems)
+    return None if arguments is None else ClassSpec(target, arguments)
+
+
+def one_line(error: PacelineError) -> str:
+    """An error's message on one line."""
+    return "; ".join(line.strip() for line in str(error).splitlines())
+
+
+def check_call(
+    target: Callable[..., Any],
+    given: Mapping[str, Any],
+    provided: int,
+    path: str,
+    problems: Problems,
+    is_partial: bool = False,
+) -> dict[str, Any] | None:
+    """The arguments as the signature has them, or None after adding to ``problems``.
+
+    Args:
+        target: What is to be called.
+        given: Its arguments by name, from a config.
+        provided: How many of the first arguments it gets besides.
+        path: The dotted key of the call.
+        problems: Takes what is wrong.
+        is_partial: Whether others may follow later.
+    """
+    parameters, takes_more = parameters_of(target, provided)
+    before = len(problems)
+    nested: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
+    for name, value in given.items():
+        parameter = parameters.get(name)
+        if parameter is None:
+            if not takes_more:
+                problems.append((f"{path}.{name}", _unknown(target, name, parameters)))
+            nested[name] = _read_nested(value, False, f"{path}.{name}", problems)
+        elif _has_class(value) or (isinstance(value, str) and takes_callable(parameter.annotation)):
+            partly = takes_callable(parameter.annotation)
+            nested[name] = _read_nested(value, partly, f"{path}.{name}", problems)
+        else:
+            plain[name] = value
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is inspect.Parameter.empty and name not in given and not is_partial
+    ]
+    if missing:
+        problems.append((path, f"{name_of(target)} needs {', '.join(missing)}"))
+    model = model_of(target, {name: parameters[name] for name in plain})
+    try:
+        checked = model(**plain)
+    except ValidationError as error:
+        for one in error.errors():
+            where = ".".join([path, *(str(part) for part in one["loc"] if not _is_a_branch(part))])
+            problems.append((where, f"got {shown(one['input'], 60)}; {allowed_by(one)}"))
+    if len(problems) > before:
+        return None
+    found = {name: getattr(checked, inner) for name, inner in _inner_names(plain).items()}
+    # pydantic gives an iterator for an Iterable, which can be read once
+    found = {
+        name: one if isinstance(one, Sized) or not isinstance(plain[name], list) else plain[name]
+        for name, one in found.items()
+    }
+    return found | nested
+
+
+def _is_a_branch(part: Any) -> bool:
+    """Whether a part of pydantic's location names a type of a union, and no key."""
+    return isinstance(part, str) and (
+        "[" in part or part in ("int", "float", "str", "bool", "list", "tuple", "dict")
+    )
+
+
+def allowed_by(error: Any) -> str:
+    """What pydantic says is allowed, in our form."""
+    message: str = error["msg"]
+    return message.replace("Input should be", "allowed:").replace("Value error, ", "")
+
+
+def parameters_of(
+    target: Callable[..., Any], provided: int = 0
+) -> tuple[dict[str, inspect.Parameter], bool]:
+    """What can be given by name, with types resolved, and whether others are taken too.
+
+    Args:
+        target: A class or a function.
+        provided: How many of the first arguments are skipped.
+    """
+    function: Any = target
+    skipped = provided
+    if isinstance(target, type):
+        own_init = target.__init__ is not object.__init__  # type: ignore[misc]
+        function = target.__init__ if own_init else target  # type: ignore[misc]
+        skipped += own_init  # self
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some functions in C
+        return {}, True
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    hints = _hints(function, [p.name for p in signature.parameters.values() if p.kind not in variadic])
+    found: dict[str, inspect.Parameter] = {}
+    takes_more = False
+    for parameter in list(signature.parameters.values())[skipped:]:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            takes_more = parameter.name != "unknown"  # which our own classes refuse
+        elif parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+            found[parameter.name] = parameter.replace(annotation=hints.get(parameter.name, Any))
+    return found, takes_more
+
+
+def _hints(function: Any, wanted: list[str]) -> dict[str, Any]:
+    """Types of these parameters; Any where one cannot be resolved or is none that pydantic can check."""
+    function = inspect.unwrap(function)
+    if isinstance(function, partial):
+        function = function.func
+    found: dict[str, Any] = {}
+    names, annotations = getattr(function, "__globals__", {}), getattr(function, "__annotations__", {})
+    for name in set(wanted) & set(annotations):
+        try:
+            one = SimpleNamespace(__annotations__={name: annotations[name]})
+            hint = typing.get_type_hints(one, names, include_extras=True)[name]
+            TypeAdapter(hint, config=_CONFIG)
+        except Exception:  # names that exist for type checkers only, and types of other libraries
+            hint = Any
+        found[name] = hint
+    return found
+
+
+_CONFIG = ConfigDict(arbitrary_types_allowed=True)
+
+
+def takes_callable(annotation: Any) -> bool:
+    """Whether a parameter of this type may be a function or a class.
+
+    Example:
+        >>> takes_callable(Callable[..., int] | None), takes_callable(int)
+        (True, False)
+    """
+    if get_origin(annotation) in (Union, UnionType):
+        return any(map(takes_callable, get_args(annotation)))
+    origin = get_origin(annotation) or annotation
+    return origin in (collections.abc.Callable, type)
+
+
+def _has_class(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return CLASS in value or any(map(_has_class, value.values()))
+    return isinstance(value, list) and any(map(_has_class, value))
+
+
+def _read_nested(value: Any, is_function: bool, path: str, problems: Problems) -> Any:
+    """A value with the classes that are named in it."""
+    if isinstance(value, str) and is_function:
+        try:
+            return import_object(value)
+        except PacelineError as error:
+            problems.append((path, one_line(error)))
+            return None
+    if isinstance(value, Mapping) and CLASS in value:
+        if not is_function:
+            return read_class(value, ANYTHING, path, problems)
+        given = dict(value)
+        try:
+            target = ANYTHING.find(str(given.pop(CLASS)))
+        except PacelineError as error:
+            problems.append((path, one_line(error)))
+            return None
+        arguments = check_call(target, given, 0, path, problems, is_partial=True)
+        return None if arguments is None else ClassSpec(target, arguments, is_partial=True)
+    if isinstance(value, Mapping):
+        return {
+            key: _read_nested(one, is_function, f"{path}.{key}", problems) for key, one in value.items()
+        }
+    if isinstance(value, list):
+        return [_read_nested(one, is_function, f"{path}.{n}", problems) for n, one in enumerate(value)]
+    return value
+
+
+def name_of(target: Any) -> str:
+    """What a class or function is called in messages."""
+    return str(getattr(target, "__name__", type(target).__name__))
+
+
+def _unknown(target: Any, name: str, parameters: Mapping[str, Any]) -> str:
+    meant = nearest(name, parameters)
+    hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(parameters) or 'none'}"
+    return f"{name_of(target)} has no such argument{hint}"
+
+
+def _inner_names(names: Mapping[str, Any]) -> dict[str, str]:
+    """Fields by argument: an argument may have a name that a pydantic model has for itself."""
+    return {name: f"argument_{number}" for number, name in enumerate(names)}
+
+
+def model_of(target: Any, parameters: Mapping[str, inspect.Parameter]) -> type[BaseModel]:
+    """A pydantic model of these arguments."""
+    fields: dict[str, Any] = {}
+    for name, inner in _inner_names(parameters).items():
+        parameter = parameters[name]
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[inner] = (parameter.annotation, Field(default, alias=name))
+    return create_model(
+        name_of(target),
+        __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True),
+        **fields,
+    )

@@ -1,0 +1,287 @@
+"""A run without a recipe: a module, or a model with a loss, and its data, all by import path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..errors import PacelineError, nearest, shown
+from ..schedules import RateSchedule
+from ..trainer.datamodule import DataModule
+from ..trainer.module import TrainModule
+from .classes import ClassSpec, Problems, allowed_by, check_call, name_of, one_line, read_class
+from .experiment import Experiment
+from .importing import import_object
+from .names import slots
+from .recipe import Recipe
+from .run_config import RunConfig
+from .sources import CLASS
+
+_PHASES = ("train", "val", "test", "predict")
+
+
+class LoaderConfig(BaseModel):
+    """How datasets become dataloaders: arguments of ``torch.utils.data.DataLoader``."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    batch_size: PositiveInt = 32
+    """Samples in a micro-batch."""
+    num_workers: NonNegativeInt = 0
+    """Processes that read."""
+    shuffle: bool = True
+    """Whether the training data is shuffled; other data never is."""
+    drop_last: bool = False
+    """Skip the samples of an incomplete last step in training."""
+    pin_memory: bool = False
+    """Copy batches into pinned memory, for accelerators."""
+    persistent_workers: bool = False
+    """Keep the workers from one epoch to the next."""
+    collate_fn: str | None = None
+    """The import path of a function that makes a batch of samples."""
+
+
+class ModuleConfig(RunConfig):
+    """Settings of a run that a config describes by itself.
+
+    A class is its import path, or a mapping with it under ``class`` and arguments; classes of
+    ``torch.optim``, ``torch.optim.lr_scheduler``, ``torch.nn`` and the functions of
+    ``torch.nn.functional`` need no path, and neither do the schedules ``constant``, ``linear``, ``cosine``
+    and ``wsd``.
+    """
+
+    module: str | dict[str, Any] | None = None
+    """A ``TrainModule`` class."""
+    model: str | dict[str, Any] | None = None
+    """In the place of ``module``: any ``nn.Module`` class, for ``TrainModule.of``."""
+    loss: str | dict[str, Any] | None = None
+    """Of a ``model``: a function of (predictions, targets)."""
+    optimizer: str | dict[str, Any] | None = None
+    """Of a ``model``, or of a ``module`` without ``configure_optimizers``."""
+    scheduler: str | dict[str, Any] | None = None
+    """Of the optimizer."""
+    metrics: dict[str, str | dict[str, Any]] | None = None
+    """Of a ``model``, by name: functions of (predictions, targets), or torchmetrics classes."""
+    weight: str | None = None
+    """Of a ``model``: a function of the batch that gives what its loss counts."""
+    data: str | dict[str, Any] | None = None
+    """A DataModule class, a function that returns one or dataloaders, or datasets under ``train``, ``val``,
+    ``test`` and ``predict`` with settings of their dataloaders."""
+
+
+def check_parts(values: Mapping[str, Any], problems: Problems) -> None:
+    """Check what a config says of module and data; nothing is built.
+
+    Args:
+        values: All of the config.
+        problems: Takes what is wrong.
+    """
+    _Parts(values, problems)
+
+
+def build(config: ModuleConfig) -> Experiment:
+    """Build what the config names.
+
+    Raises:
+        PacelineError: for what cannot be trained.
+    """
+    problems: Problems = []
+    parts = _Parts(config.model_dump(exclude_none=True), problems)
+    if problems:
+        raise PacelineError("; ".join(f"{path}: {text}" for path, text in problems))
+    trainer = config.make_trainer()
+    with trainer.main_process_first(per_node=True):  # a dataset may be downloaded when it is built
+        data = parts.build_data()
+    return Experiment(trainer, parts.build_module(), **data)
+
+
+MODULE_RECIPE = Recipe(
+    None, ModuleConfig, build, about="A module or a model, and its data, by import path."
+)
+"""What a config without a recipe is for."""
+
+
+class _Parts:
+    """What a config says of module and data, read from its values; ``None`` for what it does not have."""
+
+    def __init__(self, values: Mapping[str, Any], problems: Problems) -> None:
+        self._values, self._problems = values, problems
+        named = [name for name in ("module", "model") if values.get(name) is not None]
+        if len(named) != 1:
+            text = "give one of module and model" + (", not both" if named else ": what is to be trained")
+            problems.append((named[-1] if named else "module", text))
+        self._module = self._class("module")
+        self._model = self._class("model")
+        self._loss = self._function("loss")
+        self._optimizer = self._class("optimizer")
+        self._scheduler = self._scheduler_spec()
+        self._metrics = {
+            name: self._function("metrics", value, f"metrics.{name}")
+            for name, value in self._mapping("metrics").items()
+        }
+        self._weight = self._function("weight")
+        self._check_together()
+        self._data = self._read_data()
+
+    def _mapping(self, key: str) -> Mapping[str, Any]:
+        value = self._values.get(key)
+        return value if isinstance(value, Mapping) else {}
+
+    def _class(self, key: str) -> ClassSpec | None:
+        value = self._values.get(key)
+        return None if value is None else read_class(value, slots()[key], key, self._problems)
+
+    def _function(self, key: str, value: Any = None, path: str | None = None) -> ClassSpec | None:
+        """A function, with arguments where it has some, or a class whose objects are called."""
+        value, path = self._values.get(key) if path is None else value, path or key
+        if value is None:
+            return None
+        given = dict(value) if isinstance(value, Mapping) else {CLASS: value}
+        try:
+            target = slots()["loss"].find(str(given.pop(CLASS, None)))
+        except PacelineError as error:
+            self._problems.append((path, one_line(error)))
+            return None
+        is_class = isinstance(target, type)
+        provided = 0 if is_class else 1 if key == "weight" else 2
+        arguments = check_call(target, given, provided, path, self._problems, is_partial=not is_class)
+        return None if arguments is None else ClassSpec(target, arguments, is_partial=not is_class)
+
+    def _scheduler_spec(self) -> Any:
+        value = self._values.get("scheduler")
+        if value is None:
+            return None
+        given = dict(value) if isinstance(value, Mapping) else {CLASS: value}
+        try:
+            target = slots()["scheduler"].find(str(given.pop(CLASS, None)))
+        except PacelineError as error:
+            self._problems.append(("scheduler", one_line(error)))
+            return None
+        provided = 0 if isinstance(target, type) and issubclass(target, RateSchedule) else 1
+        arguments = check_call(target, given, provided, "scheduler", self._problems)
+        return None if arguments is None else ClassSpec(target, arguments)
+
+    def _check_together(self) -> None:
+        module = self._module.target if self._module is not None else None
+        if isinstance(module, type) and not issubclass(module, TrainModule):
+            fix = "give it as model, with a loss and an optimizer, or subclass TrainModule"
+            self._problems.append(("module", f"{name_of(module)} is no TrainModule; {fix}"))
+        if module is None:
+            return
+        for key in ("loss", "metrics", "weight"):
+            if self._values.get(key) is not None:
+                self._problems.append((key, "is for a model; a module has its own steps"))
+        has_own = getattr(module, "configure_optimizers", None) is not TrainModule.configure_optimizers
+        for key in ("optimizer", "scheduler"):
+            if self._values.get(key) is not None and isinstance(module, type) and has_own:
+                text = f"{name_of(module)}.configure_optimizers makes its own: set its arguments, module.lr"
+                self._problems.append((key, text))
+        if self._values.get("scheduler") is not None and self._values.get("optimizer") is None:
+            self._problems.append(("scheduler", "there is no optimizer that it could change"))
+
+    def build_module(self) -> TrainModule:
+        """The module to train."""
+        optimizer = None if self._optimizer is None else self._optimizer.build
+        if self._module is not None:
+            module: Any = self._module.build()
+            if not isinstance(module, TrainModule):
+                raise PacelineError("module: the function returned no TrainModule", got=module)
+            if optimizer is not None:
+                vars(module)["configure_optimizers"] = lambda: self._configured(module, optimizer)
+            return module
+        assert self._model is not None
+        return TrainModule.of(
+            self._model.build(),
+            _made(self._loss),
+            optimizer,
+            self._schedule(),
+            {name: _made(metric) for name, metric in self._metrics.items()},
+            _made(self._weight),
+        )
+
+    def _configured(self, module: TrainModule, optimizer: Any) -> Any:
+        found = optimizer([p for p in module.parameters() if p.requires_grad])
+        schedule = self._schedule()
+        if schedule is None:
+            return found
+        schedule = schedule(found) if callable(schedule) else schedule
+        return {"optimizer": found, "lr_scheduler": schedule}
+
+    def _schedule(self) -> Any:
+        spec = self._scheduler
+        if spec is None:
+            return None
+        is_ours = isinstance(spec.target, type) and issubclass(spec.target, RateSchedule)
+        return spec.build() if is_ours else spec.build
+
+    def _read_data(self) -> Any:
+        value = self._values.get("data")
+        if value is None or isinstance(value, str) or (isinstance(value, Mapping) and CLASS in value):
+            return self._class("data")
+        if not isinstance(value, Mapping):
+            return None
+        sets = {
+            phase: read_class(value[phase], slots()["dataset"], f"data.{phase}", self._problems)
+            for phase in _PHASES
+            if value.get(phase) is not None
+        }
+        options = {key: one for key, one in value.items() if key not in _PHASES}
+        loader: LoaderConfig | None = None
+        try:
+            loader = LoaderConfig(**options)
+        except ValidationError as error:
+            for one in error.errors():
+                key = str(one["loc"][0])
+                text = f"got {shown(one['input'], 60)}; {allowed_by(one)}"
+                if one["type"] == "extra_forbidden":
+                    meant = nearest(key, [*_PHASES, *LoaderConfig.model_fields])
+                    text = "no such key" + (f"; did you mean {meant}?" if meant else "")
+                self._problems.append((f"data.{key}", text))
+        if not sets:
+            self._problems.append(("data", f"has none of {', '.join(_PHASES)}, and no class"))
+        return loader, sets
+
+    def build_data(self) -> dict[str, Any]:
+        """The data arguments of an ``Experiment``."""
+        if self._data is None:
+            return {}
+        if isinstance(self._data, ClassSpec):
+            return _as_data(self._data.build())
+        loader, sets = self._data
+        return {phase: _dataloader(spec.build(), phase, loader) for phase, spec in sets.items()}
+
+
+def _made(spec: ClassSpec | None) -> Any:
+    return None if spec is None else spec.build()
+
+
+def _as_data(found: Any) -> dict[str, Any]:
+    """What a function for the data may return."""
+    if isinstance(found, DataModule) or hasattr(found, "train_dataloader"):
+        return {"datamodule": found}
+    if isinstance(found, Mapping) and set(found) <= set(_PHASES):
+        return dict(found)
+    if isinstance(found, tuple) and 1 <= len(found) <= len(_PHASES):
+        return dict(zip(_PHASES, found, strict=False))
+    if hasattr(found, "__iter__"):
+        return {"train": found}
+    raise PacelineError(
+        "data: this gives no data",
+        got=found,
+        allowed="a DataModule, a dataloader, a tuple (train, val), or a dict of train, val, test, predict",
+    )
+
+
+def _dataloader(found: Any, phase: str, options: LoaderConfig) -> Any:
+    if not (hasattr(found, "__getitem__") or isinstance(found, IterableDataset)):
+        return found  # a dataloader, or batches
+    training = phase == "train"
+    arguments = options.model_dump(exclude={"shuffle", "drop_last", "collate_fn"})
+    if options.collate_fn is not None:
+        arguments["collate_fn"] = import_object(options.collate_fn)
+    if training and not isinstance(found, IterableDataset):
+        arguments |= {"shuffle": options.shuffle, "drop_last": options.drop_last}
+    return DataLoader(found, **arguments)

@@ -1,0 +1,47 @@
+"""The names of built-in classes in a config: callbacks, loggers, strategies, precisions, schedules."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import callbacks, schedules, strategies
+from ..callbacks import Callback, Logger
+from ..strategies import Distributed, Precision, Strategy
+from ..trainer.config.built_in import built_in
+from .classes import Slot
+
+
+@cache
+def slots() -> dict[str, Slot]:
+    """What each argument of the Trainer, and each part of an experiment, may be."""
+    public = [getattr(strategies, name) for name in strategies.__all__]
+    precisions = {one.__name__: one for one in public if _is(one, Precision)}
+    kinds = {one.__name__: one for one in public if _is(one, Strategy) and one is not Distributed}
+    return {
+        "callbacks": Slot("a callback", Callback, names=built_in("callbacks")),
+        "loggers": Slot("a logger", Logger, names=built_in("loggers")),
+        "profile": Slot("a Profiler", callbacks.Profiler, names={"Profiler": callbacks.Profiler}),
+        "strategy": Slot("a strategy", Strategy, names=kinds),
+        "precision": Slot("a precision", Precision, names=precisions),
+        "module": Slot("a module", nn.Module),
+        "model": Slot("a model", nn.Module),
+        "optimizer": Slot("an optimizer", torch.optim.Optimizer, (torch.optim,), provided=1),
+        "scheduler": Slot(
+            "a scheduler", None, (torch.optim.lr_scheduler,), schedules.SCHEDULES, provided=1
+        ),
+        "loss": Slot("a loss", None, (nn.functional,), _losses()),
+        "data": Slot("data: a DataModule, or a function that returns one or dataloaders"),
+        "dataset": Slot("a dataset or a dataloader"),
+    }
+
+
+def _is(one: Any, base: type) -> bool:
+    return isinstance(one, type) and issubclass(one, base) and one is not base
+
+
+def _losses() -> dict[str, Any]:
+    return {name: one for name, one in vars(nn).items() if name.endswith("Loss")}

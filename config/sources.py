@@ -1,0 +1,269 @@
+"""Settings from several sources, each value with the place that it comes from.
+
+In this order, a later one over an earlier one: a preset, config files, ``PACELINE_*`` variables of the
+environment, and ``key=value`` of the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import PacelineError
+from ..trainer.config.yaml_reader import YamlText, read_yaml, read_yaml_file
+
+CLASS = "class"
+"""The key of a mapping that names a class or function; the other keys are its arguments."""
+COMMAND_LINE = "the command line"
+PREFIX = "PACELINE_"
+OWN_VARIABLES = frozenset(
+    f"{PREFIX}{name}"
+    for name in ("TRACEBACK", "REPLAY", "TRACE", "TRIAL", "JOB", "LAUNCHER", "FAULTS", "TEST_MARK")
+)
+"""Variables of this package that are no settings."""
+_SHORT = {"callbacks": ("trainer", "callbacks"), "loggers": ("trainer", "loggers")}
+"""Keys that may be written without the section that they are in."""
+
+
+class Override(NamedTuple):
+    """One ``key=value``.
+
+    Attributes:
+        key: Dotted.
+        value: As YAML reads it.
+        adds: Whether it was written ``key+=value``.
+    """
+
+    key: str
+    value: Any
+    adds: bool = False
+
+
+class Settings:
+    """Nested values, and by dotted key the place that each comes from.
+
+    Attributes:
+        values: Plain data.
+        places: ``my.yaml:3``, ``preset tiny``, ``PACELINE_EPOCHS`` or ``the command line``, by dotted key.
+
+    Example:
+        >>> settings = Settings()
+        >>> settings.add({"epochs": 3, "model": {"depth": 4}}, {}, "preset tiny")
+        >>> settings.put(Override("model.depth", 6), COMMAND_LINE)
+        >>> settings.values, settings.place("model.depth"), settings.place("epochs")
+        ({'epochs': 3, 'model': {'depth': 6}}, 'the command line', 'preset tiny')
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.places: dict[str, str] = {}
+
+    def place(self, key: str) -> str | None:
+        """Where a value comes from: its own place, that of what it is a part of, or that of a part."""
+        parts = [place for one, place in self.places.items() if one.startswith(f"{key}.")]
+        while key and key not in self.places:
+            key = key.rpartition(".")[0]
+        return self.places.get(key) or (parts[0] if parts else None)
+
+    def add(self, values: Mapping[str, Any], places: Mapping[str, str], default: str) -> None:
+        """Put a source over what is there; mappings are merged, unless they name another class.
+
+        Args:
+            values: Its content.
+            places: By dotted key.
+            default: The place of all others.
+
+        Raises:
+            PacelineError: where it gives a key twice, in its section and without it.
+        """
+        places = {_in_section(key): place for key, place in places.items()}
+        values = dict(values)
+        for key, (section, name) in _SHORT.items():
+            if key not in values:
+                continue
+            inside = values.get(section)
+            if isinstance(inside, Mapping) and name in inside:
+                raise PacelineError(
+                    f"{key} and {section}.{name} are the same setting",
+                    where=places.get(f"{section}.{name}", default),
+                    fix="give one of the two",
+                )
+            values[section] = {**(inside if isinstance(inside, Mapping) else {}), name: values.pop(key)}
+        self._merge(self.values, values, "", places, default)
+
+    def _merge(
+        self,
+        into: dict[str, Any],
+        values: Mapping[str, Any],
+        above: str,
+        places: Mapping[str, str],
+        default: str,
+    ) -> None:
+        for key, value in values.items():
+            path = f"{above}{key}"
+            if isinstance(value, Mapping) and _merges(into.get(key), value):
+                if not isinstance(into[key], dict):
+                    into[key] = {CLASS: into[key]}
+                self._merge(into[key], value, f"{path}.", places, default)
+            else:
+                self._forget(path)
+                into[key] = _copied(value)
+                self.places[path] = places.get(path, default)
+                self.places |= {one: place for one, place in places.items() if one.startswith(f"{path}.")}
+
+    def _forget(self, path: str) -> None:
+        for key in [key for key in self.places if key == path or key.startswith(f"{path}.")]:
+            del self.places[key]
+
+    def put(self, given: Override, place: str) -> None:
+        """Set one value; ``+=`` adds to a list.
+
+        Raises:
+            PacelineError: for a key inside of what holds none.
+        """
+        key = _in_section(given.key)
+        holder: Any = self.values
+        *parents, last = key.split(".")
+        for depth, parent in enumerate(parents):
+            inner = holder[int(parent)] if _is_index(holder, parent) else _inner(holder, parent)
+            if isinstance(inner, str):
+                inner = {CLASS: inner}
+                holder[int(parent) if isinstance(holder, list) else parent] = inner
+            if not isinstance(inner, (dict, list)):
+                raise PacelineError(
+                    f"{given.key}: {'.'.join(parents[: depth + 1])} holds a value, not further keys",
+                    where=place,
+                )
+            holder = inner
+        at: Any = int(last) if _is_index(holder, last) else last
+        if isinstance(holder, list) and at == last:
+            raise PacelineError(f"{given.key}: a list of {len(holder)} has no item {last!r}", where=place)
+        if given.adds:
+            before = holder.get(last) if isinstance(holder, dict) else holder[at]
+            items = before if isinstance(before, list) else [] if before is None else [before]
+            more = given.value if isinstance(given.value, list) else [given.value]
+            holder[at] = [*items, *more]
+            self.places |= {f"{key}.{len(items) + n}": place for n in range(len(more))}
+            self.places.setdefault(key, place)
+        else:
+            self._forget(key)
+            holder[at] = given.value
+            self.places[key] = place
+
+
+def _is_index(holder: Any, part: str) -> bool:
+    return isinstance(holder, list) and part.isdigit() and int(part) < len(holder)
+
+
+def _inner(holder: Any, key: str) -> Any:
+    if isinstance(holder, list):
+        return None
+    if holder.get(key) is None:
+        holder[key] = {}
+    return holder[key]
+
+
+def _merges(before: Any, value: Mapping[str, Any]) -> bool:
+    """Whether a mapping adds to what is there: to arguments of the same class, or of one without any."""
+    if isinstance(before, str):
+        return CLASS not in value
+    return isinstance(before, dict) and value.get(CLASS) in (None, before.get(CLASS))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(one) for key, one in value.items()}
+    return [_copied(one) for one in value] if isinstance(value, list) else value
+
+
+def _in_section(key: str) -> str:
+    first, dot, rest = key.partition(".")
+    return ".".join(_SHORT[first]) + dot + rest if first in _SHORT else key
+
+
+def read_override(text: str) -> Override:
+    """``key=value`` or ``key+=value``; the value is YAML, and a string where it is none.
+
+    Raises:
+        PacelineError: for a text of another form.
+
+    Example:
+        >>> read_override("callbacks+=ema")
+        Override(key='callbacks', value='ema', adds=True)
+    """
+    key, equals, value = text.partition("=")
+    adds = key.endswith("+")
+    key = key.removesuffix("+").strip()
+    if not equals or not re.fullmatch(r"[^\s.=]+(\.[^\s.=]+)*", key):
+        raise PacelineError(f"{text!r} is no setting", allowed="key=value, for instance epochs=5")
+    return Override(key, _read_value(key, value), adds)
+
+
+def _read_value(key: str, text: str) -> Any:
+    try:
+        return read_yaml(text, f"the value of {key}").content
+    except PacelineError:
+        if text.lstrip()[:1] in ("[", "{"):
+            raise
+        return text
+
+
+def read_environment(variables: Mapping[str, str] = os.environ) -> list[tuple[Override, str]]:
+    """Settings of the environment, with the variable of each: ``PACELINE_TRAINER__MAX_EPOCHS=3``.
+
+    Two underscores stand for a dot.
+
+    Example:
+        >>> read_environment({"PACELINE_MODEL__DEPTH": "6", "HOME": "/root"})
+        [(Override(key='model.depth', value=6, adds=False), 'PACELINE_MODEL__DEPTH')]
+    """
+    found = []
+    for name in sorted(variables):
+        if name.startswith(PREFIX) and name not in OWN_VARIABLES:
+            key = name.removeprefix(PREFIX).lower().replace("__", ".").strip(".")
+            found.append((Override(key, _read_value(key, variables[name])), name))
+    return found
+
+
+def read_config_file(file: Path) -> YamlText:
+    """A config file; of a run's own config.yaml, what the run was given.
+
+    Raises:
+        PacelineError: where it cannot be read, is no mapping, or is of a run that a script started.
+    """
+    found = read_yaml_file(file)
+    if found.content is None:
+        return YamlText({}, {})
+    if not isinstance(found.content, dict):
+        raise PacelineError("a config file holds key: value lines", where=str(file))
+    if not is_of_a_run(found.content):
+        return found
+    given = found.content.get("config")
+    if isinstance(given, dict):
+        prefix = "config."
+        places = {k.removeprefix(prefix): v for k, v in found.places.items() if k.startswith(prefix)}
+        return YamlText(given, places)
+    return YamlText(_of_a_script(found.content), found.places)
+
+
+def is_of_a_run(content: Mapping[str, Any]) -> bool:
+    """Whether a file is the config.yaml that a run has written."""
+    module = content.get("module")
+    return isinstance(module, dict) and set(module) == {CLASS, "hparams"} and "name" in content
+
+
+def _of_a_script(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The Trainer's arguments of a run that a script started; objects in them are known by class only."""
+    trainer = dict(content.get("trainer") or {})
+    for name in ("callbacks", "loggers", "profile"):
+        if isinstance(trainer.get(name), (list, str)):
+            del trainer[name]
+    return {"trainer": trainer}
+
+
+def overrides_of(texts: Iterable[str]) -> list[tuple[Override, str]]:
+    """``key=value`` of the command line, with its place."""
+    return [(read_override(text), COMMAND_LINE) for text in texts]
