@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ def show(target: TARGET, settings: SETTINGS = None, config: CONFIG = None, as_js
 
     values = values_of(loaded)
     if as_json:
-        print_json([one._asdict() for one in values])
+        print_json([asdict(one) for one in values])
     else:
         print_table(
             ("key", "value", "from"), [(key, shown_value(value), place) for key, value, place in values]

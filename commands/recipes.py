@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,7 +36,7 @@ def show(
 
     settings = list(settings_of(recipe.config))
     if as_json:
-        keys = [one._asdict() for one in settings]
+        keys = [asdict(one) for one in settings]
         print_json({"name": name, "about": recipe.about, "settings": keys, "presets": recipe.presets})
         return
     typer.echo(f"{name}: {recipe.about}\n")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
@@ -14,7 +15,8 @@ from .load import Loaded
 from .sources import Settings
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True)
+class Setting:
     """One key of a recipe.
 
     Attributes:
@@ -71,7 +73,8 @@ def _in_words(schema: Mapping[str, Any]) -> str:
     return " ".join([names.get(str(kind), str(kind)), *limits])
 
 
-class Shown(NamedTuple):
+@dataclass(frozen=True)
+class Shown:
     """A value of a configuration.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -16,7 +16,14 @@ from .importing import import_file, import_module, is_import_path
 from .module_config import MODULE_RECIPE, check_parts
 from .recipe import Recipe, recipe_of
 from .run_config import RunConfig
-from .sources import Override, Settings, overrides_of, read_config_file, read_environment
+from .sources import (
+    COMMAND_LINE,
+    Override,
+    Settings,
+    overrides_of,
+    read_config_file,
+    read_environment,
+)
 from .trainer_section import read_trainer
 
 _YAML = (".yaml", ".yml", ".json")
@@ -38,6 +45,7 @@ class Loaded:
     config: Any
     problems: Problems
 
+    @short_tracebacks()
     def checked(self) -> Any:
         """The configuration.
 
@@ -77,26 +85,42 @@ def load(
         PacelineError: for what cannot be read.
     """
     recipes = recipes or {}
-    given = overrides_of(settings)
-    module: Override | None = None
+    overrides = overrides_of(settings)
     if target is not None and _is_config(target):
         files, target = [_config_file(target), *files], None
     elif target is not None and _is_object(target, recipes):
-        module, target = Override("module", target), None
-    read = [(file, *read_config_file(file)) for file in files]
-    named = [content.pop("recipe") for _, content, _ in read if "recipe" in content]
-    recipe = _recipe(target, named, recipes)
-    found = Settings()
-    environment = read_environment()
-    _add_preset(found, recipe, [(file, content) for file, content, _ in read], [*environment, *given])
-    for file, content, places in read:
-        found.add(content, places, str(file))
-    if module is not None:
-        found.put(module, "the command line")
-    for override, place in [*environment, *given]:
+        overrides, target = [(Override("module", target), COMMAND_LINE), *overrides], None
+    read = [_File(Path(file), *read_config_file(Path(file))) for file in files]
+    named = [file.content.pop("recipe") for file in read if "recipe" in file.content]
+    return _configure(_recipe(target, named, recipes), read, overrides)
+
+
+def configure(recipe: Recipe, files: Sequence[Path] = (), settings: Iterable[str] = ()) -> Loaded:
+    """Read the settings of a recipe, as ``load`` does.
+
+    Raises:
+        PacelineError: for what cannot be read.
+    """
+    read = [_File(file, *read_config_file(file)) for file in files]
+    return _configure(recipe, read, overrides_of(settings))
+
+
+class _File(NamedTuple):
+    path: Path
+    content: dict[str, Any]
+    places: dict[str, str]
+
+
+def _configure(recipe: Recipe, files: Sequence[_File], overrides: list[tuple[Override, str]]) -> Loaded:
+    overrides = [*read_environment(), *overrides]
+    settings = Settings()
+    _add_preset(settings, recipe, files, overrides)
+    for file in files:
+        settings.add(file.content, file.places, str(file.path))
+    for override, place in overrides:
         if override.key != "preset":
-            found.put(override, place)
-    return check(recipe, found)
+            settings.put(override, place)
+    return check(recipe, settings)
 
 
 def _is_config(target: str) -> bool:
@@ -139,7 +163,7 @@ def find_recipe(name: str, recipes: Mapping[str, str]) -> Recipe:
     if name.endswith(".py"):
         return recipe_of(import_file(Path(name)), str(Path(name).absolute()))
     files = [one.name for one in Path.cwd().iterdir() if one.suffix in (".py", *_YAML)]
-    near = nearest(name, [*recipes, *files])
+    near = next((one for one in files if Path(one).stem == name), nearest(name, [*recipes, *files]))
     if is_import_path(name) and near not in files:
         return recipe_of(import_module(name), name)
     raise PacelineError(
@@ -153,12 +177,14 @@ def find_recipe(name: str, recipes: Mapping[str, str]) -> Recipe:
 def _add_preset(
     found: Settings,
     recipe: Recipe,
-    files: list[tuple[Path, dict[str, Any]]],
+    files: Sequence[_File],
     overrides: list[tuple[Override, str]],
 ) -> None:
     """Begin with the preset that the last source names."""
     chosen: list[tuple[Any, str]] = [
-        (content.pop("preset"), str(file)) for file, content in files if "preset" in content
+        (file.content.pop("preset"), file.places.get("preset", str(file.path)))
+        for file in files
+        if "preset" in file.content
     ]
     chosen += [(override.value, place) for override, place in overrides if override.key == "preset"]
     if not chosen:

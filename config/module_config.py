@@ -165,6 +165,8 @@ class _Parts:
         return None if arguments is None else ClassSpec(target, arguments)
 
     def _check_together(self) -> None:
+        if self._values.get("scheduler") is not None and self._values.get("optimizer") is None:
+            self._problems.append(("scheduler", "there is no optimizer that it could change"))
         module = self._module.target if self._module is not None else None
         if isinstance(module, type) and not issubclass(module, TrainModule):
             fix = "give it as model, with a loss and an optimizer, or subclass TrainModule"
@@ -179,8 +181,6 @@ class _Parts:
             if self._values.get(key) is not None and isinstance(module, type) and has_own:
                 text = f"{name_of(module)}.configure_optimizers makes its own: set its arguments, module.lr"
                 self._problems.append((key, text))
-        if self._values.get("scheduler") is not None and self._values.get("optimizer") is None:
-            self._problems.append(("scheduler", "there is no optimizer that it could change"))
 
     def build_module(self) -> TrainModule:
         """The module to train."""

@@ -197,7 +197,7 @@ def read_override(text: str) -> Override:
     key, equals, value = text.partition("=")
     adds = key.endswith("+")
     key = key.removesuffix("+").strip()
-    if not equals or not re.fullmatch(r"[^\s.=]+(\.[^\s.=]+)*", key):
+    if not equals or not re.fullmatch(r"[A-Za-z_][^\s.=]*(\.[^\s.=]+)*", key):
         raise PacelineError(f"{text!r} is no setting", allowed="key=value, for instance epochs=5")
     return Override(key, _read_value(key, value), adds)
 
@@ -235,8 +235,6 @@ def read_config_file(file: Path) -> YamlText:
         PacelineError: where it cannot be read, is no mapping, or is of a run that a script started.
     """
     found = read_yaml_file(file)
-    if found.content is None:
-        return YamlText({}, {})
     if not isinstance(found.content, dict):
         raise PacelineError("a config file holds key: value lines", where=str(file))
     if not is_of_a_run(found.content):

@@ -13,6 +13,8 @@ from helpers.ranks import run_ranks
 from helpers.run_folders import rows_of, write_run
 
 from paceline import PacelineError
+from paceline.config.load import load
+from paceline.recipes.vit_cifar10 import PRESETS
 
 ARGUMENTS = ["preset=tiny", "data=digits", "epochs=1", "trainer.limit_train_batches=2"]
 
@@ -54,14 +56,14 @@ def test_mistakes_are_one_message_with_places(tmp_path):
     (tmp_path / "my.yaml").write_text(
         "preset: tiny\nepoch: 3\ntrainer:\n  max_epoch: 2\n  max_steps: three\n"
     )
-    done = paceline("fit", "vit-cifar10", "--config", "my.yaml", "widht=3", cwd=tmp_path)
+    done = paceline("fit", "vit-cifar10", "--config", "my.yaml", "model.widht=3", cwd=tmp_path)
     assert done.codes == [1]
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 12
     assert "epoch (my.yaml:2): no such key; did you mean epochs?" in done.stderr
     assert "trainer.max_epoch (my.yaml:4): no such argument; did you mean max_epochs?" in done.stderr
     assert "trainer.max_steps (my.yaml:5): got 'three'" in done.stderr
-    assert "widht (the command line): no such key; did you mean width?" in done.stderr
+    assert "model.widht (the command line): no such key; did you mean width?" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -85,32 +87,27 @@ def test_a_mistake_says_what_to_do(arguments, said, tmp_path):
     ("name", "value"),
     [
         ("workers", -5),
-        ("dropout", 5),
-        ("dropout", "nan"),
-        ("drop_path", -0.1),
+        ("model.dropout", 5),
+        ("model.dropout", "nan"),
+        ("model.drop_path", -0.1),
         ("weight_decay", "nan"),
         ("weight_decay", -1),
         ("learning_rate", "inf"),
-        ("mlp_ratio", 0),
+        ("model.mlp_ratio", 0),
     ],
 )
 def test_values_of_the_recipe_out_of_range_are_refused(name, value):
-    from paceline.recipes.vit_cifar10 import PRESETS, Config
-    from paceline.trainer.config.recipe_config import load_config
-
     with pytest.raises(PacelineError, match=rf"{name} \(the command line\): got "):
-        load_config(Config, PRESETS, None, [f"{name}={value}"])
+        load("paceline.recipes.vit_cifar10", [], [f"{name}={value}"]).checked()
 
 
 def test_yaml_reads_as_people_mean_it(tmp_path):
-    from paceline.recipes.vit_cifar10 import PRESETS, Config
-    from paceline.trainer.config.recipe_config import load_config
-
     file = tmp_path / "c.yaml"
     file.write_text('preset: tiny\nlearning_rate: 1e-3\nepochs: "3"\ntrainer: {name: no, max_steps: "3"}\n')
-    config = load_config(Config, PRESETS, file, ["trainer.precision=bf16", "weight_decay=5e-2"])
+    settings = ["trainer.precision=bf16", "weight_decay=5e-2"]
+    config = load("paceline.recipes.vit_cifar10", [file], settings).checked()
     assert (config.learning_rate, config.weight_decay, config.epochs) == (1e-3, 5e-2, 3)
-    assert config.width == PRESETS["tiny"]["width"]
+    assert config.model.width == PRESETS["tiny"]["model"]["width"]
     assert config.trainer == {"name": "no", "max_steps": "3", "precision": "bf16"}
 
 

@@ -115,11 +115,10 @@ def test_other_errors_are_printed_as_python_prints_them(capsys):
 def test_a_configuration_s_error_is_printed_with_the_user_s_frames_only(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
-        "from paceline.recipes.vit_cifar10 import PRESETS, Config\n"
-        "from paceline.trainer.config.recipe_config import load_config\n"
-        'load_config(Config, PRESETS, None, ["batch_sizes=3"])\n'
+        "from paceline.config.load import load\n"
+        'load("paceline.recipes.vit_cifar10", [], ["batch_sizes=3"]).checked()\n'
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "did you mean" in done.stderr
-    assert "recipe_config.py" not in done.stderr
+    assert "load.py" not in done.stderr

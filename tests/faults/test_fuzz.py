@@ -16,16 +16,17 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.mutations import as_json, mutated
-from pydantic import BaseModel, ConfigDict
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import paceline
 from paceline import PacelineError, Run, Trainer, TrainModule, callbacks, seed_everything, strategies
 from paceline.callbacks import Checkpoint, EarlyStopping
+from paceline.config import RunConfig
+from paceline.config.load import configure
+from paceline.config.recipe import Recipe
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.commands import list_checkpoints, show_checkpoint, verify_checkpoints
-from paceline.trainer.config.recipe_config import load_config
 
 USUAL = {"arguments": 1000, "configs": 1000, "checkpoints": 100}
 LONGEST = 3000  # characters of a message
@@ -186,13 +187,13 @@ def test_several_arguments_of_the_trainer_at_once(cases):
 # -- configs -------------------------------------------------------------------------------------
 
 
-class Config(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Config(RunConfig):
     epochs: int = 1
     name: str = "n"
     rates: dict[str, float] = {}
-    trainer: dict = {}
+
+
+RECIPE = Recipe("example", Config, None, {"tiny": {"epochs": 2}})
 
 
 TEXT = """preset: tiny
@@ -229,7 +230,7 @@ def test_configs(cases, tmp_path):
                 data[at] = chance.randrange(256)
         path.write_bytes(bytes(data))
         override = [f"rates={chance.choice(PIECES)}"] if chance.random() < 0.2 else []
-        answered(seed, "", lambda o=override: load_config(Config, {"tiny": {"epochs": 2}}, path, o))
+        answered(seed, "", lambda o=override: configure(RECIPE, [path], o).checked())
 
 
 # -- checkpoints ---------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def fit(folder, strategy: str, devices: int) -> Run:
     settings = {
         "preset": "tiny",
         "data": "digits",
-        "depth": 2,
+        "model.depth": 2,
         "trainer.strategy": strategy,
         "trainer.devices": devices,
         "trainer.accelerator": "cpu",
@@ -32,7 +32,7 @@ def fit(folder, strategy: str, devices: int) -> Run:
     }
     command = ["fit", "vit-cifar10", *(f"{key}={value}" for key, value in settings.items())]
     done = run_ranks("paceline", devices, *command, folder=folder, seconds=120)
-    assert "best test accuracy on digits" in done.stdout
+    assert "best val/accuracy" in done.stdout
     return Run(folder / "vit-cifar10" / "1")
 
 

@@ -59,6 +59,7 @@ def make(argument: str, cls: type) -> Any:
         given = ", ".join(f"{name}=..." for name in needed)
         raise PacelineError(
             f"{argument}: {cls.__name__} needs {', '.join(needed)}",
+            got=cls.__name__,
             fix=f"from paceline.callbacks import {cls.__name__}, and {argument}=[{cls.__name__}({given})]",
         )
     return cls()

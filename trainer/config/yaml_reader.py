@@ -42,7 +42,7 @@ _Loader.add_implicit_resolver(
 
 
 class YamlText(NamedTuple):
-    """What a text holds, and where: ``file:line`` by dotted key path."""
+    """What a text holds, and where: ``file:line`` by dotted key path; items of lists by their number."""
 
     content: Any
     places: dict[str, str]
@@ -165,7 +165,11 @@ class _Check:
 
 def _places(node: Any, where: str, prefix: str) -> Iterator[tuple[str, str]]:
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            path = f"{prefix}{key.value}"
-            yield path, f"{where}:{key.start_mark.line + 1}"
-            yield from _places(value, where, path + ".")
+        parts = [(key.value, key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        parts = [(str(number), value, value) for number, value in enumerate(node.value)]
+    else:
+        return
+    for name, at, value in parts:
+        yield f"{prefix}{name}", f"{where}:{at.start_mark.line + 1}"
+        yield from _places(value, where, f"{prefix}{name}.")

@@ -55,7 +55,7 @@ REFUSED = [
     ("progress", _A_SWITCH, _SWITCHED),
     ("checkpoint", _A_SWITCH, _SWITCHED),
     ("record", _A_SWITCH, _SWITCHED),
-    ("loggers", ["tensorboard", 3, [Callback()], [JSONLogger]], "paceline.callbacks.Logger"),
+    ("loggers", ["tensorbord", 3, [Callback()], [JSONLogger]], "paceline.callbacks.Logger"),
     ("nonfinite", ["rais", "", True, None, "skip:0", "skip:", 3], "'raise', 'skip', 'skip:100', 'ignore'"),
     (
         "on_data_error",
@@ -341,3 +341,23 @@ def test_the_first_limit_is_enough():
 def test_a_duration_object_serves():
     every = Duration.parse("2ep")
     assert Trainer(accelerator="cpu", validate_every=every).settings.validate_every == every
+
+
+def test_built_in_callbacks_and_loggers_have_names():
+    trainer = Trainer(callbacks=["ema", "Stragglers"], loggers=["csv", "-tensorboard"], run_dir=None)
+    kinds = [type(one).__name__ for one in trainer.callbacks]
+    assert {"EMA", "Stragglers", "CSVLogger", "JSONLogger", "Curves"} <= set(kinds)
+    assert "TensorBoard" not in kinds
+    assert type(Trainer(callbacks="swa", run_dir=None).callbacks[0]).__name__ == "SWA"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"callbacks": "early_stopping"}, "callbacks: EarlyStopping needs monitor"),
+        ({"callbacks": "emma"}, "did you mean: EMA?"),
+        ({"loggers": "wandbb"}, "did you mean: WandB?"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_explained(given, said):
+    assert said in refusal(**given)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import BaseModel, ConfigDict
 
 from paceline import PacelineError
-from paceline.trainer.config.recipe_config import load_config
+from paceline.config import RunConfig
+from paceline.config.load import configure
+from paceline.config.recipe import Recipe
 from paceline.trainer.config.yaml_reader import read_yaml, read_yaml_file
 
 
-class Config(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Config(RunConfig):
     epochs: int = 1
     name: str = "n"
     when: str = ""
     more: dict = {}
-    trainer: dict = {}
+
+
+RECIPE = Recipe("example", Config, None, {"tiny": {"epochs": 3}})
 
 
 def load(tmp_path, content, *overrides):
     path = tmp_path / "config.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return load_config(Config, {"tiny": {"epochs": 3}}, path, overrides)
+    return configure(RECIPE, [path], overrides).checked()
 
 
 def bomb(levels=9, width=9):

@@ -1,0 +1,238 @@
+"""Classes that a config names: found, checked against their signatures, built."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from paceline import PacelineError
+from paceline.callbacks import Callback
+from paceline.config.classes import ANYTHING, Slot, read_class
+from paceline.config.importing import import_file, import_object
+from paceline.config.names import slots
+
+if TYPE_CHECKING:
+    from nowhere import Unknown
+
+
+class Net(nn.Module):
+    def __init__(
+        self,
+        width: int = 3,
+        *,
+        rate: float,
+        folder: Path = Path("x"),
+        act: type[nn.Module] = nn.ReLU,
+        optimizer: Callable[..., Any] | None = None,
+        part: nn.Module | None = None,
+        many: Iterable[int] = (),
+        unknown_type: Unknown | None = None,
+        schema: str = "",
+        _private: int = 0,
+    ) -> None:
+        super().__init__()
+        self.given = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+
+
+class Base(nn.Module):
+    def __init__(self, width: int = 1, **more: int) -> None:
+        super().__init__()
+        self.width, self.more = width, more
+
+
+class Watch(Callback):
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    module = types.ModuleType("here")
+    module.Net, module.Base, module.Watch = Net, Base, Watch
+    monkeypatch.setitem(sys.modules, "here", module)
+
+
+def read(value, slot=ANYTHING):
+    problems = []
+    return read_class(value, slot, "key", problems), problems
+
+
+def built(value, slot=ANYTHING, *provided):
+    spec, problems = read(value, slot)
+    assert problems == []
+    return spec.build(*provided)
+
+
+def test_arguments_are_converted_as_their_types_say():
+    net = built(
+        {"class": "here:Net", "width": "4", "rate": 1, "folder": "a/b", "schema": "s", "_private": 2}
+    )
+    assert {k: net.given[k] for k in ("width", "rate", "folder", "schema", "_private")} == {
+        "width": 4,
+        "rate": 1.0,
+        "folder": Path("a/b"),
+        "schema": "s",
+        "_private": 2,
+    }
+    assert net.given["act"] is nn.ReLU
+
+
+def test_a_class_or_a_function_is_its_import_path_where_one_is_asked_for():
+    net = built({"class": "here.Net", "rate": 1, "act": "torch.nn.GELU", "optimizer": "torch.optim:SGD"})
+    assert net.given["act"] is nn.GELU
+    assert net.given["optimizer"] is torch.optim.SGD
+
+
+def test_a_mapping_with_a_class_is_an_object_or_a_function_with_some_arguments():
+    net = built(
+        {
+            "class": "here:Net",
+            "rate": 1,
+            "part": {"class": "here:Base", "width": 7},
+            "optimizer": {"class": "torch.optim.AdamW", "lr": "1e-3"},
+        }
+    )
+    assert net.given["part"].width == 7
+    assert isinstance(net.given["optimizer"], partial)
+    assert net.given["optimizer"].keywords == {"lr": 1e-3}
+
+
+def test_an_iterable_can_be_read_more_than_once():
+    net = built({"class": "here:Net", "rate": 1, "many": [1, 2]})
+    assert list(net.given["many"]) == list(net.given["many"]) == [1, 2]
+
+
+def test_further_keywords_are_passed_on():
+    assert built({"class": "here:Base", "other": 3}).more == {"other": 3}
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "said"),
+    [
+        (
+            {"class": "here:Net", "rate": 1, "widht": 3},
+            "key.widht",
+            "Net has no such argument; did you mean width?",
+        ),
+        ({"class": "here:Net", "rate": "fast"}, "key.rate", "got 'fast'; allowed: a valid number"),
+        ({"class": "here:Net"}, "key", "Net needs rate"),
+        ("here:Net", "key", "Net needs rate"),
+        ({"class": "here:Nett"}, "key", "did you mean: here:Net?"),
+        ({"class": "nowhere:Net"}, "key", "there is no module 'nowhere'"),
+        ({"class": "Net"}, "key", "an import path"),
+        ({"class": 3}, "key", "allowed: a name, or a mapping with a class"),
+        ({"width": 3}, "key", "allowed: a name, or a mapping with a class"),
+        (
+            {"class": "here:Net", "rate": 1, "part": {"class": "here:Base", "width": "w"}},
+            "key.part.width",
+            "got 'w'",
+        ),
+        (
+            {"class": "here:Net", "rate": 1, "act": "torch.nn.GELLU"},
+            "key.act",
+            "did you mean: torch.nn.GELU?",
+        ),
+        (
+            {"class": "here:Net", "rate": 1, "optimizer": {"class": "torch.optim.SGD", "lrr": 1}},
+            "key.optimizer.lrr",
+            "SGD has no such argument; did you mean lr?",
+        ),
+    ],
+)
+def test_a_mistake_names_its_key(value, key, said):
+    spec, problems = read(value)
+    assert spec is None
+    assert [path for path, _ in problems] == [key]
+    assert said in problems[0][1]
+
+
+def test_all_mistakes_are_found_at_once():
+    _, problems = read({"class": "here:Net", "rate": "x", "width": "y", "wdith": 1})
+    assert [path for path, _ in problems] == ["key.wdith", "key.rate", "key.width"]
+
+
+@pytest.mark.parametrize(
+    ("slot", "value", "kind"),
+    [
+        (
+            "optimizer",
+            {"class": "AdamW", "lr": 1e-3, "betas": [0.9, 0.95], "fused": None},
+            torch.optim.AdamW,
+        ),
+        ("optimizer", {"class": "torch.optim.SGD", "lr": "0.1"}, torch.optim.SGD),
+        ("optimizer", {"class": "Muon", "lr": 0.1}, torch.optim.Muon),
+        ("model", {"class": "torch.nn.TransformerEncoderLayer", "d_model": 8, "nhead": 2}, nn.Module),
+        ("model", {"class": "torch.nn.Linear", "in_features": 2, "out_features": 2}, nn.Linear),
+        ("callbacks", {"class": "here:Watch", "every": 3}, Watch),
+        ("callbacks", {"class": "early-stopping", "monitor": "val/loss"}, Callback),
+        ("callbacks", "EMA", Callback),
+        ("loggers", "csv", Callback),
+        ("strategy", {"class": "fsdp", "reshard_after_forward": False}, object),
+    ],
+)
+def test_classes_of_torch_and_ours(slot, value, kind):
+    provided = [[nn.Parameter(torch.zeros(2, 2))]] if slot == "optimizer" else []
+    assert isinstance(built(value, slots()[slot], *provided), kind)
+
+
+def test_a_scheduler_of_torch_gets_its_optimizer():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    found = built({"class": "CosineAnnealingLR", "T_max": "5"}, slots()["scheduler"], optimizer)
+    assert found.T_max == 5
+
+
+def test_a_class_of_another_kind_is_refused():
+    _, problems = read("here:Base", slots()["callbacks"])
+    assert problems == [("key", "here:Base is not a callback; got: the class Base")]
+
+
+def test_names_are_suggested():
+    _, problems = read("AdmaW", slots()["optimizer"])
+    assert "did you mean: AdamW?" in problems[0][1]
+    _, problems = read("erly_stopping", Slot("a callback", names={"EarlyStopping": Watch}))
+    assert "did you mean: EarlyStopping?" in problems[0][1]
+
+
+# -- import paths --------------------------------------------------------------------------------
+
+
+def test_modules_of_the_folder_are_found_and_files_too(tmp_path):
+    (tmp_path / "beside_it.py").write_text("value = 3\n")
+    (tmp_path / "my_file.py").write_text("from beside_it import value\n\n\nclass Net:\n    deep = value\n")
+    assert import_object("my_file.py:Net.deep") == 3
+    assert import_object("beside_it.value") == 3
+    assert import_file(tmp_path / "my_file.py") is sys.modules["my_file"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("none.py:Net", "there is no such file"),
+        ("random.py:Net", "would take the place of the module 'random'"),
+        ("no_such_package.module:Net", "there is no module 'no_such_package'"),
+        ("torch.no_such.Net", "torch has no 'no_such'"),
+        ("not a path", "this is no import path"),
+    ],
+)
+def test_a_wrong_path_is_explained(path, said, tmp_path):
+    (tmp_path / "random.py").write_text("")
+    with pytest.raises(PacelineError, match=said):
+        import_object(path)
+
+
+def test_what_a_module_raises_is_its_own(tmp_path):
+    (tmp_path / "breaks.py").write_text("import not_installed_anywhere\n")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        import_object("breaks:Net")
+    (tmp_path / "raises.py").write_text("raise KeyError('mine')\n")
+    with pytest.raises(KeyError, match="mine"):
+        import_object("raises.py:Net")
+    assert "raises" not in sys.modules

@@ -1,0 +1,161 @@
+"""A configuration from all its sources, checked."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+from paceline import PacelineError
+from paceline.config.load import load
+
+RECIPE = '''
+"""A recipe in a file."""
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from paceline.config import Experiment, RunConfig
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    depth: PositiveInt = 2
+    width: PositiveInt = 8
+
+
+class Config(RunConfig):
+    model: Model = Model()
+    epochs: PositiveInt = 3
+    kind: str = "plain"
+
+
+PRESETS = {"big": {"model": {"depth": 9}, "epochs": 30}}
+
+
+def build(config):
+    raise AssertionError("only its settings are read here")
+'''
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "my.py").write_text(RECIPE)
+    yield "my.py"
+    for name in ("my", "plain", "other"):
+        sys.modules.pop(name, None)
+
+
+def write(tmp_path, text, name="my.yaml"):
+    (tmp_path / name).write_text(textwrap.dedent(text))
+    return tmp_path / name
+
+
+def test_a_later_source_takes_precedence(recipe, tmp_path, monkeypatch):
+    first = write(
+        tmp_path, "preset: big\nepochs: 4\nkind: a\ntrainer: {max_steps: 5, accumulate: 2}\n", "a.yaml"
+    )
+    second = write(tmp_path, "kind: b\n", "b.yaml")
+    monkeypatch.setenv("PACELINE_TRAINER__MAX_STEPS", "6")
+    monkeypatch.setenv("PACELINE_MODEL__WIDTH", "16")
+    loaded = load(recipe, [first, second], ["model.width=32", "callbacks+=ema"])
+    config = loaded.checked()
+    assert (config.model.depth, config.model.width, config.epochs, config.kind) == (9, 32, 4, "b")
+    assert config.trainer == {"max_steps": 6, "accumulate": 2, "callbacks": ["ema"]}
+    places = {key: loaded.settings.place(key) for key in ("model.depth", "model.width", "epochs", "kind")}
+    assert places == {
+        "model.depth": "preset big",
+        "model.width": "the command line",
+        "epochs": f"{first}:2",
+        "kind": f"{second}:1",
+    }
+    assert loaded.settings.place("trainer.max_steps") == "PACELINE_TRAINER__MAX_STEPS"
+    assert loaded.settings.place("trainer.accumulate") == f"{first}:4"
+
+
+def test_the_last_preset_that_is_named_counts(recipe, tmp_path, monkeypatch):
+    file = write(tmp_path, "preset: default\n")
+    assert load(recipe, [file]).checked().epochs == 3
+    assert load(recipe, [file], ["preset=big"]).checked().epochs == 30
+    monkeypatch.setenv("PACELINE_PRESET", "big")
+    assert load(recipe, [file]).checked().epochs == 30
+
+
+def test_a_file_names_its_recipe(recipe, tmp_path):
+    file = write(tmp_path, "recipe: my.py\nepochs: 7\n")
+    assert load(str(file)).checked().epochs == 7
+    assert load(recipe, [file]).recipe.name == str(tmp_path / "my.py")
+    with pytest.raises(PacelineError, match="another recipe than the one asked for"):
+        load("vit-cifar10", [file], recipes={"vit-cifar10": "paceline.recipes.vit_cifar10"})
+
+
+def test_all_mistakes_are_one_report_with_their_places(recipe, tmp_path, monkeypatch):
+    file = write(
+        tmp_path,
+        """\
+        epoch: 3
+        model:
+          depht: 4
+        trainer:
+          max_epoch: 2
+          strategy: {class: fsdp, cpu_offlaod: true}
+        callbacks:
+          - {class: EarlyStopping, monitor: val/loss, patience: 0}
+        """,
+    )
+    monkeypatch.setenv("PACELINE_EPOCHS", "many")
+    with pytest.raises(PacelineError) as caught:
+        load(recipe, [file], ["trainer.precision=bf-16"]).checked()
+    text = str(caught.value)
+    assert len(text.splitlines()) <= 12
+    for said in (
+        f"epoch ({file}:1): no such key; did you mean epochs?",
+        f"model.depht ({file}:3): no such key; did you mean depth?",
+        "epochs (PACELINE_EPOCHS): got 'many'; allowed: a valid integer",
+        f"trainer.max_epoch ({file}:5): no such argument; did you mean max_epochs?",
+        f"trainer.strategy.cpu_offlaod ({file}:6): FSDP has no such argument; did you mean cpu_offload?",
+        f"trainer.callbacks.0 ({file}:8): EarlyStopping: 1 invalid argument; patience: got 0",
+        "trainer.precision (the command line): ",
+    ):
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "said"),
+    [
+        ("my", [], "did you mean: my.py?"),
+        ("no_such_thing", [], "there is no recipe 'no_such_thing'"),
+        ("no.such.module", [], "there is no module 'no'"),
+        ("none.yaml", [], "cannot be read"),
+        ("my.py", ["preset=bgi"], "did you mean: big?"),
+        ("my.py", ["preset=[1]"], "preset is a name"),
+        ("my.py", ["tiny"], "is no setting"),
+        ("plain.py", [], "is no recipe: it has no Config and no build"),
+        ("other.py", [], "Config is no subclass of RunConfig"),
+        ("list.yaml", [], "a config file holds key: value lines"),
+    ],
+)
+def test_what_cannot_be_read_is_explained(recipe, tmp_path, target, settings, said):
+    (tmp_path / "plain.py").write_text("")
+    (tmp_path / "other.py").write_text("class Config:\n    pass\n\n\ndef build(config):\n    pass\n")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(PacelineError, match=said):
+        load(target, [], settings).checked()
+
+
+def test_a_wrong_target_of_a_module_is_a_problem_of_the_command_line(tmp_path):
+    (tmp_path / "mine_load.py").write_text("class Net:\n    pass\n")
+    with pytest.raises(PacelineError, match=r"module \(the command line\): mine_load has no 'Nett'"):
+        load("mine_load:Nett").checked()
+
+
+def test_a_section_of_the_trainer_that_is_none_is_refused(recipe, tmp_path):
+    file = write(tmp_path, "trainer: 3\n")
+    with pytest.raises(PacelineError, match=r"trainer .*: got 3; allowed: a valid dictionary"):
+        load(recipe, [file]).checked()
+
+
+def test_a_null_callback_list_is_as_the_trainer_says(recipe):
+    with pytest.raises(PacelineError, match=r"trainer\.callbacks"):
+        load(recipe, [], ["trainer.callbacks=3"]).checked()

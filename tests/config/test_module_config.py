@@ -1,0 +1,292 @@
+"""A config that names a module or a model, and data: built, trained, and the same as written by hand."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from paceline import PacelineError, Run, Trainer, TrainModule
+from paceline.config.load import load
+
+CODE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import DataModule, TrainModule
+
+
+class Net(TrainModule):
+    def __init__(self, width: int = 4, lr: float = 0.1):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 2))
+
+    def training_step(self, batch):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch):
+        return self.training_step(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.hparams.lr)
+
+
+class Bare(TrainModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 2)
+
+    def training_step(self, batch):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+
+class MLP(nn.Module):
+    def __init__(self, width: int = 4):
+        super().__init__()
+        torch.manual_seed(1)
+        self.net = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 2))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def points(n: int = 24, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=generator)
+    return TensorDataset(x, (x.sum(1) > 0).long())
+
+
+def loaders(batch_size: int = 6):
+    return DataLoader(points(), batch_size), DataLoader(points(seed=1), batch_size)
+
+
+def named():
+    return {"train": DataLoader(points(), 6), "test": DataLoader(points(seed=2), 6)}
+
+
+def nothing():
+    return 3
+
+
+class Points(DataModule):
+    def __init__(self, n: int = 24):
+        self.n = n
+
+    def train_dataloader(self):
+        return DataLoader(points(self.n), 6)
+
+    def val_dataloader(self):
+        return DataLoader(points(seed=1), 6)
+
+
+def accuracy(predictions, targets):
+    return (predictions.argmax(1) == targets).float().mean()
+
+
+def smooth(predictions, targets, amount: float = 0.0):
+    return nn.functional.cross_entropy(predictions, targets, label_smoothing=amount)
+
+
+def made():
+    return Net(5)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path, monkeypatch):
+    (tmp_path / "project.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("project", None)
+    yield
+    sys.modules.pop("project", None)
+
+
+def experiment(text, *settings, target=None):
+    with open("c.yaml", "w") as file:
+        file.write(textwrap.dedent(text))
+    common = ["trainer.progress=false"]
+    loaded = load(target or "c.yaml", [] if target is None else ["c.yaml"], [*common, *settings])
+    return loaded.recipe.build(loaded.checked())
+
+
+MODEL = """\
+model: {class: project:MLP, width: 5}
+loss: cross_entropy
+optimizer: {class: AdamW, lr: 1e-2}
+scheduler: {class: ExponentialLR, gamma: 0.9}
+metrics: {accuracy: project:accuracy}
+data: {train: project:points, val: {class: project:points, seed: 1}, batch_size: 6}
+trainer: {max_epochs: 2, run_dir: null}
+"""
+
+
+def test_a_model_trains_as_the_code_that_it_stands_for():
+    found = experiment(MODEL)
+    found.fit()
+    project = sys.modules["project"]
+    torch.manual_seed(0)
+    module = TrainModule.of(
+        project.MLP(5),
+        nn.functional.cross_entropy,
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+        lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        {"accuracy": project.accuracy},
+    )
+    trainer = Trainer(max_epochs=2, run_dir=None, progress=False)
+    trainer.fit(
+        module, DataLoader(project.points(), 6, shuffle=True), DataLoader(project.points(seed=1), 6)
+    )
+    for ours, theirs in zip(found.module.parameters(), module.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert found.trainer.metrics["val/accuracy"] == trainer.metrics["val/accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("nn.functional.cross_entropy", None),
+        ("cross_entropy", 0.0),
+        ("CrossEntropyLoss", 0.0),
+        ("{class: CrossEntropyLoss, label_smoothing: 0.3}", 0.3),
+        ("{class: cross_entropy, label_smoothing: 0.3}", 0.3),
+        ("{class: project:smooth, amount: 0.3}", 0.3),
+    ],
+)
+def test_a_loss_is_a_function_or_a_class_with_or_without_arguments(loss, expected):
+    text = f"model: project:MLP\nloss: {loss}\noptimizer: SGD\ndata: {{train: project:points}}\n"
+    if expected is None:
+        with pytest.raises(PacelineError, match="there is no module 'nn'"):
+            experiment(text)
+        return
+    module = experiment(text, "trainer.run_dir=null").module
+    logits, targets = torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
+    assert module.loss(logits, targets) == nn.functional.cross_entropy(
+        logits, targets, label_smoothing=expected
+    )
+
+
+def test_a_module_by_its_import_path_with_settings_alone():
+    found = experiment(
+        "{}", "data=project:Points", "module.width=7", "trainer.max_steps=1", target="project:Net"
+    )
+    run = found.fit()
+    assert found.module.net[0].out_features == 7
+    assert run.folder.parent.name == "net"
+    again = load(str(run.folder)).checked()
+    assert again.module == {"class": "project:Net", "width": 7}
+    assert again.trainer == {"seed": 0, "max_steps": 1, "progress": False}
+
+
+def test_the_config_of_a_run_repeats_it_bit_for_bit():
+    first = experiment(MODEL, "trainer.run_dir=runs", "trainer.seed=3", "trainer.accumulate=2")
+    run = first.fit()
+    second = load(str(run.folder / "config.yaml"))
+    repeated = second.recipe.build(second.checked())
+    again = repeated.fit()
+    assert (again.folder.parent, again.folder.name) == (run.folder.parent, "2")
+    for ours, theirs in zip(first.module.parameters(), repeated.module.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert Run(again.folder).config["config"] == Run(run.folder).config["config"]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("project:loaders", {"train", "val"}),
+        ("{class: project:loaders, batch_size: 3}", {"train", "val"}),
+        ("project:named", {"train", "test"}),
+        ("project:Points", {"datamodule"}),
+        ("{class: project:Points, n: 12}", {"datamodule"}),
+        ("{train: project:points, test: project:points}", {"train", "test"}),
+    ],
+)
+def test_data_is_a_datamodule_a_function_or_datasets(data, expected):
+    found = experiment(f"module: project:Net\ndata: {data}\ntrainer: {{max_steps: 1, run_dir: null}}\n")
+    given = {
+        name
+        for name in ("train", "val", "test", "predict", "datamodule")
+        if getattr(found, name) is not None
+    }
+    assert given == expected
+    found.fit()
+
+
+def test_datasets_become_loaders_as_the_settings_say():
+    found = experiment(
+        "module: project:Net\n"
+        "data: {train: project:points, val: project:points, batch_size: 4, drop_last: true}\n",
+        "trainer.run_dir=null",
+    )
+    assert (found.train.batch_size, found.val.batch_size) == (4, 4)
+    assert (found.train.drop_last, found.val.drop_last) == (True, False)
+    assert type(found.train.sampler).__name__ == "RandomSampler"
+    assert type(found.val.sampler).__name__ == "SequentialSampler"
+
+
+def test_a_module_without_an_optimizer_gets_that_of_the_config():
+    found = experiment(
+        """\
+        module: project:Bare
+        optimizer: {class: SGD, lr: 0.5}
+        scheduler: {class: cosine, warmup: 1}
+        data: {train: project:points}
+        trainer: {max_steps: 2, run_dir: null}
+        """
+    )
+    found.fit()
+    assert found.trainer.optimizers[0].param_groups[0]["initial_lr"] == 0.5
+    assert found.trainer.global_step == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data: project:Points", "give one of module and model: what is to be trained"),
+        ("module: project:Net\nmodel: project:MLP", "give one of module and model, not both"),
+        ("module: project:MLP", "MLP is no TrainModule; give it as model"),
+        ("module: project:Net\noptimizer: SGD", "Net.configure_optimizers makes its own"),
+        ("module: project:Net\nloss: cross_entropy", "is for a model; a module has its own steps"),
+        ("model: project:MLP\nscheduler: cosine", "there is no optimizer that it could change"),
+        (
+            "module: project:Net\ndata: {trian: project:points}",
+            "data.trian (c.yaml:2): no such key; did you mean train?",
+        ),
+        (
+            "module: project:Net\ndata: {batch_size: 3}",
+            "has none of train, val, test, predict, and no class",
+        ),
+        (
+            "module: project:Net\ndata: {train: project:points, batch_size: 0}",
+            "data.batch_size (c.yaml:2): got 0",
+        ),
+        (
+            "module: {class: project:Net, width: wide}",
+            "module.width (c.yaml:1): got 'wide'; allowed: a valid integer",
+        ),
+        ("module: project:Net\ndata: project:nothing", "data: this gives no data"),
+        ("module: project:points\ndata: project:Points", "the function returned no TrainModule"),
+        (
+            "model: project:MLP\nmetrics: {a: project:acuracy}",
+            "metrics.a (c.yaml:2): project has no 'acuracy'",
+        ),
+    ],
+)
+def test_a_mistake_says_what_to_do(text, said):
+    with pytest.raises(PacelineError) as caught:
+        experiment(text, "trainer.run_dir=null")
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 12
+
+
+def test_a_function_may_make_the_module():
+    assert (
+        experiment("module: project:made\ndata: project:Points", "trainer.run_dir=null")
+        .module.net[0]
+        .out_features
+        == 5
+    )
