@@ -51,7 +51,7 @@ REFUSED = [
     ("limit_predict_batches", _NOT_LIMIT, "a count (int), a part (float"),
     ("fast_dev_run", ["perhaps", -1, 2.5, [1]], "True, False, or a number of steps"),
     ("overfit_batches", _NOT_LIMIT, "a count (int), a part (float"),
-    ("callbacks", ["EarlyStopping", 3, [3], EarlyStopping, [EarlyStopping], [None]], "paceline.callbacks"),
+    ("callbacks", ["EarlyStoping", 3, [3], EarlyStopping, [EarlyStopping], [None]], "paceline.callbacks"),
     ("progress", _A_SWITCH, _SWITCHED),
     ("checkpoint", _A_SWITCH, _SWITCHED),
     ("record", _A_SWITCH, _SWITCHED),
