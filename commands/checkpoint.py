@@ -2,58 +2,126 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from .output import JSON, bytes_bar, print_json, print_table
+
+_SOURCE = Annotated[
+    Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest checkpoint.")
+]
+
 
 def export(
-    source: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest one.")],
+    source: _SOURCE,
     folder: Annotated[Path, typer.Argument(help="Where the files go.")],
     submodule: Annotated[str | None, typer.Option(help="Only this part, by its dotted name.")] = None,
 ) -> None:
     """Write a checkpoint's weights as one file that plain torch loads."""
-    from ..trainer.checkpoint import commands as checkpoint_commands
     from ..trainer.checkpoint.export import export_checkpoint
+    from ..trainer.checkpoint.listing import one_checkpoint
 
-    export_checkpoint(checkpoint_commands.one_checkpoint(source), folder, submodule)
+    checkpoint = one_checkpoint(source)
+    with bytes_bar("verifying", _bytes_below(checkpoint)) as compared:
+        export_checkpoint(checkpoint, folder, submodule, compared)
     typer.echo(str(folder))
 
 
-def ls(path: Annotated[Path, typer.Argument(help="A run, or any folder above.")] = Path("runs")) -> None:
+def ls(
+    path: Annotated[Path, typer.Argument(help="A run, or any folder above.")] = Path("runs"),
+    as_json: JSON = False,
+) -> None:
     """List checkpoints."""
-    from ..trainer.checkpoint import commands as checkpoint_commands
+    from ..trainer.checkpoint.listing import list_checkpoints
+    from ..trainer.utils.text import shown_size
 
-    for line in checkpoint_commands.list_checkpoints(path):
-        typer.echo(line)
+    found = list(list_checkpoints(path))
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    rows = [
+        (
+            one.path,
+            one.step,
+            one.epoch,
+            shown_size(one.bytes or 0),
+            f"{one.strategy} x {one.ranks}",
+            one.saved,
+            ", ".join(one.marks),
+        )
+        if not one.problem
+        else (one.path, "", "", "", "", "", one.problem)
+        for one in found
+    ]
+    print_table(("checkpoint", "step", "epoch", "size", "written by", "at", ""), rows)
 
 
-def verify(path: Annotated[Path, typer.Argument(help="A checkpoint, a run, or any folder above.")]) -> None:
+def verify(
+    path: Annotated[Path, typer.Argument(help="A checkpoint, a run, or any folder above.")],
+    as_json: JSON = False,
+) -> None:
     """Read every file and compare its checksums; exit code 1 when one is damaged."""
-    from ..trainer.checkpoint import commands as checkpoint_commands
+    from ..trainer.checkpoint.listing import find_checkpoints, problem_of
 
-    whole = True
-    for line, good in checkpoint_commands.verify_checkpoints(path):
-        typer.echo(line)
-        whole = whole and good
-    raise typer.Exit(0 if whole else 1)
+    folders = find_checkpoints(path)
+    problems: dict[str, str] = {}
+    with bytes_bar("verifying", sum(map(_bytes_below, folders))) as compared:
+        for folder in folders:
+            problems[str(folder)] = problem = problem_of(folder, compared)
+            if not as_json:
+                typer.echo(f"{folder}: {problem or 'whole'}")
+    if as_json:
+        print_json([{"path": path, "whole": not text, "problem": text} for path, text in problems.items()])
+    raise typer.Exit(1 if any(problems.values()) else 0)
 
 
-def show(path: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its newest one.")]) -> None:
+def show(
+    path: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its newest one.")],
+    as_json: JSON = False,
+) -> None:
     """Show what is in a checkpoint."""
-    from ..trainer.checkpoint import commands as checkpoint_commands
+    from ..trainer.checkpoint.listing import describe_checkpoint
+    from ..trainer.utils.text import shown_size
 
-    for line in checkpoint_commands.show_checkpoint(path):
-        typer.echo(line)
+    found = describe_checkpoint(path)
+    if as_json:
+        print_json(found)
+        return
+    hparams = ", ".join(f"{name}={value!r}" for name, value in found["hparams"].items())
+    ranks = f"{found['ranks']} rank{'s' if found['ranks'] > 1 else ''}"
+    typer.echo(found["path"])
+    for name, text in (
+        ("format", f"{found['format']}{', weights only' if found['weights_only'] else ''}"),
+        ("module", f"{found['module']}({hparams})"),
+        ("written by", f"{found['strategy']}, {ranks}, precision {found['precision']}"),
+        *((name, _pairs(found[name])) for name in ("run", "data", "metrics")),
+        *(("file", f"{name}  {shown_size(size)}") for name, size in found["files"].items()),
+        *(("tensor", f"{name}  {shape}") for name, shape in found["tensors"].items()),
+    ):
+        typer.echo(f"  {name:<10}  {text}")
 
 
 def consolidate(
-    source: Annotated[Path, typer.Argument(help="A checkpoint, or a run: its best, else its latest one.")],
+    source: _SOURCE,
     target: Annotated[Path, typer.Argument(help="The new checkpoint's folder.")],
 ) -> None:
     """Write a checkpoint of many ranks again as one device would have."""
-    from ..trainer.checkpoint import commands as checkpoint_commands
     from ..trainer.checkpoint.export import consolidate as write
+    from ..trainer.checkpoint.listing import one_checkpoint
 
-    typer.echo(write(checkpoint_commands.one_checkpoint(source), target))
+    checkpoint = one_checkpoint(source)
+    with bytes_bar("verifying", _bytes_below(checkpoint)) as compared:
+        written = write(checkpoint, target, compared)
+    typer.echo(str(written))
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    shown = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in values.items()}
+    return "  ".join(f"{name} {value}" for name, value in shown.items()) or "none"

@@ -21,9 +21,8 @@ def show(target: TARGET, settings: SETTINGS = None, config: CONFIG = None, as_js
     if as_json:
         print_json([asdict(one) for one in values])
     else:
-        print_table(
-            ("key", "value", "from"), [(key, shown_value(value), place) for key, value, place in values]
-        )
+        rows = [(one.key, shown_value(one.value), one.source) for one in values]
+        print_table(("key", "value", "from"), rows)
 
 
 def check(target: TARGET, settings: SETTINGS = None, config: CONFIG = None, as_json: JSON = False) -> None:

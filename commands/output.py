@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -27,3 +29,25 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         typer.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+@contextmanager
+def bytes_bar(label: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A progress bar on a terminal's standard error; calls of what it gives add bytes to it.
+
+    Args:
+        label: What is being done.
+        total: Bytes in all.
+    """
+    from tqdm import tqdm
+
+    with tqdm(
+        total=total,
+        desc=label,
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        delay=0.5,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        yield bar.update

@@ -16,7 +16,7 @@ from .distributed import Distributed
 from .fsdp import FSDP, HSDP
 from .launch.environment import Environment, find_environment
 from .launch.launcher import launch, start_ranks
-from .memory_estimate import choose_strategy
+from .memory_estimate import StateBytes, choose_strategy, states_per_rank
 from .precision import (
     PRECISIONS,
     AutocastBF16,
@@ -42,6 +42,7 @@ __all__ = [
     "Full",
     "Precision",
     "Single",
+    "StateBytes",
     "StepPlan",
     "Strategy",
     "choose_strategy",
@@ -51,6 +52,7 @@ __all__ = [
     "make_precision",
     "make_strategy",
     "start_ranks",
+    "states_per_rank",
 ]
 
 _BUILDERS: dict[str, Callable[[], Strategy]] = {

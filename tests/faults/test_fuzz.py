@@ -26,7 +26,12 @@ from paceline.config import RunConfig
 from paceline.config.load import configure
 from paceline.config.recipe import Recipe
 from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.commands import list_checkpoints, show_checkpoint, verify_checkpoints
+from paceline.trainer.checkpoint.listing import (
+    describe_checkpoint,
+    find_checkpoints,
+    list_checkpoints,
+    problem_of,
+)
 
 USUAL = {"arguments": 1000, "configs": 1000, "checkpoints": 100}
 LONGEST = 3000  # characters of a message
@@ -272,8 +277,8 @@ def test_checkpoints_that_were_changed_and_resealed(cases, tmp_path, capsys):
     copy = tmp_path / "1/checkpoints" / made.name
     reads = {
         "ls": lambda: list(list_checkpoints(copy)),
-        "show": lambda: list(show_checkpoint(copy)),
-        "verify": lambda: list(verify_checkpoints(copy)),
+        "show": lambda: describe_checkpoint(copy),
+        "verify": lambda: [problem_of(one) for one in find_checkpoints(copy)],
         "load": lambda: Net.load_from_checkpoint(copy),
         "resume": lambda: fit(tmp_path / "resumed", 6, resume=copy),
     }

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from paceline import PacelineError, Trainer
 from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.commands import verify_checkpoints
 from paceline.trainer.checkpoint.export import consolidate, export_checkpoint
+from paceline.trainer.checkpoint.listing import find_checkpoints, problem_of
 
 
 def fit(folder, max_epochs=1, **options):
@@ -84,10 +84,8 @@ def test_a_file_that_the_manifest_does_not_list_changes_nothing_and_is_named_onc
 def test_verify_names_a_file_that_does_not_belong_there_and_fails(kind, tmp_path):
     run = fit(tmp_path / "runs")
     name = put(kind, run.latest)
-    (line, good), *more = verify_checkpoints(run.folder)
-    assert not good
-    assert not more
-    assert line == f"{run.latest}: whole, but its manifest does not list: {name}"
+    assert find_checkpoints(run.folder) == [run.latest]
+    assert problem_of(run.latest) == f"whole, but its manifest does not list: {name}"
     command = [sys.executable, "-m", "paceline", "checkpoint", "verify", str(run.folder)]
     if kind == "tensors":
         found = subprocess.run(
@@ -133,4 +131,4 @@ def test_a_checkpoint_as_it_was_written_is_loaded_without_a_warning(tmp_path):
         warnings.simplefilter("error")
         Net.load_from_checkpoint(run.latest)
         fit(tmp_path / "runs", 2, resume="latest")
-    assert [good for _, good in verify_checkpoints(Path(run.folder))] == [True, True]
+    assert [problem_of(one) for one in find_checkpoints(Path(run.folder))] == ["", ""]

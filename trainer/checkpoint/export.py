@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,16 @@ def _export_part(module: Any, part: nn.Module, tensors: dict[str, Tensor], folde
         pretrained.save_own_config(part, folder)
 
 
-def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path:
+def export_checkpoint(
+    source: Path, folder: Path, submodule: str | None, compared: Callable[[int], object] | None = None
+) -> Path:
     """The weights of a checkpoint as ``Trainer.export`` writes a module's; no module is needed.
+
+    Args:
+        source: The checkpoint.
+        folder: Where the files go.
+        submodule: Only this part; None: all.
+        compared: Called with the size of each part that was verified, in bytes.
 
     Raises:
         CheckpointError: for a damaged checkpoint.
@@ -61,7 +70,7 @@ def export_checkpoint(source: Path, folder: Path, submodule: str | None) -> Path
     from .schema import check_manifest  # imports pydantic
 
     folder = as_path(folder, "export")
-    manifest = verify(source)
+    manifest = verify(source, compared=compared)
     check_manifest(source, manifest)
     files.warn_of_unlisted(source, manifest)
     prefix = "model." if submodule is None else f"model.{submodule}."
@@ -154,16 +163,21 @@ def _write_files(folder: Path, tensors: dict[str, Tensor], name: str, texts: dic
         os.replace(folder / f".{file}", folder / file)
 
 
-def consolidate(source: Path, target: Path) -> Path:
+def consolidate(source: Path, target: Path, compared: Callable[[int], object] | None = None) -> Path:
     """Write a checkpoint of many ranks again as one device would have: a run can resume from it.
 
     What a rank kept to itself (random states, its place in the data) stays as it was.
+
+    Args:
+        source: The checkpoint.
+        target: The folder of the new one.
+        compared: Called with the size of each part that was verified, in bytes.
 
     Raises:
         CheckpointError: for a damaged checkpoint, and where ``target`` exists.
     """
     target = as_path(target, "consolidate")
-    manifest = verify(source)
+    manifest = verify(source, compared=compared)
     files.warn_of_unlisted(source, manifest)
     if target.exists():
         raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))

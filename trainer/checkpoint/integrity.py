@@ -30,6 +30,7 @@ class Verification:
         world_size: The number of ranks that share the rest.
         of: What it is, for messages.
         manifest: Where it is read already.
+        compared: Called with the size of each part that was compared, in bytes; from several threads.
 
     Raises:
         CheckpointError: naming a file that is missing, of another size, or changed.
@@ -43,8 +44,9 @@ class Verification:
         world_size: int = 1,
         of: str = "the checkpoint",
         manifest: dict[str, Any] | None = None,
+        compared: Callable[[int], object] | None = None,
     ) -> None:
-        self._folder, self._of = folder, of
+        self._folder, self._of, self._compared = folder, of, compared
         self.manifest = manifest or read_manifest(folder)
         rest: list[tuple[str, int]] = []
         for name, entry in self.manifest["files"].items():
@@ -110,6 +112,8 @@ class Verification:
                 got=f"checksum {found}",
                 allowed=f"checksum {expected}",
             )
+        if self._compared is not None:
+            self._compared(min(size, entry["bytes"] - index * size))
 
     def _read(self, name: str, read: Callable[[], T]) -> T:
         try:
@@ -118,13 +122,20 @@ class Verification:
             raise unreadable(self._folder / name, error) from None
 
 
-def verify(folder: Path, of: str = "the checkpoint") -> dict[str, Any]:
+def verify(
+    folder: Path, of: str = "the checkpoint", compared: Callable[[int], object] | None = None
+) -> dict[str, Any]:
     """The manifest of a checkpoint whose every file is as it was written.
+
+    Args:
+        folder: Its folder.
+        of: What it is, for messages.
+        compared: As ``Verification`` takes it.
 
     Raises:
         CheckpointError: naming a file that is missing, of another size, or changed.
     """
-    with Verification(folder, of=of) as check:
+    with Verification(folder, of=of, compared=compared) as check:
         return check.finish()
 
 

@@ -178,6 +178,10 @@ def test_the_commands(trained, tmp_path):
     assert f"{run.latest}" in shown
     assert "Net(width=4)" in shown
     assert "tensor      optim.0.net.weight.exp_avg  [4, 3]" in shown
+    as_json = json.loads(paceline("checkpoint", "show", run.folder, "--json").stdout)
+    assert as_json["tensors"]["optim.0.net.weight.exp_avg"] == [4, 3]
+    listed = json.loads(paceline("checkpoint", "ls", "--json", cwd=tmp_path).stdout)
+    assert [(one["step"], one["marks"]) for one in listed[:2]] == [(3, []), (6, ["best", "latest"])]
 
     assert paceline("export", run.folder, "out", "--submodule", "net", cwd=tmp_path).codes == [0]
     assert set(load_file(tmp_path / "out/model.safetensors")) == {"weight", "bias"}
@@ -193,6 +197,8 @@ def test_the_commands(trained, tmp_path):
     assert damaged.codes == [1]
     assert "step-00000006: DAMAGED" in damaged.stdout
     assert "optim-00001" in damaged.stdout
+    as_json = json.loads(paceline("checkpoint", "verify", run.folder, "--json").stdout)
+    assert [one["whole"] for one in as_json] == [True, False, True, True]
 
 
 @pytest.mark.parametrize(
