@@ -6,6 +6,10 @@ one is chosen.
 """
 
 RECIPES = {
+    "digits": (
+        "digits",
+        "a small network on handwritten digits (seconds on a CPU): copy it to begin with",
+    ),
     "vit-cifar10": (
         "vit_cifar10",
         "Vision Transformer on CIFAR-10 (85.8 M parameters; preset=tiny trains on a CPU)",

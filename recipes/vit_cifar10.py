@@ -129,6 +129,13 @@ class ViTClassifier(TrainModule):
     def validation_step(self, batch: Any) -> dict[str, Tensor]:
         return self._loss_and_accuracy(batch)
 
+    def test_step(self, batch: Any) -> dict[str, Tensor]:
+        return self._loss_and_accuracy(batch)
+
+    def predict_step(self, batch: Any) -> Tensor:
+        classes: Tensor = self(batch[0]).argmax(1)
+        return classes
+
     def _loss_and_accuracy(self, batch: Any) -> dict[str, Tensor]:
         images, labels = batch
         logits = self(images)

@@ -1,0 +1,100 @@
+"""The commands that the documentation shows, in a new folder: on a terminal and into a pipe."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from helpers.ranks import run_ranks
+
+import paceline
+from paceline.__main__ import app
+
+ROOT = Path(paceline.__file__).parent
+SESSIONS = ("docs/commands.md", "docs/first-run.md")
+"""Pages whose commands are one session, from an empty folder on."""
+AFTER_CODE = ("docs/checkpoints.md", "docs/report.md", "docs/schedules.md", "docs/configuration.md")
+"""Pages whose commands need what the Python code of the page has left in the folder."""
+ELSEWHERE = {
+    "docs/strategies.md": "tests/strategies/launch",
+    "docs/failures.md": "tests/trainer/debug/test_replay.py",
+    "docs/diff.md": "tests/trainer/debug/test_diff.py",
+    "docs/migrate.md": "tests/compat/migrate",
+}
+
+
+def commands(page: str) -> list[list[str]]:
+    """The words of each command of a page, without comments."""
+    blocks = re.findall(r"^```(?:sh|text)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if re.match(r"paceline [a-z]", line)]
+
+
+def run_all(folder: Path, page: str, how: str) -> list[dict[str, object]]:
+    shown = [words for words in commands(page) if not {"PATH", "OUT"} & set(words)]
+    job = Path(__file__).with_name("session_job.py")
+    done = run_ranks(job, 1, how, json.dumps(shown), folder=folder, seconds=200)
+    found = json.loads(done.stdout)
+    for words, one in zip(shown, found, strict=True):
+        assert one["code"] == 0, (words, one["out"][-2000:], one["err"][-2000:])
+        assert "Traceback" not in one["out"] + one["err"]
+        one["words"] = words
+    return found
+
+
+def test_every_page_with_commands_is_run_somewhere():
+    pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if commands(page)} == {*SESSIONS, *AFTER_CODE, *ELSEWHERE}
+    assert all((ROOT / tests).exists() for tests in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("how", ["pipe", "terminal"])
+@pytest.mark.parametrize("page", SESSIONS)
+def test_a_session_from_an_empty_folder(page, how, tmp_path):
+    for one in run_all(tmp_path, page, how):
+        if how == "pipe":
+            if "--json" in one["words"] or one["words"][:2] == ["config", "schema"]:
+                json.loads(one["out"])
+            assert "\r" not in one["out"] + one["err"], one["words"]
+            assert "\x1b" not in one["out"] + one["err"], one["words"]
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("page", AFTER_CODE)
+def test_commands_after_the_code_of_their_page(page, tmp_path, monkeypatch):
+    code = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    for block in code:
+        exec(compile(block, page, "exec"), vars(module))
+    run_all(tmp_path, page, "pipe")
+
+
+def test_the_page_about_commands_has_all_of_them():
+    text = (ROOT / "docs" / "commands.md").read_text()
+    table = text[: text.index("## Exit codes")]
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__
+        assert f"`{name}" in table, name
+    for group in app.registered_groups:
+        for command in group.typer_instance.registered_commands:
+            assert re.search(rf"`{group.name} .*{command.name}", table), (group.name, command.name)
+
+
+def test_the_script_of_28_lines_trains_and_draws_without_a_warning(tmp_path):
+    page = (ROOT / "docs" / "first-run.md").read_text()
+    script = re.search(r"<!-- script -->\n```python\n(.*?)```", page, re.DOTALL)[1]
+    assert len([line for line in script.splitlines() if line]) <= 28
+    (tmp_path / "digits.py").write_text(script)
+    done = run_ranks(tmp_path / "digits.py", 1, folder=tmp_path, seconds=60)
+    assert done.stderr == ""
+    assert "warning" not in done.stdout.lower()
+    run = paceline.Run(tmp_path / "runs" / "digits" / "1")
+    assert run.metrics["val/accuracy"].values[-1] > 0.9
+    assert len(run.checkpoints) > 0
+    assert {"curves.png", "metrics.jsonl", "tb"} <= {one.name for one in run.folder.iterdir()}
