@@ -85,6 +85,17 @@ def has_fused_kernels(device: torch.device) -> bool:
     return device.type in ("cuda", "xpu")
 
 
+def pci_address(device: torch.device) -> str | None:
+    """A device's address on the PCI bus as /sys has it, ``0000:c1:00.0``; None where torch has none."""
+    properties = getattr(torch.get_device_module(device), "get_device_properties", None)
+    if device.type == "cpu" or properties is None:
+        return None
+    found = properties(device)
+    if not hasattr(found, "pci_bus_id"):
+        return None
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+
+
 def device_memory(device: torch.device) -> int:
     """Bytes of memory a device has in all; on a CPU, what is free for this process and its like."""
     if device.type == "cpu":

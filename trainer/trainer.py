@@ -51,6 +51,8 @@ class Trainer(Tuner):
         devices: A count, -1, a list of ids, ``"0,1"`` or ``"auto"``: all accelerators, one CPU process, or
             the world a launcher made. ``fit`` starts a rank for each; the script is run in all of them.
         num_nodes: Machines that take part; each starts ``devices`` ranks.
+        numa_affinity: While a run lasts, pin each rank to CPUs: those of its accelerator's NUMA node, or on
+            the CPU its own part of the machine's.
         max_epochs, max_steps: The first limit reached ends the run. Without any: one epoch.
         min_epochs, min_steps: A stop that a callback asks for, such as early stopping, waits until both are
             reached; signals do not.
@@ -125,6 +127,7 @@ class Trainer(Tuner):
         accelerator: str = "auto",
         devices: int | str | Sequence[int] = "auto",
         num_nodes: int = 1,
+        numa_affinity: bool = False,
         max_epochs: int | None = None,
         max_steps: int | None = None,
         min_epochs: int | None = None,

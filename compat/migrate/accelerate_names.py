@@ -144,6 +144,7 @@ ACCELERATE = Library(
         "set_seed": rewrite("write seed_everything(seed), of paceline, and Trainer(seed=...)"),
         "notebook_launcher": rewrite("leave it out: Trainer(devices=...) starts the ranks of a script"),
         "debug_launcher": rewrite('leave it out: Trainer(accelerator="cpu", devices=2) starts two ranks'),
+        "set_numa_affinity": rewrite("write Trainer(numa_affinity=True)"),
         "get_logger": rewrite("write self.print(...), or trainer.log_line(...): rank 0, and log.txt"),
         "find_executable_batch_size": rewrite("call trainer.find_batch_size(module, dataloader)"),
         "skip_first_batches": rewrite("leave it out: a resumed run continues in the middle of an epoch"),

@@ -211,6 +211,11 @@ class TrainerArguments(BaseModel):
         'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"',
     )
     num_nodes: _Count = _argument(1, "Machines that take part; each starts ``devices`` ranks.", _A_COUNT)
+    numa_affinity: bool = _argument(
+        False,
+        "While a run lasts, pin each rank to CPUs: those of its accelerator's NUMA node, or on the CPU its "
+        "own part of the machine's.",
+    )
     max_epochs: _Count | None = _argument(None, _THE_LIMITS, _A_COUNT_OR_NONE)
     max_steps: _Count | None = _argument(None, _THE_LIMITS, _A_COUNT_OR_NONE)
     min_epochs: _Count | None = _argument(None, _THE_LEAST, _A_COUNT_OR_NONE)

@@ -42,6 +42,8 @@ TRAINER_PEERS = {
     "bf16": 'precision="bf16"',
     "gpus": "devices",
     "num_processes": "devices",
+    "enable_cpu_affinity": "numa_affinity=True",
+    "numa_binding": "numa_affinity=True",
     "resume_from_checkpoint": "fit(resume=...)",
     "learning_rate": _OPTIMIZER,
     "lr": _OPTIMIZER,

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -170,13 +172,18 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
 class WorkerInit:
     """Runs in each loader worker: leaves signals to the main process, shows user code its own dataset.
 
-    It ends when the main process has ended. Small tensors go there by value (``worker_tensors.py``).
+    It runs on the CPUs of the main process, also where a fork server has others, and ends when the main
+    process has ended. Small tensors go there by value (``worker_tensors.py``).
     """
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users
+        self._cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
     def __call__(self, worker_id: int) -> None:
+        if self._cpus is not None and os.sched_getaffinity(0) != self._cpus:
+            with suppress(OSError):
+                os.sched_setaffinity(0, self._cpus)
         end_with_parent()
         stack_in_own_memory()
         for number in WATCHED:  # they often go to whole process groups, and mean the rank

@@ -115,7 +115,11 @@ def stage(
         try:
             if run.strategy.environment.local_rank == 0:
                 _prepare_data(run, datamodule, module)
-            run.ranks.barrier()
+            # Waits for prepare_data, which may use all CPUs. Ranks that differ are reported with the rest.
+            if all(run.ranks.all_gather(run.settings.numa_affinity)):
+                from ..runtime.cpu_affinity import own_cpus
+
+                closing.enter_context(own_cpus(run.ranks, run.strategy.device, run.directory.log_line))
             faultpoint("start.setup")
             _call_where_written("setup", datamodule, module, name)
             context.hooks.call("on_setup", trainer, name)

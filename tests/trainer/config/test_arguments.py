@@ -69,6 +69,7 @@ REFUSED = [
     ("profile", ["x", "true", 1, None, Profiler, [Profiler()]], "True, False, or an object of paceline"),
     ("seed", [-1, 2**63, 1.5, "x", True], "an integer from 0"),
     ("deterministic", _A_SWITCH, _SWITCHED),
+    ("numa_affinity", _A_SWITCH, _SWITCHED),
     ("compile", ["x", None, 3, {}, {"mod": "default"}, {"blocks": 1}], "True, False, 'blocks', a mode"),
     ("run_dir", [3, True, []], "a folder"),
     ("name", ["", "a b", "/a", "a/", "a//b", "../up", "..", "a/../../b", 3], "letters, digits"),
