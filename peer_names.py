@@ -20,6 +20,7 @@ _PUBLIC = (
     ".schedules",
     ".parameter_groups",
     ".mixing",
+    ".config",
     ".testing",
 )
 _ROOT = __name__.partition(".")[0]

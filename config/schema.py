@@ -89,7 +89,8 @@ def _parts() -> dict[str, Any]:
     function = _either([], Slot("a function"))
     loader: Any = models_json_schema([(LoaderConfig, "validation")])[1]["$defs"]["LoaderConfig"]
     sets = {name: _either([], known["dataset"]) for name in ("train", "val", "test", "predict")}
-    found["loss"] = {"anyOf": [{"type": "string"}, *found["loss"]["anyOf"]]}
+    with_arguments = {"type": "object", "properties": {CLASS: {"type": "string"}}, "required": [CLASS]}
+    found["loss"] = {"anyOf": [{"type": "string"}, *found["loss"]["anyOf"], with_arguments]}
     found["metrics"] = {"type": "object", "additionalProperties": function}
     found["weight"] = _IMPORT_PATH
     found["data"] = {

@@ -17,6 +17,7 @@ from typing import Any
 
 import paceline
 import paceline.callbacks
+import paceline.config
 import paceline.mixing
 import paceline.parameter_groups
 import paceline.schedules
@@ -31,6 +32,7 @@ PACKAGES = (
     paceline.schedules,
     paceline.parameter_groups,
     paceline.mixing,
+    paceline.config,
     paceline.testing,
 )
 """Everything public is in the ``__all__`` of one of them."""
@@ -46,6 +48,8 @@ METHODS = {
         "of log log_dict print all_gather optimizers lr_schedulers manual_backward load_from_checkpoint"
     ),
     "Run": "load",
+    "RunConfig": "make_trainer",
+    "Experiment": "fit evaluate",
 }
 _TITLE = """# API index
 

@@ -34,6 +34,10 @@ class StateBytes:
         gradients: Of the trained ones.
         optimizer: Two moments of each trained one, as Adam has them.
         gathered: The largest part that is made whole for its computation, where parameters are sharded.
+
+    Example:
+        >>> StateBytes(parameters=440, gradients=440, optimizer=880).total
+        1760
     """
 
     parameters: int

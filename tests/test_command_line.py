@@ -157,3 +157,45 @@ def test_plot_and_report_print_what_they_wrote(tmp_path):
     assert wrong.codes == [1]
     assert "runs/net?" in wrong.stderr
     assert "Traceback" not in wrong.stderr
+
+
+def test_help_needs_no_torch():
+    """Of every command: `paceline COMMAND --help` is there at once."""
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from paceline.__main__ import app\n"
+        "names = [[c.name or c.callback.__name__.replace('_', '-')] for c in app.registered_commands]\n"
+        "for group in app.registered_groups:\n"
+        "    inside = group.typer_instance.registered_commands\n"
+        "    names += [[group.name], *([group.name, c.name] for c in inside)]\n"
+        "for words in [[], *names]:\n"
+        "    done = CliRunner().invoke(app, [*words, '--help'])\n"
+        "    assert done.exit_code == 0 and 'Usage: ' in done.output, (words, done.output)\n"
+        "assert len(names) > 20\n"
+        "print({'torch', 'numpy'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n", done.stderr
+
+
+@pytest.mark.parametrize("words", [["plot_lr", "--help"], ["plot-lr", "--help"], ["fit", "-h"]])
+def test_names_with_underscores_and_short_help(words):
+    done = command(*words)
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: ")
+
+
+def test_an_option_that_does_not_exist_is_exit_code_2(tmp_path):
+    done = paceline("fit", "digits", "--epochs", "3", cwd=tmp_path)
+    assert done.codes == [2]
+    assert "No such option: --epochs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_help_of_a_recipe_has_its_settings(tmp_path):
+    done = paceline("fit", "digits", "--help", cwd=tmp_path)
+    assert done.codes == [0], done.output
+    assert "model.width" in done.stdout
+    assert "Numbers in each hidden layer." in done.stdout
+    assert "preset=quick: epochs=2" in done.stdout

@@ -1,1 +1,1 @@
-"""What the user writes: arguments of the Trainer, names of other trainers, configuration of recipes."""
+"""Arguments of the Trainer, names of built-in classes, names that other trainers use."""
