@@ -9,13 +9,12 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, Validat
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import PacelineError, nearest, shown
-from ..schedules import RateSchedule
 from ..trainer.datamodule import DataModule
 from ..trainer.module import TrainModule
 from .classes import ClassSpec, Problems, allowed_by, check_call, name_of, one_line, read_class
 from .experiment import Experiment
 from .importing import import_object
-from .names import slots
+from .names import provided_to, slots
 from .recipe import Recipe
 from .run_config import RunConfig
 from .sources import CLASS
@@ -160,7 +159,7 @@ class _Parts:
         except PacelineError as error:
             self._problems.append(("scheduler", one_line(error)))
             return None
-        provided = 0 if isinstance(target, type) and issubclass(target, RateSchedule) else 1
+        provided = provided_to(slots()["scheduler"], target)
         arguments = check_call(target, given, provided, "scheduler", self._problems)
         return None if arguments is None else ClassSpec(target, arguments)
 
@@ -214,8 +213,7 @@ class _Parts:
         spec = self._scheduler
         if spec is None:
             return None
-        is_ours = isinstance(spec.target, type) and issubclass(spec.target, RateSchedule)
-        return spec.build() if is_ours else spec.build
+        return spec.build if provided_to(slots()["scheduler"], spec.target) else spec.build()
 
     def _read_data(self) -> Any:
         value = self._values.get("data")

@@ -39,6 +39,12 @@ def slots() -> dict[str, Slot]:
     }
 
 
+def provided_to(slot: Slot, target: Any) -> int:
+    """How many arguments a class gets that no config has: schedules of ours get no optimizer."""
+    is_ours = isinstance(target, type) and issubclass(target, schedules.RateSchedule)
+    return 0 if is_ours else slot.provided
+
+
 def _is(one: Any, base: type) -> bool:
     return isinstance(one, type) and issubclass(one, base) and one is not base
 

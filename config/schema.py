@@ -14,7 +14,7 @@ from ..trainer.config.arguments import OFF, TrainerArguments
 from ..trainer.trainer import Trainer
 from .classes import Slot, parameters_of
 from .module_config import MODULE_RECIPE, LoaderConfig
-from .names import slots
+from .names import provided_to, slots
 from .recipe import Recipe
 from .sources import CLASS
 
@@ -115,7 +115,7 @@ def _either(names: list[str], slot: Slot, *others: dict[str, Any]) -> dict[str, 
             *others,
             *known,
             _IMPORT_PATH,
-            *(_call(spellings(name), one, slot.provided) for name, one in classes.items()),
+            *(_call(spellings(name), one, provided_to(slot, one)) for name, one in classes.items()),
             _ANY_CLASS,
         ]
     }

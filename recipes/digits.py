@@ -111,7 +111,7 @@ def build(config: Config) -> Experiment:
     train, val = datasets()
     torch.manual_seed(trainer.settings.seed)
     module = Digits(config.model.width, config.model.depth, config.learning_rate)
-    loaders = {"batch_size": config.batch_size, "num_workers": config.workers}
+    loaders: dict[str, Any] = {"batch_size": config.batch_size, "num_workers": config.workers}
     return Experiment(
         trainer,
         module,

@@ -24,9 +24,8 @@ YAML = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCKS = {
     f"{page.name}:{number}": block
     for page in PAGES
-    for number, block in enumerate(
-        re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    )
+    for number, block in enumerate(YAML.findall(page.read_text()))
+    if "distributed_type" not in block  # of Accelerate
 }
 FILES = {
     str(file.relative_to(ROOT)): file.read_text()
