@@ -247,3 +247,37 @@ def test_a_sharded_peft_model_is_exported_whole(job, strategy, tmp_path):
     assert not torch.allclose(expected, logits(job.base(), job.tokens()))
     for folder in ("adapter", "later"):
         assert torch.equal(logits(loaded(job.base(), tmp_path / folder), job.tokens()), expected)
+
+
+def test_a_model_with_its_own_loss_is_trained_by_its_batches_alone(tmp_path):
+    """``TrainModule.of`` of a transformers model: the numbers of a loop, and an export that it reads."""
+    transformers = pytest.importorskip("transformers")
+    from functools import partial
+
+    from torch.utils.data import DataLoader
+
+    from paceline import Trainer, TrainModule
+
+    config = transformers.GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+
+    def model():
+        torch.manual_seed(0)
+        return transformers.GPT2LMHeadModel(config)
+
+    tokens = torch.randint(32, (8, 8), generator=torch.Generator().manual_seed(1))
+    rows = [{"input_ids": one, "labels": one} for one in tokens]
+    module = TrainModule.of(model(), optimizer=partial(torch.optim.SGD, lr=0.1))
+    trainer = Trainer(max_epochs=1, run_dir=None, progress=False)
+    trainer.fit(module, DataLoader(rows, 4))
+    by_loop = model()
+    optimizer = torch.optim.SGD(by_loop.parameters(), lr=0.1)
+    for batch in DataLoader(rows, 4):
+        by_loop(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for ours, theirs in zip(module.model.parameters(), by_loop.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    trainer.export(tmp_path / "out", "model")
+    read = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
+    assert torch.equal(read(tokens).logits, by_loop.eval()(tokens).logits)

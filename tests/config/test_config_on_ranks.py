@@ -1,0 +1,59 @@
+"""A config trains the same on two ranks as on one; a script is run as it stands."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.ranks import run_ranks
+
+from paceline import Run
+
+CODE = """
+import torch
+from torch.utils.data import TensorDataset
+
+
+def points(n: int = 32):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 3, generator=generator)
+    return TensorDataset(x, (x.sum(1) > 0).long())
+
+
+def accuracy(predictions, targets):
+    return (predictions.argmax(1) == targets).float().mean()
+"""
+CONFIG = """
+model: {class: torch.nn.Linear, in_features: 3, out_features: 2}
+loss: cross_entropy
+optimizer: {class: SGD, lr: 0.5}
+metrics: {accuracy: pieces:accuracy}
+data: {train: pieces:points, val: {class: pieces:points, n: 30}, batch_size: 4}
+trainer: {max_epochs: 2, global_batch_size: 8, log_every: 1, accelerator: cpu, progress: false}
+"""
+
+
+def fit(folder, ranks, *settings):
+    (folder / "pieces.py").write_text(CODE)
+    (folder / "run.yaml").write_text(CONFIG)
+    done = run_ranks("paceline", ranks, "fit", "run.yaml", *settings, folder=folder, seconds=120)
+    run = Run(folder / "runs" / "linear" / "1")
+    return run, done
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_ranks_give_the_numbers_of_one(strategy, tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    one, _ = fit(tmp_path / "one", 1)
+    two, _ = fit(tmp_path / "two", 2, "trainer.devices=2", f"trainer.strategy={strategy}")
+    for name in ("train/loss", "val/loss", "val/accuracy"):
+        assert two.metrics[name].values == pytest.approx(one.metrics[name].values, abs=1e-6)
+    assert two.config["config"]["trainer"]["strategy"] == strategy
+
+
+def test_a_script_is_run_as_python_runs_it(tmp_path):
+    (tmp_path / "train.py").write_text("import sys\n\nprint(__name__, sys.argv)\nsys.exit(5)\n")
+    done = run_ranks("paceline", 1, "fit", "train.py", folder=tmp_path, check=False)
+    assert (done.codes, done.stdout) == ([5], "__main__ ['train.py']\n"), done.output
+    refused = run_ranks("paceline", 1, "fit", "train.py", "epochs=3", folder=tmp_path, check=False)
+    assert refused.codes == [1]
+    assert "train.py is a script, which reads no settings of ours" in refused.stderr
