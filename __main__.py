@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
-from paceline.commands import checkpoint, compare, launch, migrate, pictures, plugins, recipes, train
+from paceline.commands import (
+    checkpoint,
+    compare,
+    config_init,
+    launch,
+    migrate,
+    pictures,
+    plugins,
+    recipes,
+    train,
+)
 from paceline.errors import PacelineError
 
 
@@ -56,6 +66,15 @@ _OF_CHECKPOINTS: tuple[Callable[..., None], ...] = (
 for _command in _OF_CHECKPOINTS:
     _checkpoint.command()(_command)
 app.add_typer(_checkpoint, name="checkpoint")
+
+_config = _group("Write config files.")
+_config.command()(config_init.init)
+app.add_typer(_config, name="config")
+
+
+@_config.callback()
+def _of_configs() -> None:
+    pass
 
 
 def _version(wanted: bool) -> None:

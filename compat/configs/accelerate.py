@@ -134,7 +134,8 @@ def _gpu_ids(top: Section) -> list[int] | None:
         return None
     parts = value if isinstance(value, list) else str(value).split(",")
     if isinstance(value, (bool, dict)) or not all(str(part).strip().isdecimal() for part in parts):
-        return top.wrong("gpu_ids", "all, or ids such as 0,1")  # type: ignore[no-any-return]
+        top.wrong("gpu_ids", "all, or ids such as 0,1")
+        return None
     return [int(part) for part in parts]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def add_deepspeed(
     return order | trainer
 
 
-def without_auto(config: dict[str, Any]) -> dict[str, Any]:
+def without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration without its values that are ``"auto"``."""
     return {
         key: without_auto(value) if isinstance(value, dict) else value

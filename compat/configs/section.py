@@ -117,14 +117,16 @@ class Section:
         """An integer of at least ``least``, as people write them."""
         number = _number(self.get(name))
         if self.get(name) is not None and (number is None or not least <= number < _MOST or number % 1):
-            return self.wrong(name, f"an integer of at least {least}")
+            self.wrong(name, f"an integer of at least {least}")
+            return None
         return None if number is None else int(number)
 
     def number(self, name: str) -> float | None:
         """A number of at least 0."""
         number = _number(self.get(name))
         if self.get(name) is not None and (number is None or number < 0):
-            return self.wrong(name, "a number of at least 0")
+            self.wrong(name, "a number of at least 0")
+            return None
         return number
 
     def switch(self, name: str) -> bool | None:
@@ -133,7 +135,9 @@ class Section:
         if value is None:
             return None
         found = _SWITCHES.get(str(value).lower()) if isinstance(value, (bool, str, int)) else None
-        return self.wrong(name, "true or false") if found is None else found
+        if found is None:
+            self.wrong(name, "true or false")
+        return found
 
     def text(self, name: str) -> str | None:
         """A string; a number is one too."""
@@ -141,7 +145,9 @@ class Section:
         if value is None:
             return None
         plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-        return str(value) if plain else self.wrong(name, "a string")
+        if not plain:
+            self.wrong(name, "a string")
+        return str(value) if plain else None
 
     def word(self, name: str, choices: Iterable[str]) -> str | None:
         """One of these words, in any case; returned as it is among the choices."""
@@ -154,13 +160,12 @@ class Section:
         found = by_folded.get(text.lower()) if isinstance(value, (str, int)) else None
         if found is None:
             meant = nearest(value, known) if isinstance(value, str) else None
-            return self.wrong(name, ", ".join(known) + (f"; did you mean {meant}?" if meant else ""))
+            self.wrong(name, ", ".join(known) + (f"; did you mean {meant}?" if meant else ""))
         return found
 
-    def wrong(self, name: str, allowed: str) -> Any:
+    def wrong(self, name: str, allowed: str) -> None:
         """The value of a key is wrong; it is read as None."""
         self.problem(name, f"got {shown(self.get(name), 60)}; allowed: {allowed}")
-        return None
 
     def problem(self, name: str, text: str) -> None:
         """Something is wrong with a key, which then gets no note."""
