@@ -21,7 +21,9 @@ def init(
     file: Annotated[Path, typer.Argument(help="The file that is written.")] = Path("paceline.yaml"),
     source: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FILE", help="A file of accelerate config, or DeepSpeed's JSON."),
+        typer.Option(
+            "--from", metavar="FILE", help="A file of accelerate config, or a JSON file for ZeRO."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --from: the report as JSON.")] = False,
     yes: Annotated[
@@ -168,15 +170,14 @@ def _refusal(source: Path, refused: Sequence[Note]) -> PacelineError:
 
 def _table(reading: Reading) -> list[str]:
     """A line for each key: where it is, its value, the outcome, and what became of it."""
+    from ..compat.configs.reading import text_of
+
     rows = [
-        (note.place, f"{note.path}: {_value(note)}", note.outcome, note.became) for note in reading.notes
+        (note.place, f"{note.path}: {text_of(note.value, 40)}", note.outcome, note.became)
+        for note in reading.notes
     ]
     widths = [max(len(row[n]) for row in rows) for n in range(3)]
     return ["  ".join([*(row[n].ljust(widths[n]) for n in range(3)), row[3]]) for row in rows]
-
-
-def _value(note: Note) -> str:
-    return note.value if isinstance(note.value, str) and note.value else shown(note.value, 40)
 
 
 def _left(reading: Reading) -> list[str]:

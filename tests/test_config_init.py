@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.environment import clean_environment
-from helpers.terminal import CTRL_C, Terminal
+from helpers.terminal import Terminal
 
+import paceline
 from paceline.trainer.config.yaml_reader import read_yaml_file
 
 from .compat.configs.examples import EXAMPLES, FULL_JSON, REFUSED, write
@@ -119,9 +120,8 @@ def test_the_return_key_takes_defaults_for_this_machine(tmp_path):
 def test_ctrl_c_writes_nothing(tmp_path):
     with Terminal(tmp_path, "config", "init") as terminal:
         terminal.answer("Where does it run", "")
-        terminal.answer("Accelerator", CTRL_C)
+        terminal.interrupt("Accelerator", "nothing was written")
         assert terminal.end() == 130
-    assert "nothing was written" in terminal.printed
     assert "Traceback" not in terminal.printed
     assert list(tmp_path.iterdir()) == []
 
@@ -279,3 +279,12 @@ def test_from_does_not_import_torch(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert Path(tmp_path, "paceline.yaml").exists()
+
+
+def test_the_page_shows_what_is_printed_and_written(tmp_path):
+    page = (Path(paceline.__file__).parent / "docs" / "config-init.md").read_text()
+    configs = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "default_config.yaml").write_text(configs[0])
+    done = init(tmp_path, "--from", "default_config.yaml")
+    assert f"```text\n{done.stdout}```" in page
+    assert (tmp_path / "paceline.yaml").read_text() == configs[1]

@@ -12,6 +12,7 @@ from .machines import Machines
 from .reading import DEFAULT, ELSEWHERE, NONE, READ, REFUSED, Reading
 from .section import Findings, Section, whole_mapping
 
+_PRECISIONS = {"no": "32", "fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
 _NOT_READ = "it is not read: the file is refused"
 
 
@@ -49,6 +50,7 @@ def read_accelerate(text: YamlText, file: Path, program: str) -> Reading:
     else:
         trainer |= {"precision": precision} if precision else {}
         _strategy(top, kind, ranks, machines.count, trainer)
+    _note_precision(top, kind, precision, trainer.get("precision"))
     _switches(top, trainer)
     _compile(top, trainer)
     top.section("fp8_config", "fp8_").rest(names.FP8)
@@ -93,13 +95,17 @@ def _machines(top: Section, kind: str) -> Machines:
     hostfile = hosts.text("mpirun_hostfile")
     hosts.note("mpirun_hostfile", ELSEWHERE, "--hostfile of the mpirun command")
     hosts.rest(names.MPIRUN, ["mpirun_hostfile"])
+    if count == 1:
+        top.note("machine_rank", DEFAULT, "one machine")
+    elif not static:
+        top.note("machine_rank", DEFAULT, "machines are numbered as they meet")
     if count > 1 and hostfile is None:
         option = "--master-addr" if static else "--rdzv-endpoint"
         top.note("main_process_ip", ELSEWHERE, f"{option} of the launch command")
         option = "--master-port" if static else option
         top.note("main_process_port", ELSEWHERE, f"{option} of the launch command")
-        backend = "machines are numbered by --node-rank" if static else "--rdzv-backend c10d"
-        top.note("rdzv_backend", ELSEWHERE, f"{backend} in the launch command")
+        backend = "--node-rank numbers the machines" if static else "--rdzv-backend c10d"
+        top.note("rdzv_backend", ELSEWHERE, f"{backend}, in the launch command")
     return Machines(count, ranks, address, port, static, hostfile)
 
 
@@ -141,25 +147,30 @@ def _gpu_ids(top: Section) -> list[int] | None:
 
 def _precision(top: Section, kind: str) -> str | None:
     """The Trainer's name of ``mixed_precision``; None where the file does not say it."""
-    name = top.word("mixed_precision", ("no", "fp16", "bf16", "fp8"))
+    name = top.word("mixed_precision", _PRECISIONS)
     old = top.switch("fp16")
-    top.note("fp16", READ if old and name is None else DEFAULT, "an old form of mixed_precision")
     name = name or ("fp16" if old else None)
-    if name == "fp8":
-        sentence = (
-            "precision: bf16, in which fp8 runs compute all but matrix products; fp8 is not available"
-        )
-        top.note("mixed_precision", NONE, sentence)
-        return "bf16"
-    if name == "fp16" and kind == "DEEPSPEED":
-        for key in ("mixed_precision", "fp16"):
+    return "bf16" if name == "fp16" and kind == "DEEPSPEED" else _PRECISIONS.get(name or "")
+
+
+def _note_precision(top: Section, kind: str, said: str | None, final: str | None) -> None:
+    """Note ``mixed_precision``, which a file of DeepSpeed may say too."""
+    if said == "32" and final != said:
+        top.note("mixed_precision", DEFAULT, "deepspeed_config_file says it")
+    elif said is not None and final is not None and not final.startswith(said):
+        top.problem("mixed_precision", f"it is {said}, and deepspeed_config_file enables {final}")
+    name = str(top.get("mixed_precision") or ("fp16" if top.switch("fp16") else "")).lower()
+    for key in ("mixed_precision", "fp16"):
+        if name == "fp8":
+            top.note(
+                key, NONE, "precision: bf16, which fp8 runs have for all but matrix products; no fp8 here"
+            )
+        elif name == "fp16" and kind == "DEEPSPEED":
             top.note(
                 key, NONE, "precision: bf16; fp16 is not available under this strategy, under FSDP it is"
             )
-        return "bf16"
-    precision = "32" if name == "no" else name
-    top.read("mixed_precision", "precision", precision)
-    return precision
+    top.read("mixed_precision", "precision", final)
+    top.note("fp16", DEFAULT, f"an old form of mixed_precision; precision: {final or 32}")
 
 
 def _strategy(top: Section, kind: str, ranks: int | None, machines: int, trainer: dict[str, Any]) -> None:

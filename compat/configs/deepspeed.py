@@ -57,7 +57,12 @@ def add_deepspeed(
     _clip(top, trainer)
     as_file = _optimizer(top) and as_file
     stage = _stage(top)
-    as_file = as_file and not any(top.get(name) is not None for name in names.DROPPED)
+    for name in names.DROPPED:
+        block = top.get(name)
+        if isinstance(block, dict) and block.get("enabled") is False:
+            top.note(name, DEFAULT, "it is off")
+        elif block is not None:
+            as_file = False
     if as_file and precision not in (None, "bf16", "bf16-true"):
         as_file = top.get("bf16") is None
     top.rest({**names.KEPT, **names.DROPPED}, (*names.RUN, "zero_optimization"))
@@ -198,7 +203,8 @@ def _torch_optimizer(kind: str, parameters: dict[str, Any]) -> str:
     if ours is None:
         return f"configure_optimizers returns the optimizer; torch has no {kind or 'such one'}"
     known = {name: parameters[name] for name in names.OPTIMIZER_ARGUMENTS if name in parameters}
-    arguments = "".join(f", {name}={value!r}" for name, value in known.items())
+    pairs = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    arguments = "".join(f", {name}={value!r}" for name, value in pairs.items())
     return f"configure_optimizers returns torch.optim.{ours}(self.parameters(){arguments})"
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from ...errors import cut
 
 READ = "read"
 DEFAULT = "default"
@@ -60,3 +63,14 @@ class Reading:
         notes = [asdict(note) for note in self.notes]
         launch = list(self.launch)
         return {"source": self.source, "trainer": self.trainer, "launch": launch, "notes": notes}
+
+
+def text_of(value: Any, most: int = 80) -> str:
+    """A value of a file on one line: a word as it is, else as JSON has it.
+
+    Example:
+        >>> text_of({"stage": 3, "overlap_comm": True})
+        '{"stage": 3, "overlap_comm": true}'
+    """
+    text = value if isinstance(value, str) and value else json.dumps(value, default=str, ensure_ascii=False)
+    return cut(" ".join(text.split()), most)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import PacelineError, nearest, report, shown
 from ...trainer.config.yaml_reader import YamlText
-from .reading import DEFAULT, NONE, READ, Note
+from .reading import DEFAULT, NONE, READ, Note, text_of
 
 Known = Mapping[str, tuple[str, str]]
 """Outcome and sentence, by key."""
@@ -184,7 +184,7 @@ class Section:
 
     def read(self, name: str, argument: str, value: Any) -> None:
         """A key became an argument."""
-        self.note(name, READ, f"{argument}: {shown(value, 80) if not isinstance(value, str) else value}")
+        self.note(name, READ, f"{argument}: {text_of(value)}")
 
     def rest(self, known: Known, also: Iterable[str] = ()) -> None:
         """Note the keys that are left: by the table, or as unknown.

@@ -15,7 +15,6 @@ from types import TracebackType
 from .environment import clean_environment
 
 SECONDS = 90
-CTRL_C = "\x03"
 
 
 class Terminal:
@@ -69,7 +68,22 @@ class Terminal:
         """Wait for a question, and type an answer."""
         self.expect(question)
         self.expect(": ")
-        os.write(self._master, (answer if answer == CTRL_C else answer + "\n").encode())
+        os.write(self._master, (answer + "\n").encode())
+
+    def interrupt(self, question: str, text: str) -> None:
+        """Wait for a question, and press Ctrl-C until a text is printed.
+
+        Python's readline misses one that arrives at the instant at which it begins to wait.
+        """
+        self.expect(question)
+        self.expect(": ")
+        deadline = time.monotonic() + SECONDS
+        while text not in self.printed:
+            assert time.monotonic() < deadline, self.printed
+            os.write(self._master, b"\x03")
+            pressed = time.monotonic()
+            while text not in self.printed and time.monotonic() < pressed + 3:
+                self._read(0.2)
 
     def end(self) -> int:
         """Read to the end; the exit code."""

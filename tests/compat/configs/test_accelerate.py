@@ -306,3 +306,18 @@ def test_offload_of_the_optimizer_alone_under_stage_3(tmp_path, monkeypatch):
         "stage": 3,
         "config": {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
     }
+
+
+def test_the_json_file_and_mixed_precision(tmp_path, monkeypatch):
+    (tmp_path / "ds.json").write_text(EXAMPLES["ZeRO 3 by JSON"].json)
+    reading = read(tmp_path, ZERO_FILE + "mixed_precision: no\n", monkeypatch)
+    assert reading.trainer["precision"] == "bf16"
+    (note,) = [note for note in reading.notes if note.path == "mixed_precision"]
+    assert (note.outcome, note.became) == ("default", "deepspeed_config_file says it")
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}')
+    assert read(tmp_path, ZERO_FILE + "mixed_precision: bf16\n", monkeypatch).trainer["precision"] == "bf16"
+
+
+def test_an_odd_address_is_quoted(tmp_path, monkeypatch):
+    text = TWO_MACHINES.replace("192.168.20.1", "'gpu 1; rm'")
+    assert "--master-addr 'gpu 1; rm' " in read(tmp_path, text, monkeypatch).launch[0]

@@ -49,7 +49,7 @@ def test_what_contradicts_a_run_is_taken_out(tmp_path, monkeypatch):
     reading = read(tmp_path, FULL_JSON, monkeypatch)
     became = {note.path: note.became for note in reading.notes}
     assert became["optimizer"] == (
-        "configure_optimizers returns torch.optim.AdamW(self.parameters(), lr=3e-05, betas=[0.8, 0.999])"
+        "configure_optimizers returns torch.optim.AdamW(self.parameters(), lr=3e-05, betas=(0.8, 0.999))"
     )
     assert became["scheduler"] == (
         'configure_optimizers returns "lr_scheduler": Linear(warmup=500), of paceline.schedules'
