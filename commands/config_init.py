@@ -140,20 +140,18 @@ def _from(source: Path, file: Path, flags: set[str], as_json: bool, prompts: boo
         )
     fit = f"paceline fit RECIPE --config {shlex.quote(str(file))}"
     reading = read_configuration(source, f"-m {fit}")
+    commands = reading.launch or (fit,)
+    if not reading.refused:  # written first: a pipe that is closed early costs lines, not the file
+        _may_write(file, prompts, force)
+        head = _head(f"from {source} ({reading.source})", commands)
+        write_text(file, config_text(reading.trainer, head, _left(reading)))
     if as_json:
-        refused = bool(reading.refused)
-        typer.echo(json.dumps(reading.as_dict() | {"file": None if refused else str(file)}, indent=1))
+        written = None if reading.refused else str(file)
+        typer.echo(json.dumps(reading.as_dict() | {"file": written}, indent=1))
     else:
-        for line in _table(reading):
-            typer.echo(line)
+        typer.echo("\n".join(_table(reading)))
     if reading.refused:
         raise _refusal(source, reading.refused)
-    _may_write(file, prompts, force)
-    commands = reading.launch or (fit,)
-    tail = _left(reading)
-    write_text(
-        file, config_text(reading.trainer, _head(f"from {source} ({reading.source})", commands), tail)
-    )
     typer.echo(f"wrote {file}", err=as_json)
     _next(commands, as_json)
 

@@ -235,5 +235,7 @@ def whole_mapping(text: YamlText, where: str) -> dict[str, Any]:
     """
     if isinstance(text.content, dict) and text.content:
         return text.content
-    what = "the file is empty" if not text.content else "a configuration holds key: value lines"
-    raise PacelineError(what, where=where, got=type(text.content).__name__)
+    if not text.content:
+        raise PacelineError("the file is empty", where=where)
+    kind = type(text.content).__name__
+    raise PacelineError("a configuration holds key: value lines", where=where, got=kind)
