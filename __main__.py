@@ -13,6 +13,7 @@ from paceline.commands import (
     checkpoint,
     compare,
     config,
+    config_init,
     estimate,
     launch,
     migrate,
@@ -74,8 +75,8 @@ _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
         {"list": recipes.list_recipes, "show": recipes.show, "copy": recipes.copy},
     ),
     "config": (
-        "Configurations: show where values come from, check them, print their schema.",
-        {"show": config.show, "check": config.check, "schema": config.schema},
+        "Configurations: write one, show where values come from, check them, print their schema.",
+        {"init": config_init.init, "show": config.show, "check": config.check, "schema": config.schema},
     ),
     "checkpoint": (
         "Look at checkpoints.",

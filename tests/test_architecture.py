@@ -20,7 +20,8 @@ import paceline
 
 ROOT = Path(paceline.__file__).parent
 OF_OTHERS = re.compile(
-    r"plugins.py|peer_\w+.py|compat/(migrate/\w+_(names|arguments)|lightning/.*strategies(/__init__)?)\.py"
+    r"plugins.py|peer_\w+.py|compat/configs/\w+.py|"
+    r"compat/(migrate/\w+_(names|arguments)|lightning/.*strategies(/__init__)?)\.py"
 )
 """Tables of the names that others have, or may not take."""
 FOLDERS = ("trainer", "callbacks", "strategies", "recipes", "compat", "testing", "commands", "config")

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "docs/failures.md": "tests/trainer/debug/test_replay.py",
     "docs/diff.md": "tests/trainer/debug/test_diff.py",
     "docs/migrate.md": "tests/compat/migrate",
+    "docs/config-init.md": "tests/test_config_init.py",
 }
 
 

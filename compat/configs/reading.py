@@ -1,0 +1,76 @@
+"""What a configuration file of another trainer becomes here, key by key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...errors import cut
+
+READ = "read"
+DEFAULT = "default"
+ELSEWHERE = "elsewhere"
+NONE = "no counterpart"
+REFUSED = "refused"
+OUTCOMES = (READ, DEFAULT, ELSEWHERE, NONE, REFUSED)
+"""Became an argument; needs none; belongs to another place; is not there; prevents the whole file."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What became of one key.
+
+    Args:
+        path: The key, with dots: ``fsdp_config.fsdp_version``.
+        place: ``file:line``.
+        value: What the file has.
+        became: What became of it, in words.
+        outcome: One of ``OUTCOMES``.
+    """
+
+    path: str
+    place: str
+    value: Any
+    became: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a file became.
+
+    Args:
+        source: Whose file it is: ``"Accelerate"`` or ``"DeepSpeed"``.
+        trainer: Arguments of ``Trainer``, as plain data: a strategy with options is a mapping of its
+            ``class`` and its arguments.
+        launch: The command for each machine, or one for all of them; empty for one machine.
+        notes: One for each key.
+    """
+
+    source: str
+    trainer: dict[str, Any]
+    launch: tuple[str, ...]
+    notes: tuple[Note, ...]
+
+    @property
+    def refused(self) -> list[Note]:
+        """The keys that cannot be served: ``trainer`` is not to be used."""
+        return [note for note in self.notes if note.outcome == REFUSED]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        notes = [asdict(note) for note in self.notes]
+        launch = list(self.launch)
+        return {"source": self.source, "trainer": self.trainer, "launch": launch, "notes": notes}
+
+
+def text_of(value: Any, most: int = 80) -> str:
+    """A value of a file on one line: a word as it is, else as JSON has it.
+
+    Example:
+        >>> text_of({"stage": 3, "overlap_comm": True})
+        '{"stage": 3, "overlap_comm": true}'
+    """
+    text = value if isinstance(value, str) and value else json.dumps(value, default=str, ensure_ascii=False)
+    return cut(" ".join(text.split()), most)
