@@ -131,20 +131,36 @@ def read_class(value: Any, slot: Slot, path: str, problems: Problems) -> ClassSp
         path: The dotted key that it has, for problems.
         problems: Takes what is wrong.
     """
+    found = find_target(value, slot, path, problems)
+    if found is None:
+        return None
+    target, given = found
+    arguments = check_call(target, given, slot.provided, path, problems)
+    return None if arguments is None else ClassSpec(target, arguments)
+
+
+def find_target(
+    value: Any, slot: Slot, path: str, problems: Problems
+) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+    """The class or function that a value names, and its arguments, which are not checked.
+
+    Args:
+        value: As ``read_class`` takes it; so are the others.
+        slot: See there.
+        path: See there.
+        problems: See there.
+    """
     given = dict(value) if isinstance(value, Mapping) else {CLASS: value}
     name = given.pop(CLASS, None)
     if not isinstance(name, str):
-        problems.append(
-            (path, f"got {shown(value, 60)}; allowed: a name, or a mapping with a class and its arguments")
-        )
+        allowed = "a name, or a mapping with a class and its arguments"
+        problems.append((path, f"got {shown(value, 60)}; allowed: {allowed}"))
         return None
     try:
-        target = slot.find(name)
+        return slot.find(name), given
     except PacelineError as error:
         problems.append((path, one_line(error)))
         return None
-    arguments = check_call(target, given, slot.provided, path, problems)
-    return None if arguments is None else ClassSpec(target, arguments)
 
 
 def one_line(error: PacelineError) -> str:
@@ -305,12 +321,10 @@ def _read_nested(value: Any, is_function: bool, path: str, problems: Problems) -
     if isinstance(value, Mapping) and CLASS in value:
         if not is_function:
             return read_class(value, ANYTHING, path, problems)
-        given = dict(value)
-        try:
-            target = ANYTHING.find(str(given.pop(CLASS)))
-        except PacelineError as error:
-            problems.append((path, one_line(error)))
+        found = find_target(value, ANYTHING, path, problems)
+        if found is None:
             return None
+        target, given = found
         arguments = check_call(target, given, 0, path, problems, is_partial=True)
         return None if arguments is None else ClassSpec(target, arguments, is_partial=True)
     if isinstance(value, Mapping):

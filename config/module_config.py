@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..errors import PacelineError, nearest, shown
 from ..trainer.datamodule import DataModule
 from ..trainer.module import TrainModule
-from .classes import ClassSpec, Problems, allowed_by, check_call, name_of, one_line, read_class
+from .classes import ClassSpec, Problems, allowed_by, check_call, find_target, name_of, read_class
 from .experiment import Experiment
 from .importing import import_object
 from .names import provided_to, slots
@@ -138,12 +138,10 @@ class _Parts:
         value, path = self._values.get(key) if path is None else value, path or key
         if value is None:
             return None
-        given = dict(value) if isinstance(value, Mapping) else {CLASS: value}
-        try:
-            target = slots()["loss"].find(str(given.pop(CLASS, None)))
-        except PacelineError as error:
-            self._problems.append((path, one_line(error)))
+        found = find_target(value, slots()["loss"], path, self._problems)
+        if found is None:
             return None
+        target, given = found
         is_class = isinstance(target, type)
         provided = 0 if is_class else 1 if key == "weight" else 2
         arguments = check_call(target, given, provided, path, self._problems, is_partial=not is_class)
@@ -153,12 +151,10 @@ class _Parts:
         value = self._values.get("scheduler")
         if value is None:
             return None
-        given = dict(value) if isinstance(value, Mapping) else {CLASS: value}
-        try:
-            target = slots()["scheduler"].find(str(given.pop(CLASS, None)))
-        except PacelineError as error:
-            self._problems.append(("scheduler", one_line(error)))
+        found = find_target(value, slots()["scheduler"], "scheduler", self._problems)
+        if found is None:
             return None
+        target, given = found
         provided = provided_to(slots()["scheduler"], target)
         arguments = check_call(target, given, provided, "scheduler", self._problems)
         return None if arguments is None else ClassSpec(target, arguments)
