@@ -21,7 +21,11 @@ def is_accelerator_in_use() -> bool:
         return False
     module = torch.get_device_module(present)
     # What cannot be asked is taken for used.
-    return bool(module.is_initialized()) if hasattr(module, "is_initialized") else accelerator_here() is not None
+    return (
+        bool(module.is_initialized())
+        if hasattr(module, "is_initialized")
+        else accelerator_here() is not None
+    )
 
 
 def find_kind(accelerator: str) -> str:

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -22,14 +22,12 @@ from .loops.context import RunContext, fits
 from .loops.lifecycle import attach
 from .module import configure
 
-P = ParamSpec("P")
-S = TypeVar("S")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _WEIGHTS, _REST = "weights.safetensors", "rest.pickle"
 _TRAINS = "fit"
 
 
-def on_ranks(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+def on_ranks(verb: F) -> F:
     """Call a verb of the Trainer in ranks that are forked for it, where its ranks are to be forked.
 
     The process that forks them waits. Then its trainer and its module are as rank 0's were at the end, and
@@ -37,24 +35,23 @@ def on_ranks(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P]
     """
 
     @wraps(verb)
-    def call(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        trainer: Any = self
+    def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
         if not trainer.strategy.environment.forks:
-            return verb(self, *args, **kwargs)
-        given = inspect.signature(verb).bind(self, *args, **kwargs).arguments
+            return verb(trainer, *args, **kwargs)
+        given = inspect.signature(verb).bind(trainer, *args, **kwargs).arguments
         given = {**given, **given.get("more", {})}
-        work = partial(verb, self, *args, **kwargs)
+        work = partial(verb, trainer, *args, **kwargs)
         with new_job_folder() as folder:
             number = run_forked(
                 trainer.strategy.environment.starts,
                 partial(_be_rank, trainer, verb.__name__, work, given, Path(folder)),
             )
-            result: T = _take_back(trainer, verb.__name__, given, Path(folder))
+            result = _take_back(trainer, verb.__name__, given, Path(folder))
         if number is not None:
             raise_signal(number)
         return result
 
-    return call
+    return cast(F, call)
 
 
 # -- a rank ------------------------------------------------------------------------------------
@@ -125,7 +122,11 @@ def _load_weights(trainer: Any, extra: dict[str, Any], folder: Path) -> None:
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     differences = weight_differences(here.module_tensors(module), shapes)
     try:
-        refuse("the ranks have changed the module's parts, and the notebook's module has others", folder, differences)
+        refuse(
+            "the ranks have changed the module's parts, and the notebook's module has others",
+            folder,
+            differences,
+        )
     except PacelineError as error:
         latest = trainer.latest
         error.add_note(

@@ -163,7 +163,7 @@ def _publisher(send: Callable[..., None]) -> Any:
     """A publisher for IPython that sends each display."""
     from IPython.core.displaypub import DisplayPublisher
 
-    class Sent(DisplayPublisher):
+    class Sent(DisplayPublisher):  # type: ignore[misc]
         def publish(self, *content: Any, **options: Any) -> None:
             send("publish", content, options)
 

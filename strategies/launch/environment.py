@@ -93,7 +93,9 @@ def find_environment(
     """
     launched = find_launcher_rank()
     if launched is None and is_notebook():
-        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to look for devices shall not use them
+        os.environ.setdefault(
+            "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
+        )  # to look for devices shall not use them
     kind = find_kind(accelerator)
     ids = find_ids(kind, devices)
     if launched is not None:

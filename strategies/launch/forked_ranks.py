@@ -24,7 +24,16 @@ import torch
 from ...errors import PacelineError, show_in_notebook, users_traceback
 from .cell_output import CellOutput
 from .failure_report import FailureReport
-from .job_notes import JOB, LAUNCHER, die_with_launcher, failures, note_end, note_failure, output_files, stops
+from .job_notes import (
+    JOB,
+    LAUNCHER,
+    die_with_launcher,
+    failures,
+    note_end,
+    note_failure,
+    output_files,
+    stops,
+)
 from .launcher import USED_TOO_EARLY, check_forkable, new_job_folder
 from .port import hold_port
 from .process_group import leave
@@ -190,9 +199,9 @@ def _be_rank(rank: int, start: _Start) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)  # the kernel's event loop reads there
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": start.count, "LOCAL_WORLD_SIZE": start.count}
-    here |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": start.port}
-    here |= {JOB: start.job, LAUNCHER: os.getppid()}
+    here: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank}
+    here |= {"WORLD_SIZE": start.count, "LOCAL_WORLD_SIZE": start.count}
+    here |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": start.port, JOB: start.job, LAUNCHER: os.getppid()}
     os.environ.update({name: str(value) for name, value in here.items()})
     try:
         die_with_launcher()

@@ -42,7 +42,7 @@ class Failure:
 
 
 def output_files(job: Path, local_rank: int) -> tuple[Path, Path]:
-    """Where a rank's standard output and standard error go before its run has a log; for a launcher of ours."""
+    """Where a rank's standard output and standard error go before its run has a log."""
     folder = job / "output" / "run" / "attempt_0" / str(local_rank)  # as torch's agent calls them
     return folder / "stdout.log", folder / "stderr.log"
 

@@ -22,7 +22,7 @@ _JOB_FOLDER = "paceline-"
 _SHUTDOWN_SECONDS = 300  # a rank that is to stop saves first
 _FOLDER = os.getcwd()  # the script may be somewhere else by the time of fit
 USED_TOO_EARLY = (
-    "restart the kernel, and call fit before anything else touches the accelerator (torch.cuda.is_available() "
+    "restart the kernel, and call fit before anything else touches the accelerator (torch.cuda.is_available "
     "does, unless PYTORCH_NVML_BASED_CUDA_CHECK=1 is set), or write the training as a script"
 )
 """What to do where ranks are to be forked from a process that has used its accelerator."""
@@ -69,7 +69,7 @@ def check_forkable() -> None:
         )
     if is_accelerator_in_use():
         raise PacelineError(
-            "the accelerator is in use in this notebook already, and ranks that are forked now could not use it",
+            "the accelerator is in use in this notebook already, and ranks forked now could not use it",
             fix=f"{USED_TOO_EARLY}; devices=1 trains here",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import nbformat
 import psutil
-from jupyter_client import KernelManager
+from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 
 from .environment import clean_environment
@@ -34,7 +35,7 @@ class Notebook:
         self.content = nbformat.v4.new_notebook()
         self._client = NotebookClient(
             self.content,
-            km=KernelManager(kernel_name="python3"),
+            km=AsyncKernelManager(kernel_name="python3"),
             timeout=SECONDS,
             allow_errors=True,
             resources={"metadata": {"path": str(folder)}},
@@ -78,12 +79,15 @@ class Notebook:
 
         def interrupt() -> None:
             for name in filter(None, [mark, again]):
-                deadline = time.monotonic() + SECONDS
-                while not (self.folder / name).exists() and time.monotonic() < deadline:
-                    time.sleep(0.02)
-                self._client.km.interrupt_kernel()
+                self._wait_for(name)
+                asyncio.run(self._client.km.interrupt_kernel())
 
         return interrupt
+
+    def _wait_for(self, name: str) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not (self.folder / name).exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def pid(self) -> int:
         """The kernel's process."""

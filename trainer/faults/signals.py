@@ -54,9 +54,8 @@ class Signals:
 class SignalStop(Signals):
     """Turns the first signal into a wish to stop and the second into an immediate exit.
 
-    In a notebook the second one is a KeyboardInterrupt where the main thread is: what its cells have made is
-    kept. ``close`` puts everything back as it was. Python runs handlers in the main thread only: elsewhere
-    nothing is installed.
+    In a notebook the second one is a KeyboardInterrupt: what its cells have made is kept. ``close`` puts
+    everything back as it was. Python runs handlers in the main thread only: elsewhere nothing is installed.
 
     Args:
         stop: Takes the reason and the signal's number; it may do no more than note them.

@@ -141,7 +141,7 @@ class RunDirectory:
         self.path, self._new = None, []
 
     def take(self, name: str, path: Path | None) -> None:
-        """Continue the log of a run that other processes have ended; the folder is theirs, and not locked."""
+        """Continue the log of a run that other processes have ended; its folder is not locked."""
         self.name, self.path = name, path
         self._log.open(path, self._ranks.rank)
 
