@@ -15,7 +15,6 @@ from .deepspeed.engine import DeepSpeed
 from .distributed import Distributed
 from .fsdp import FSDP, HSDP
 from .launch.environment import Environment, find_environment
-from .launch.forked_ranks import run_forked
 from .launch.launcher import launch, start_ranks
 from .memory_estimate import choose_strategy
 from .precision import (
@@ -51,7 +50,6 @@ __all__ = [
     "launch",
     "make_precision",
     "make_strategy",
-    "run_forked",
     "start_ranks",
 ]
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, cast
 import torch
 
 from ..errors import PacelineError
-from ..strategies import Environment, Single, find_environment, run_forked
+from ..strategies import Environment, Single, find_environment
+from ..strategies.launch.forked_ranks import run_forked
 from ..strategies.launch.launcher import new_job_folder
 from .checkpoint import format as files
 from .checkpoint.stateful import CallbackStates

@@ -46,7 +46,8 @@ class Trainer(Tuner):
             ``Precision`` object.
         accelerator: ``"auto"``, ``"cpu"``, ``"gpu"`` or a device type ``torch.accelerator`` knows.
         devices: A count, -1, a list of ids, ``"0,1"`` or ``"auto"``: all accelerators, one CPU process, or
-            the world a launcher made. ``fit`` starts a rank for each; the script is run in all of them.
+            the world a launcher made. ``fit`` starts a rank for each; the script is run in all of them, a
+            notebook is forked.
         num_nodes: Machines that take part; each starts ``devices`` ranks.
         max_epochs, max_steps: The first limit reached ends the run. Without any: one epoch.
         min_epochs, min_steps: A stop that a callback asks for, such as early stopping, waits until both are

@@ -117,6 +117,7 @@ class _Sender:
         self._connection, self._lock, self._process = connection, threading.RLock(), os.getpid()
 
     def is_here(self) -> bool:
+        """Whether this is the process that it sends from, and not a child of it."""
         return os.getpid() == self._process
 
     def __call__(self, *message: Any) -> None:

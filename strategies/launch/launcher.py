@@ -22,8 +22,8 @@ _JOB_FOLDER = "paceline-"
 _SHUTDOWN_SECONDS = 300  # a rank that is to stop saves first
 _FOLDER = os.getcwd()  # the script may be somewhere else by the time of fit
 USED_TOO_EARLY = (
-    "restart the kernel, and call fit before anything else touches the accelerator (torch.cuda.is_available "
-    "does, unless PYTORCH_NVML_BASED_CUDA_CHECK=1 is set), or write the training as a script"
+    "restart the kernel, and call fit before anything else touches the accelerator (as does "
+    "torch.cuda.is_available, unless PYTORCH_NVML_BASED_CUDA_CHECK=1 is set), or write a script"
 )
 """What to do where ranks are to be forked from a process that has used its accelerator."""
 
