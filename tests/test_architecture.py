@@ -146,7 +146,7 @@ def own_names(tree: ast.AST) -> set[str]:
     return own | {n.attr for n in stored if ast.unparse(n.value) in ("self", "cls")}
 
 
-# Attributes that ours puts on objects of others: on an error (one is IPython's documented hook), and on a module.
+# Attributes that ours puts on objects of others: on an error (IPython documents one), and on a module.
 MARKS = {"_crossed_fit", "_render_traceback_", "_configured", "_hparams"}
 
 
