@@ -69,6 +69,10 @@ class PacelineError(ValueError):
             lines.append(f"  fix: {fix}")
         super().__init__("\n".join(lines))
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the message after the user's frames, as elsewhere."""
+        return users_traceback(self).splitlines()
+
 
 def cut(text: str, most: int = _LONGEST_VALUE) -> str:
     """A text whose lines have at most so many characters.

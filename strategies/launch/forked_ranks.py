@@ -68,6 +68,7 @@ def run_forked(count: int, work: Callable[[], None]) -> int | None:
         KeyboardInterrupt: for a second signal, and for one that came before the run had begun.
     """
     check_forkable()
+    torch.optim.SGD([torch.zeros(())])  # what torch imports for it takes seconds: once, not in each rank
     with new_job_folder() as folder, closing(hold_port()) as port, closing(CellOutput()) as output:
         job = Path(folder)
         start = _Start(count, job, port.getsockname()[1], output, work)
