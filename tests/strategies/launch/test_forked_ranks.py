@@ -29,6 +29,7 @@ JOBS = {
     "printed": {"case": "printed"},
     "ddp": {"case": "brought_back", "strategy": "ddp"},
     "fsdp": {"case": "brought_back", "strategy": "fsdp", "precision": "bf16-true"},
+    "hsdp": {"case": "brought_back", "strategy": "hsdp"},
     "stage 3": {"case": "brought_back", "strategy": "deepspeed_stage_3"},
 }
 
@@ -79,7 +80,8 @@ def test_a_second_signal_ends_the_ranks_at_once(jobs):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("ddp", "float32"), ("fsdp", "bfloat16"), ("stage 3", "float32")]
+    ("name", "dtype"),
+    [("ddp", "float32"), ("fsdp", "bfloat16"), ("hsdp", "float32"), ("stage 3", "float32")],
 )
 def test_the_module_and_the_trainer_are_those_of_the_ranks(jobs, name, dtype):
     note = one(jobs, name, "run")
