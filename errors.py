@@ -69,6 +69,10 @@ class PacelineError(ValueError):
             lines.append(f"  fix: {fix}")
         super().__init__("\n".join(lines))
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the message after the user's frames, as elsewhere."""
+        return users_traceback(self).splitlines()
+
 
 def cut(text: str, most: int = _LONGEST_VALUE) -> str:
     """A text whose lines have at most so many characters.
@@ -134,6 +138,21 @@ def explain_sharded(error: BaseException) -> None:
 def shorten_traceback(error: BaseException) -> None:
     """Have an error that ends a run printed with the user's frames only, in ``short_tracebacks``."""
     error._crossed_fit = True  # type: ignore[attr-defined]
+    if isinstance(error, KeyboardInterrupt):  # of that the run said how it ended
+        show_in_notebook(error, "KeyboardInterrupt")
+
+
+def show_in_notebook(error: BaseException, text: str) -> None:
+    """Have IPython show this text in place of an error's traceback, through its hook for that."""
+    error._render_traceback_ = text.splitlines  # type: ignore[attr-defined]
+
+
+def users_traceback(error: BaseException) -> str:
+    """An error as text with the user's frames only; every frame under ``PACELINE_TRACEBACK=full``."""
+    explain_sharded(error)
+    if os.environ.get("PACELINE_TRACEBACK") == "full":
+        return "".join(traceback.format_exception(error)).rstrip()
+    return _with_users_frames(type(error), error, error.__traceback__)
 
 
 @contextmanager

@@ -88,7 +88,7 @@ _OTHERS = {
     "DistributedDataParallelKwargs": "strategies:DDP",
     "FullyShardedDataParallelPlugin": "strategies:FSDP",
     "DeepSpeedPlugin": "strategies:DeepSpeed",
-    "notebook_launcher": "call Trainer(devices=...).fit: it starts the ranks",
+    "notebook_launcher": "call Trainer(devices=...).fit: it starts the ranks, in a notebook too",
     "debug_launcher": "call Trainer(devices=...).fit: it starts the ranks",
     "find_executable_batch_size": "call trainer.find_batch_size(module, dataloader)",
     # Composer

@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a plain line about every ten seconds elsewhere."""
+"""Progress: a bar on a terminal, a display in a notebook, a plain line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import torch
 from ..argument_checks import AMOUNT, check_arguments
 from .base import Callback
 from .evaluator import Evaluator
+from .notebook_display import NotebookDisplay
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView
 
 _BAR_EVERY = 0.1
+_DISPLAY_EVERY = 0.5
 _LINE_EVERY = 10.0
 _BAR_WIDTH = 8
 
@@ -25,8 +27,10 @@ _BAR_WIDTH = 8
 class Progress(Callback):
     """Epoch, loss, the values logged with ``prog_bar=True``, samples/s, memory and time left.
 
+    A bar on a terminal, one display with a table of validations in a notebook, plain lines elsewhere.
+
     Args:
-        every: Seconds between two plain lines where the output is no terminal.
+        every: Seconds between two plain lines, where the output is neither.
 
     Example:
         >>> trainer = Trainer(callbacks=Progress(every=60))
@@ -36,6 +40,7 @@ class Progress(Callback):
         check_arguments("Progress", every=(every, AMOUNT))
         self.every = every
         self._bar: Any = None
+        self._notebook: NotebookDisplay | None = None
         self._draws = False
         self._next = 0.0
         self._begun = (0.0, 0, 0)
@@ -43,7 +48,9 @@ class Progress(Callback):
     def on_fit_start(self, trainer: TrainerView) -> None:
         now = time.perf_counter()
         self._begun = (now, trainer.global_step, trainer.samples)
-        self._draws = sys.stdout.isatty() and trainer.is_global_zero
+        here = trainer.is_global_zero
+        self._notebook = NotebookDisplay() if here and NotebookDisplay.is_possible() else None
+        self._draws = here and (self._notebook is not None or sys.stdout.isatty())
         self._next = now if self._draws else now + self.every
 
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
@@ -51,11 +58,15 @@ class Progress(Callback):
         if now < self._next:
             return
         if self._draws:
-            self._next = now + _BAR_EVERY
-            self._draw(trainer, now)
+            self._draw_if_due(trainer, now)
         elif trainer.is_global_zero:
             self._next = now + self.every
             trainer.log_line(self._line(trainer, now))
+
+    def _draw_if_due(self, trainer: TrainerView, now: float) -> None:
+        if now >= self._next:
+            self._next = now + (_BAR_EVERY if self._notebook is None else _DISPLAY_EVERY)
+            self._draw(trainer, now)
 
     def on_validation_end(self, trainer: TrainerView) -> None:
         if not trainer.is_fit_validation:
@@ -64,25 +75,36 @@ class Progress(Callback):
         metrics = trainer.metrics.items()
         values = {k: v for k, v in metrics if k.startswith("val/") and not k.startswith(others)}
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-        if text and trainer.is_global_zero:
-            trainer.log_line(f"epoch {trainer.epoch + 1}, step {trainer.global_step}: {text}")
+        if not text or not trainer.is_global_zero:
+            return
+        place = f"epoch {trainer.epoch + 1}, step {trainer.global_step}"
+        trainer.log_line(f"{place}: {text}", console=self._notebook is None)
+        if self._notebook is not None:
+            self._notebook.add_row(place, values)
+            self._draw_if_due(trainer, time.perf_counter())
 
     def on_fit_end(self, trainer: TrainerView) -> None:
-        self._close(trainer)
+        end, shows = f"; ended: {trainer.stop_reason}", self._notebook is not None
+        self._close(trainer, end * shows)
         if trainer.is_global_zero:
-            trainer.log_line(self._line(trainer, time.perf_counter()) + f"; ended: {trainer.stop_reason}")
+            line = self._line(trainer, time.perf_counter()) + end
+            trainer.log_line(line, console=not shows)
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         self._close(trainer)
 
-    def _close(self, trainer: TrainerView) -> None:
+    def _close(self, trainer: TrainerView, end: str = "") -> None:
+        if self._bar is not None or self._notebook is not None:
+            self._draw(trainer, time.perf_counter(), end)
         if self._bar is not None:
-            self._draw(trainer, time.perf_counter())
             self._bar.close()
-            self._bar = None
+        self._bar = self._notebook = None
 
-    def _draw(self, trainer: TrainerView, now: float) -> None:
+    def _draw(self, trainer: TrainerView, now: float, end: str = "") -> None:
         total = trainer.total_steps
+        if self._notebook is not None:
+            self._notebook.show(trainer.global_step, total, self._line(trainer, now) + end)
+            return
         if self._bar is None:
             from tqdm import tqdm
 

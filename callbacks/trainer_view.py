@@ -302,8 +302,8 @@ class TrainerView(Protocol):
     def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
         """Write a checkpoint of the current fit into a new folder. On all ranks."""
 
-    def log_line(self, text: str) -> None:
-        """A line for the console (rank 0) and log.txt."""
+    def log_line(self, text: str, *, console: bool = True) -> None:
+        """A line for the console (rank 0) and log.txt; ``console=False``: for the log only."""
 
     # -- the other ranks -----------------------------------------------------------------------
 

@@ -14,6 +14,20 @@ def accelerator_here() -> torch.device | None:
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
+def is_accelerator_in_use() -> bool:
+    """Whether this process has initialised its accelerator, which a fork of it then cannot use."""
+    present = torch.accelerator.current_accelerator()  # asks nothing of the device
+    if present is None:
+        return False
+    module = torch.get_device_module(present)
+    # What cannot be asked is taken for used.
+    return (
+        bool(module.is_initialized())
+        if hasattr(module, "is_initialized")
+        else accelerator_here() is not None
+    )
+
+
 def find_kind(accelerator: str) -> str:
     """The device type that ``accelerator`` names.
 

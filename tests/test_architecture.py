@@ -147,8 +147,8 @@ def own_names(tree: ast.AST) -> set[str]:
     return own | {n.attr for n in stored if ast.unparse(n.value) in ("self", "cls")}
 
 
-# Attributes that ours puts on objects of others: on an error, and on a module.
-MARKS = {"_crossed_fit", "_configured", "_hparams"}
+# Attributes that ours puts on objects of others: on an error (IPython documents one), and on a module.
+MARKS = {"_crossed_fit", "_render_traceback_", "_configured", "_hparams"}
 
 
 def test_private_names_of_libraries_are_in_one_file_each():

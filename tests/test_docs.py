@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 
 import pytest
+from helpers.notebooks import Notebook
 
 import paceline
 import paceline.callbacks
@@ -26,6 +27,15 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 AS_SCRIPT = "docs/strategies.md"  # its blocks start ranks, which a test cannot
 AS_PACKAGE = "docs/plugins.md"  # its blocks are files of a package: test_plugin_package.py installs it
+AS_NOTEBOOK = "docs/notebook.md"  # its blocks are cells
+
+
+def test_the_page_about_notebooks_runs_in_one(tmp_path):
+    with Notebook(tmp_path).kernel() as notebook:
+        for block in blocks(AS_NOTEBOOK):
+            cell = notebook.run(block)
+            assert cell.error is None, cell.all
+    assert "2 devices (cpu), strategy fsdp" in (tmp_path / "runs/line/2/log.txt").read_text()
 
 
 def test_the_page_on_several_devices_runs_as_a_script(tmp_path):
@@ -79,7 +89,7 @@ def without_figures(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page) and page not in (AS_SCRIPT, AS_PACKAGE)]
+    "page", [page for page in PAGES if blocks(page) and page not in (AS_SCRIPT, AS_PACKAGE, AS_NOTEBOOK)]
 )
 def test_code_blocks_run(page, monkeypatch):
     # The blocks' classes live in a module of their own, so that Run.load finds them.

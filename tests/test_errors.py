@@ -122,3 +122,14 @@ def test_a_configuration_s_error_is_printed_with_the_user_s_frames_only(tmp_path
     assert done.returncode == 1
     assert "did you mean" in done.stderr
     assert "load.py" not in done.stderr
+
+
+def test_ipython_is_given_the_users_frames_and_the_message(monkeypatch):
+    with pytest.raises(PacelineError) as raised:
+        Trainer(max_epochs=-1)
+    lines = raised.value._render_traceback_()
+    assert lines[-1].startswith("  max_epochs: got -1; ")
+    assert len(lines) <= 12
+    assert not any("validation.py" in line for line in lines)
+    monkeypatch.setenv("PACELINE_TRACEBACK", "full")
+    assert any("validation.py" in line for line in raised.value._render_traceback_())

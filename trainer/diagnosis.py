@@ -12,6 +12,7 @@ from .debug import invariance, replay
 from .debug.invariance import Invariance
 from .debug.replay import Replay, ReplayRequest
 from .fit_view import FitView
+from .forked import on_ranks
 from .module import TrainModule
 from .utils.paths import as_path
 
@@ -72,6 +73,7 @@ class Diagnosis(FitView):
         return replay.replay(type(self), self.settings, module, data, request)
 
     @uncaught_errors_shortened()
+    @on_ranks
     def check_invariance(
         self,
         module: TrainModule,

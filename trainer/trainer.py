@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -17,11 +16,12 @@ from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .checkpoint.compatibility import check_allowed
 from .config.peer_names import refuse_arguments
 from .data.sources import as_datamodule
+from .forked import on_ranks
 from .loops import evaluation_setup, fit_setup
-from .loops.context import RunContext, StageContext
+from .loops.context import RunContext, StageContext, fits
 from .loops.evaluation_loop import EvaluationLoop
 from .loops.fit_data import FitData, Resumption
-from .loops.lifecycle import attach, check_stage, stage, start_or_join_ranks
+from .loops.lifecycle import attach, check_stage, report_interrupt, stage, start_or_join_ranks
 from .loops.predictions import Predictions
 from .loops.step_arguments import check_methods
 from .loops.training_loop import TrainLoop
@@ -33,9 +33,6 @@ from .tuner import Tuner
 
 if TYPE_CHECKING:
     from ..callbacks import Logger, Profiler
-
-_fits = count(1)
-"""Which ``fit`` of this process is next: a script that is run again has the same ones."""
 
 
 class Trainer(Tuner):
@@ -49,7 +46,8 @@ class Trainer(Tuner):
             ``Precision`` object.
         accelerator: ``"auto"``, ``"cpu"``, ``"gpu"`` or a device type ``torch.accelerator`` knows.
         devices: A count, -1, a list of ids, ``"0,1"`` or ``"auto"``: all accelerators, one CPU process, or
-            the world a launcher made. ``fit`` starts a rank for each; the script is run in all of them.
+            the world a launcher made. ``fit`` starts a rank for each; the script is run in all of them, a
+            notebook is forked.
         num_nodes: Machines that take part; each starts ``devices`` ranks.
         numa_affinity: While a run lasts, pin each rank to CPUs: those of its accelerator's NUMA node, or on
             the CPU its own part of the machine's.
@@ -187,6 +185,7 @@ class Trainer(Tuner):
         super().__init__(RunContext.begin(args, strategy, callbacks))
 
     @uncaught_errors_shortened()
+    @on_ranks
     def fit(
         self,
         module: TrainModule | None = None,
@@ -216,7 +215,7 @@ class Trainer(Tuner):
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
         refuse_arguments("fit", unknown)
-        fit_number = self._run.fit_number if self._run.quiet else next(_fits)
+        fit_number = self._run.fit_number if self._run.quiet else next(fits)
         self._fit = None
         self._run = RunContext.begin(
             self.settings, self.strategy, self.callbacks, fit_number, self._run.quiet
@@ -245,10 +244,12 @@ class Trainer(Tuner):
                 with context.watchdog.during("save"):
                     context.logger.publish_at_the_end(hooks["on_fit_end"], self)
                     stop.agree()  # hooks may have asked for a stop
+        report_interrupt(self, stop.signal)
         context.signals.reraise(stop.signal, self.strategy.environment.requeue)
         return Run(self.folder)
 
     @uncaught_errors_shortened()
+    @on_ranks
     def validate(
         self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
@@ -266,6 +267,7 @@ class Trainer(Tuner):
         return values
 
     @uncaught_errors_shortened()
+    @on_ranks
     def test(
         self, module: TrainModule | None = None, dataloader: Any = None, weights: Any = None, **more: Any
     ) -> dict[str, float]:
@@ -280,6 +282,7 @@ class Trainer(Tuner):
         return values
 
     @uncaught_errors_shortened()
+    @on_ranks
     def predict(
         self,
         module: TrainModule | None = None,

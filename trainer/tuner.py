@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .data.sources import as_datamodule
 from .diagnosis import Diagnosis
+from .forked import on_ranks
 from .module import TrainModule
 from .tuning import batch_size_search, learning_rate_search
 from .tuning.batch_size_search import BatchSizeSearch
@@ -17,6 +18,7 @@ class Tuner(Diagnosis):
     """Trains copies of a module for some steps, and leaves the module and the trainer as they are."""
 
     @uncaught_errors_shortened()
+    @on_ranks
     def find_learning_rate(
         self,
         module: TrainModule,
@@ -66,6 +68,7 @@ class Tuner(Diagnosis):
         )
 
     @uncaught_errors_shortened()
+    @on_ranks
     def find_batch_size(
         self,
         module: TrainModule,

@@ -341,10 +341,14 @@ class RunView(RankView, MediaLogs):
         """
         return export(self.module, self.strategy, as_path(folder, "export"), submodule)
 
-    def log_line(self, text: str) -> None:
+    def log_line(self, text: str, *, console: bool = True) -> None:
         """A line for the console (rank 0) and log.txt.
+
+        Args:
+            text: One or more lines.
+            console: False: for the log only.
 
         Example:
             >>> trainer.log_line("the teacher's weights are frozen")
         """
-        self._run.directory.log_line(text)
+        self._run.directory.log_line(text, console=console)

@@ -142,7 +142,9 @@ ACCELERATE = Library(
     {"Accelerator": ACCELERATOR, "PartialState": _RANKS, "AcceleratorState": _RANKS},
     {
         "set_seed": rewrite("write seed_everything(seed), of paceline, and Trainer(seed=...)"),
-        "notebook_launcher": rewrite("leave it out: Trainer(devices=...) starts the ranks of a script"),
+        "notebook_launcher": rewrite(
+            "leave it out: Trainer(devices=...) starts the ranks of a script, and forks those of a notebook"
+        ),
         "debug_launcher": rewrite('leave it out: Trainer(accelerator="cpu", devices=2) starts two ranks'),
         "set_numa_affinity": rewrite("write Trainer(numa_affinity=True)"),
         "get_logger": rewrite("write self.print(...), or trainer.log_line(...): rank 0, and log.txt"),

@@ -19,6 +19,7 @@ from torch.distributed.launcher import api
 
 from .failure_report import FailureReport
 from .job_notes import JOB, LAUNCHER, failures, forget, note_end, stops
+from .port import hold_port
 
 _FAILURE_SECONDS = 5  # the others, when a rank has failed: what they do cannot be finished
 
@@ -37,7 +38,7 @@ def run_agent(config: Any, program: Any, arguments: list[str], job: Path) -> int
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     for name in [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is in the report
-    report = FailureReport(job, config)
+    report = FailureReport(job, range(config.nproc_per_node) if config.max_nodes == 1 else ())
     api.LocalElasticAgent = _agent_type(config, job, report)  # type: ignore[misc]  # it takes no other
     _end_ranks_soon(job, report)
     try:
@@ -64,7 +65,7 @@ def _agent_type(config: Any, job: Path, report: FailureReport) -> type[api.Local
             if config.max_nodes == 1:
                 if self._held is not None:
                     self._held.close()
-                self._held = _hold_port()
+                self._held = hold_port()
                 worker_group.spec.master_port = self._held.getsockname()[1]
             super()._initialize_workers(worker_group)
 
@@ -123,11 +124,3 @@ def _end_ranks_soon(job: Path, report: FailureReport) -> None:
         close(self, death_sig, timeout)
 
     PContext.close = close_soon  # type: ignore[method-assign]
-
-
-def _hold_port() -> socket.socket:
-    """A free port that nobody else is given: bound, but not listening, so that rank 0 may listen there."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("", 0))
-    return held

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ...errors import PacelineError
 from ..devices import find_ids, find_kind
 from .job_notes import is_supervised
-from .launcher import why_not_relaunch
+from .launcher import check_forkable, is_notebook, why_not_relaunch
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Environment:
         local_rank: The number of this process among those of its machine, from 0.
         local_world_size: The number of ranks on this machine.
         starts: How many ranks this process has yet to start on this machine; 0 for a rank itself.
+        forks: Whether it forks them for each run, and continues when they have ended, as a notebook does.
         requeue: The command that puts this job back into its batch system's queue; on rank 0 alone.
 
     Example:
@@ -41,6 +42,7 @@ class Environment:
     local_rank: int = 0
     local_world_size: int = 1
     starts: int = 0
+    forks: bool = False
     requeue: tuple[str, ...] = ()
 
     @property
@@ -78,7 +80,8 @@ def find_environment(
 
     Raises:
         PacelineError: when the devices are not there, when the job has another world size than ``devices``
-            and ``num_nodes`` give, and when this program cannot be started again on several ranks.
+            and ``num_nodes`` give, and when this program can neither be started again on several ranks nor
+            fork them.
 
     Returns:
         The environment, whose ``starts`` is above 0 where this process is to start the ranks.
@@ -88,9 +91,13 @@ def find_environment(
         >>> environment.rank, environment.world_size, environment.device.type
         (0, 1, 'cpu')
     """
+    launched = find_launcher_rank()
+    if launched is None and is_notebook():
+        os.environ.setdefault(
+            "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
+        )  # to look for devices shall not use them
     kind = find_kind(accelerator)
     ids = find_ids(kind, devices)
-    launched = find_launcher_rank()
     if launched is not None:
         if devices != "auto":
             _check_world(launched, len(ids), num_nodes, devices)
@@ -102,10 +109,14 @@ def find_environment(
             local_world_size=launched.local_world_size,
             requeue=_requeue() if launched.rank == 0 else (),
         )
+    forks = False
     if len(ids) * num_nodes > 1 or restarts:
-        hindrance = why_not_relaunch()
-        if hindrance is not None and devices == "auto" and num_nodes == 1 and not restarts:
-            ids = ids[:1]  # a notebook trains on one device
+        hindrance, here = why_not_relaunch(), num_nodes == 1 and not restarts
+        if hindrance is not None and devices == "auto" and here:
+            ids = ids[:1]  # a notebook trains on one device, unless it is asked for more
+        elif here and is_notebook():
+            check_forkable()
+            forks = True
         elif hindrance is not None:
             raise PacelineError(
                 f"{hindrance}, so it cannot "
@@ -121,6 +132,7 @@ def find_environment(
         world_size=len(ids) * num_nodes,
         local_world_size=len(ids),
         starts=len(ids) if several or restarts else 0,
+        forks=forks,
         requeue=_requeue(),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,17 @@ _TAIL = 40  # lines of a rank's output
 class FailureReport:
     """How the ranks of an attempt ended, and the error of the one that failed first.
 
+    Args:
+        job: The folder with the ranks' notes.
+        ranks: Those to report of in any case.
+
     Attributes:
-        failures: What the agent knows of the ranks that failed, by rank.
+        failures: What is known of the ranks that failed, by rank: ``local_rank`` and ``exitcode``.
         dead: Local ranks that had ended before this process began to end the others.
     """
 
-    def __init__(self, job: Path, config: Any) -> None:
-        self._job = job
-        self._known = range(config.nproc_per_node) if config.max_nodes == 1 else ()
+    def __init__(self, job: Path, ranks: Iterable[int]) -> None:
+        self._job, self._known = job, ranks
         self.failures: dict[int, Any] = {}
         self.dead: set[int] = set()
 
@@ -32,6 +36,12 @@ class FailureReport:
         Args:
             then: What happens next; "" where nothing does.
         """
+        code, text = self.first()
+        print("\n".join([text, *([then] if then else [])]), file=sys.stderr, flush=True)
+        return code if code > 0 else 128 - code
+
+    def first(self) -> tuple[int, str]:
+        """The exit code of the rank that failed first, and the report, which ends with its error."""
         noted = failures(self._job)
 
         def order(rank: int) -> tuple[int, int]:
@@ -51,8 +61,7 @@ class FailureReport:
             output = last_output(self._job, failure.local_rank, _TAIL)
             lines += [f"what rank {first} wrote last:", *(f"  {line}" for line in output)] if output else []
             last = f"rank {first} ended with {_how(code)}; the others were stopped"
-        print("\n".join([*lines, last, *([then] if then else [])]), file=sys.stderr, flush=True)
-        return code if code > 0 else 128 - code
+        return code, "\n".join([*lines, last])
 
     def _line(self, rank: int, note: Failure | None, first: bool) -> str:
         failure = self.failures.get(rank)

@@ -41,6 +41,12 @@ class Failure:
     mistake: bool = False
 
 
+def output_files(job: Path, local_rank: int) -> tuple[Path, Path]:
+    """Where a rank's standard output and standard error go before its run has a log."""
+    folder = job / "output" / "run" / "attempt_0" / str(local_rank)  # as torch's agent calls them
+    return folder / "stdout.log", folder / "stderr.log"
+
+
 def job_folder() -> Path | None:
     """The folder; None where no launcher of ours started this process."""
     job = os.environ.get(JOB)
@@ -55,8 +61,8 @@ def _rank() -> str:
 
 
 def is_supervised() -> bool:
-    """Whether an elastic agent watches this process: to it any exit code but 0 is a failure."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    """Whether a launcher watches this process to which any exit code but 0 is a failure."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or JOB in os.environ
 
 
 def die_with_launcher() -> None:

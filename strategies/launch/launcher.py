@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...errors import PacelineError
+from ..devices import is_accelerator_in_use
 
 _JOB_FOLDER = "paceline-"
 _SHUTDOWN_SECONDS = 300  # a rank that is to stop saves first
 _FOLDER = os.getcwd()  # the script may be somewhere else by the time of fit
+USED_TOO_EARLY = (
+    "restart the kernel, and call fit before anything else touches the accelerator (as does "
+    "torch.cuda.is_available, unless PYTORCH_NVML_BASED_CUDA_CHECK=1 is set), or write a script"
+)
+"""What to do where ranks are to be forked from a process that has used its accelerator."""
 
 
 # A rank dies with its launcher from its first moment on: the request outlives exec.
@@ -29,10 +35,15 @@ if os.getppid() != int(sys.argv[1]): os._exit(137)
 os.execvp(sys.argv[2], sys.argv[2:])"""
 
 
+def is_notebook() -> bool:
+    """Whether IPython runs this program: in the kernel of a notebook, or at its own prompt."""
+    return hasattr(builtins, "__IPYTHON__")
+
+
 def why_not_relaunch() -> str | None:
     """Why this program cannot be started again from its top; None where it can."""
     main = sys.modules.get("__main__")
-    if hasattr(builtins, "__IPYTHON__") or "ipykernel" in sys.modules:
+    if is_notebook():
         return "a notebook runs in one process"
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return "an interactive session runs in one process"
@@ -42,6 +53,25 @@ def why_not_relaunch() -> str | None:
     if (file is None or not os.path.exists(file)) and sys.argv[:1] != ["-c"]:
         return "this program does not come from a file"
     return None
+
+
+def check_forkable() -> None:
+    """Refuse to fork ranks out of this process where they could not compute.
+
+    Raises:
+        PacelineError: saying what to do.
+    """
+    if sys.platform != "linux":
+        raise PacelineError(
+            "a notebook forks its ranks, which is safe on Linux only",
+            got=sys.platform,
+            fix="write the training as a script and run `python train.py`, or train here with devices=1",
+        )
+    if is_accelerator_in_use():
+        raise PacelineError(
+            "the accelerator is in use in this notebook already, and ranks forked now could not use it",
+            fix=f"{USED_TOO_EARLY}; devices=1 trains here",
+        )
 
 
 def start_ranks(count: int, num_nodes: int = 1, max_restarts: int = 0) -> NoReturn:
@@ -90,8 +120,7 @@ def launch(arguments: list[str]) -> int:
     count = parsed.nproc_per_node
     if count.isdigit() and "OMP_NUM_THREADS" not in os.environ:
         os.environ["OMP_NUM_THREADS"] = str(max(1, _processors() // max(int(count), 1)))
-    remove_left_folders()
-    with tempfile.TemporaryDirectory(prefix=f"{_job_prefix()}{os.getpid()}-") as job:
+    with new_job_folder() as job:
         is_ours = not (parsed.log_dir or parsed.redirects != "0" or parsed.tee != "0")
         if is_ours:
             parsed.log_dir = job  # torch would make an empty folder for each launch, and leave it
@@ -105,6 +134,12 @@ def launch(arguments: list[str]) -> int:
         from .elastic_agent import run_agent
 
         return run_agent(config, program, rest, Path(job))
+
+
+def new_job_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for the notes of a job, which only this user can read; it is removed with the job."""
+    remove_left_folders()
+    return tempfile.TemporaryDirectory(prefix=f"{_job_prefix()}{os.getpid()}-")
 
 
 def remove_left_folders() -> None:

@@ -50,15 +50,20 @@ def join(environment: Environment, collective_timeout: float | None = None) -> N
 
 
 def _leave() -> None:
-    _extra_group.cache_clear()  # a group that outlives the others aborts the process
-    if not dist.is_initialized():
-        return
-    if hasattr(sys, "last_value") and dist.get_world_size() > 1:
+    if dist.is_initialized() and hasattr(sys, "last_value") and dist.get_world_size() > 1:
         # An error ends this rank: others may be inside a collective, and waiting for them would hide it.
+        _extra_group.cache_clear()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
-    dist.destroy_process_group()
+    leave()
+
+
+def leave() -> None:
+    """Leave the process group, if there is one; for a rank that has ended well, as all do."""
+    _extra_group.cache_clear()  # a group that outlives the others aborts the process
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def host_group() -> dist.ProcessGroup:

@@ -207,7 +207,8 @@ class TrainerArguments(BaseModel):
     devices: Annotated[Any, BeforeValidator(_devices)] = _argument(
         "auto",
         'A count, -1, a list of ids, ``"0,1"`` or ``"auto"``: all accelerators, one CPU process, or the '
-        "world a launcher made. ``fit`` starts a rank for each; the script is run in all of them.",
+        "world a launcher made. ``fit`` starts a rank for each; the script is run in all of them, "
+        "a notebook is forked.",
         'a count from 1 on, -1 for all, a list of ids, "0,1" or "auto"',
     )
     num_nodes: _Count = _argument(1, "Machines that take part; each starts ``devices`` ranks.", _A_COUNT)

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ...errors import shorten_traceback
 from ...strategies.launch.job_notes import is_ended, is_supervised, note_stop
+from ...strategies.launch.launcher import is_notebook
 
 T = TypeVar("T")
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -53,8 +54,8 @@ class Signals:
 class SignalStop(Signals):
     """Turns the first signal into a wish to stop and the second into an immediate exit.
 
-    ``close`` puts everything back as it was. Python runs handlers in the main thread only: elsewhere
-    nothing is installed.
+    In a notebook the second one is a KeyboardInterrupt: what its cells have made is kept. ``close`` puts
+    everything back as it was. Python runs handlers in the main thread only: elsewhere nothing is installed.
 
     Args:
         stop: Takes the reason and the signal's number; it may do no more than note them.
@@ -69,6 +70,8 @@ class SignalStop(Signals):
         self._loud: Any = None  # the handler of SIGCHLD that was there, and what calls it now
         self._quiet: Any = None
         self.received: int | None = None
+        self._received_at = 0.0
+        self._keeps_process = is_notebook() and not is_supervised()
         self._main = threading.get_ident()
         if threading.current_thread() is not threading.main_thread():
             return
@@ -84,11 +87,13 @@ class SignalStop(Signals):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
-            self.received = number
+            self.received, self._received_at = number, time.monotonic()
             self._stop(f"{signal.Signals(number).name} received", number)
         earlier = self._before.get(number)
         if callable(earlier) and earlier is not signal.default_int_handler:
             earlier(number, frame)
+        if self._keeps_process and time.monotonic() - self._received_at > _ONE_SIGNAL:
+            raise KeyboardInterrupt
         if self._raises:
             self.give_up()
 
@@ -107,6 +112,8 @@ class SignalStop(Signals):
                     continue
                 # A write to the descriptor: print may be under way in the main thread.
                 os.write(2, b"\nstopping at the end of this step; a second signal ends at once\n")
+            elif self._keeps_process:
+                continue
             elif now - first > one_signal:
                 end_at_once(128 + byte[0])
 
@@ -195,11 +202,21 @@ class SignalStop(Signals):
         if is_supervised():
             note_stop(number)  # any other exit code is a failure to the agent
             raise SystemExit(0)
-        if number == signal.SIGINT:
-            interrupt = KeyboardInterrupt()
-            shorten_traceback(interrupt)
-            raise interrupt
-        raise SystemExit(128 + number)
+        raise_signal(number)
+
+
+def raise_signal(number: int) -> NoReturn:
+    """What a signal means to a process that has stopped in order.
+
+    Raises:
+        KeyboardInterrupt: for SIGINT.
+        SystemExit: for any other.
+    """
+    if number == signal.SIGINT:
+        interrupt = KeyboardInterrupt()
+        shorten_traceback(interrupt)
+        raise interrupt
+    raise SystemExit(128 + number)
 
 
 def end_at_once(code: int) -> NoReturn:

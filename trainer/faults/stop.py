@@ -104,6 +104,15 @@ class StopController:
         if self._strategy.environment.world_size == 1:
             self._asked = self._wanted
 
+    @property
+    def request_agreed_on(self) -> tuple[str | None, int | None]:
+        """The reason that all ranks agreed on and the signal behind it: for ``end_as``."""
+        return self._asked, self._signal
+
+    def end_as(self, why: str | None, signal: int | None) -> None:
+        """Take the end of the same run in other processes, whose counters are here already."""
+        self._asked, self._signal = why, signal
+
     def agree_on_signals(self) -> None:
         """The last agreement: on a signal that any rank received, also after the run had ended.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import Callback, Logger
@@ -24,6 +25,9 @@ from ..state import Clock, Limits, Place, TrainState
 
 if TYPE_CHECKING:
     from ..config.arguments import TrainerArguments
+
+fits = count(1)
+"""Which ``fit`` of this process is next: a script that is run again has the same ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -221,6 +222,14 @@ def _leave(run: RunContext, module: TrainModule, datamodule: Any) -> None:
     if isinstance(datamodule, DataModule):
         vars(datamodule).pop("_trainer", None)
     run.clock.stop()
+
+
+def report_interrupt(trainer: TrainerView, received: int | None) -> None:
+    """Say how to continue a run that Ctrl-C, or the stop button of a notebook, has stopped in order."""
+    if received == signal.SIGINT and trainer.is_global_zero and (latest := trainer.latest) is not None:
+        trainer.log_line(
+            f'interrupted after step {trainer.global_step}; fit(..., resume="auto") continues from {latest}'
+        )
 
 
 def _prepare_data(run: RunContext, *owners: Any) -> None:

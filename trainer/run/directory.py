@@ -140,6 +140,11 @@ class RunDirectory:
                 above.rmdir()
         self.path, self._new = None, []
 
+    def take(self, name: str, path: Path | None) -> None:
+        """Continue the log of a run that other processes have ended; its folder is not locked."""
+        self.name, self.path = name, path
+        self._log.open(path, self._ranks.rank)
+
     def log_line(self, text: str, *, console: bool = True) -> None:
         """A line for the console (rank 0) and the log.
 

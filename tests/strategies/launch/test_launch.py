@@ -6,7 +6,6 @@ those that outlive it are found.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import importlib.util
 import json
@@ -27,7 +26,6 @@ from helpers.pairwise import soaked
 from helpers.ports import free_port
 
 from paceline import PacelineError, Run, Trainer
-from paceline.strategies.launch import environment
 from paceline.trainer.checkpoint.integrity import verify
 
 JOB = Path(__file__).with_name("launch_job.py")
@@ -552,12 +550,3 @@ def test_under_pytest_several_ranks_are_refused_and_auto_is_one_device():
         Trainer(accelerator="cpu", devices=2)
     assert "fix: " in str(raised.value)
     assert Trainer(accelerator="cpu").world_size == 1
-
-
-def test_a_notebook_with_several_devices_trains_on_one(monkeypatch):
-    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
-    monkeypatch.setattr(environment, "find_ids", lambda kind, devices: [0, 1])  # devices that are not here
-    found = environment.find_environment("cpu", "auto")
-    assert (found.world_size, found.starts) == (1, 0)
-    with pytest.raises(PacelineError, match="a notebook runs in one process"):
-        environment.find_environment("cpu", 2)

@@ -1,0 +1,169 @@
+"""A notebook's verbs on ranks that are forked for them, and what those bring back to its Trainer."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+
+from ..errors import PacelineError
+from ..strategies import Environment, Single, find_environment
+from ..strategies.launch.forked_ranks import run_forked
+from ..strategies.launch.launcher import new_job_folder
+from .checkpoint import format as files
+from .checkpoint.stateful import CallbackStates
+from .checkpoint.weights import extra_state, refuse, weight_differences
+from .faults.signals import raise_signal
+from .loops.context import RunContext, fits
+from .loops.lifecycle import attach
+from .module import configure
+
+F = TypeVar("F", bound=Callable[..., Any])
+_WEIGHTS, _REST = "weights.safetensors", "rest.pickle"
+_TRAINS = "fit"
+
+
+def on_ranks(verb: F) -> F:
+    """Call a verb of the Trainer in ranks that are forked for it, where its ranks are to be forked.
+
+    The process that forks them waits. Then its trainer and its module are as rank 0's were at the end, and
+    it returns what rank 0 returned.
+    """
+
+    @wraps(verb)
+    def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not trainer.strategy.environment.forks:
+            return verb(trainer, *args, **kwargs)
+        given = inspect.signature(verb).bind(trainer, *args, **kwargs).arguments
+        given = {**given, **given.get("more", {})}
+        work = partial(verb, trainer, *args, **kwargs)
+        with new_job_folder() as folder:
+            number = run_forked(
+                trainer.strategy.environment.starts,
+                partial(_be_rank, trainer, verb.__name__, work, given, Path(folder)),
+            )
+            result = _take_back(trainer, verb.__name__, given, Path(folder))
+        if number is not None:
+            raise_signal(number)
+        return result
+
+    return cast(F, call)
+
+
+# -- a rank ------------------------------------------------------------------------------------
+
+
+def _be_rank(trainer: Any, verb: str, work: Callable[[], Any], given: dict[str, Any], folder: Path) -> None:
+    settings, strategy, earlier = trainer.settings, trainer.strategy, _state(trainer)
+    environment = find_environment(settings.accelerator, settings.devices, settings.num_nodes)
+    attach(strategy, settings, environment, strategy.precision)
+    _continue(trainer, earlier)  # its parts ask for their rank when they are made
+    result = None
+    try:
+        result = work()
+    except SystemExit:
+        if trainer._run.stop.signal is None:  # all ranks have stopped in order otherwise
+            raise
+    module = trainer._module
+    weights: dict[str, torch.Tensor] = {}
+    if module is not None and (verb == _TRAINS or given.get("weights") is not None):
+        weights = trainer.strategy.full_tensors(module)
+    if not trainer.is_global_zero:
+        return
+    # Copied: safetensors takes no two tensors that share memory.
+    copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in weights.items()}
+    files.save_tensors(copies, folder / _WEIGHTS)
+    rest = {
+        "state": _state(trainer),
+        "result": result,
+        "extra": extra_state(module) if weights else {},
+        "module": _name_of(module, given),
+        "datamodule": _name_of(trainer._datamodule, given),
+    }
+    with (folder / _REST).open("wb") as file:
+        pickle.dump(rest, file)
+
+
+def _name_of(value: Any, given: dict[str, Any]) -> str | None:
+    """The argument that this object was given as."""
+    return next((n for n, one in given.items() if one is value and value is not None), None)
+
+
+# -- the notebook's process ------------------------------------------------------------------------
+
+
+def _take_back(trainer: Any, verb: str, given: dict[str, Any], folder: Path) -> Any:
+    with (folder / _REST).open("rb") as file:
+        rest = pickle.load(file)
+    if verb == _TRAINS:
+        next(fits)
+        trainer._fit = None
+    _continue(trainer, rest["state"])
+    trainer._module = given.get(rest["module"], trainer._module)
+    trainer._datamodule = given.get(rest["datamodule"])
+    _load_weights(trainer, rest["extra"], folder)
+    return rest["result"]
+
+
+def _load_weights(trainer: Any, extra: dict[str, Any], folder: Path) -> None:
+    from safetensors.torch import load_file
+
+    tensors = load_file(folder / _WEIGHTS)
+    if not tensors:
+        return
+    module, here = trainer.module, Single()
+    here.attach(Environment(torch.device("cpu")), trainer.strategy.precision)
+    configure(module)
+    here.prepare_module(module)
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    differences = weight_differences(here.module_tensors(module), shapes)
+    try:
+        refuse(
+            "the ranks have changed the module's parts, and the notebook's module has others",
+            folder,
+            differences,
+        )
+    except PacelineError as error:
+        latest = trainer.latest
+        error.add_note(
+            "fix: make them in __init__ or configure_model; what was trained is in "
+            + ("no checkpoint" if latest is None else str(latest))
+        )
+        raise
+    here.load_module(module, {**tensors, **extra})
+
+
+# -- both --------------------------------------------------------------------------------------
+
+
+def _state(trainer: Any) -> dict[str, Any]:
+    """What is known of the trainer's last run, as plain data."""
+    run = trainer._run
+    return {
+        "fit_number": run.fit_number,
+        "counters": run.state.state_dict(),
+        "lengths": run.limits.lengths,
+        "metrics": dict(run.logger.latest),
+        "folder": (run.directory.name, run.directory.path),
+        "end": run.stop.request_agreed_on,
+        "callbacks": CallbackStates(run.callbacks).state_dict(),
+    }
+
+
+def _continue(trainer: Any, state: dict[str, Any]) -> None:
+    """Have the trainer's last run be the one that ``_state`` described, with parts of this process."""
+    run = RunContext.begin(trainer.settings, trainer.strategy, trainer.callbacks, state["fit_number"])
+    run.state.load_state_dict(state["counters"])
+    run.limits.set_lengths(state["lengths"])
+    if run.state.decay_steps:
+        run.limits.end_after_decay(run.state.decay_start, run.state.decay_steps)
+    run.logger.latest.update(state["metrics"])
+    run.directory.take(*state["folder"])
+    run.stop.end_as(*state["end"])
+    CallbackStates(run.callbacks).load_state_dict(state["callbacks"])
+    trainer._run = run
