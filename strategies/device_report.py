@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ def _device(kind: torch.device, index: int) -> dict[str, Any]:
 def _links(count: int) -> dict[str, str]:
     """How many NVLinks each device has; empty where NVML or its Python package is missing."""
     try:
-        import pynvml
+        pynvml: Any = import_module("pynvml")
     except ImportError:
         return {}
     found = {}
