@@ -151,6 +151,6 @@ def fit(config: Config, resume: str | None = None) -> Run:
         resume=resume,
     )
     best = next(c.best_score for c in trainer.callbacks if isinstance(c, Checkpoint))
-    if best is not None:
+    if best is not None and trainer.folder is not None:  # fast_dev_run keeps nothing
         print(f"best test accuracy on {dataset}: {best:.2%}, kept in {run.best}")
     return run

@@ -72,6 +72,12 @@ def test_auto_without_cifar10_says_that_it_takes_digits(tmp_path, monkeypatch, c
         fit(tiny(tmp_path, data="cifar10", epochs=1))
 
 
+def test_one_step_that_keeps_nothing(tmp_path, capsys):
+    fit(tiny(tmp_path, epochs=1, trainer={"fast_dev_run": 1}))
+    assert not list(tmp_path.rglob("config.yaml"))
+    assert "best test accuracy" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(  # .ci/run trains the whole 40 epochs, which reach 0.98
     ("epochs", "learned"),
     [
