@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
-from paceline.commands import checkpoint, compare, launch, migrate, pictures, plugins, recipes, train
+from paceline.commands import (
+    checkpoint,
+    compare,
+    doctor,
+    environment,
+    launch,
+    migrate,
+    pictures,
+    plugins,
+    recipes,
+    train,
+)
 from paceline.errors import PacelineError
 
 
@@ -36,6 +47,7 @@ app = _group("Train with PyTorch: the same numbers on one device or many.")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(train.fit, recipes.recipes, compare.replay, compare.diff, checkpoint.export),
     *(pictures.plot, pictures.report, migrate.migrate, plugins.plugins),
+    *(environment.env, doctor.doctor),
 )
 for _command in _COMMANDS:
     app.command()(_command)

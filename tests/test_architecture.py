@@ -23,7 +23,7 @@ OF_OTHERS = re.compile(
     r"plugins.py|peer_\w+.py|compat/(migrate/\w+_(names|arguments)|lightning/.*strategies(/__init__)?)\.py"
 )
 """Tables of the names that others have, or may not take."""
-FOLDERS = ("trainer", "callbacks", "strategies", "recipes", "compat", "testing", "commands")
+FOLDERS = ("trainer", "callbacks", "strategies", "recipes", "compat", "testing", "doctor", "commands")
 FILES = sorted([*ROOT.glob("*.py"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py"))])
 BACKENDS = re.compile(r"\b(ddp|fsdp|hsdp|deepspeed|nccl|gloo)\b", re.IGNORECASE)
 
