@@ -45,16 +45,20 @@ _HOMES = {
     "order_seed": ".trainer.rng",
     "seed_everything": ".trainer.rng",
 }
+_RUN_AGAIN = {  # the Trainer of a script that a command of ours runs
+    "PACELINE_REPLAY": (".trainer.replay_trainer", "ReplayTrainer"),
+    "PACELINE_TRACE": (".trainer.trace_trainer", "TraceTrainer"),
+    "PACELINE_ONE_STEP": (".trainer.one_step_trainer", "OneStepTrainer"),
+}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded at first use, so that the command line answers --help without torch.
     if name not in _HOMES:
         raise import_module(".peer_names", __name__).missing_name(__name__, name)
-    if name == "Trainer" and "PACELINE_REPLAY" in os.environ:  # see trainer/debug/replay.py
-        return import_module(".trainer.replay_trainer", __name__).ReplayTrainer
-    if name == "Trainer" and "PACELINE_TRACE" in os.environ:  # see trainer/debug/trace.py
-        return import_module(".trainer.trace_trainer", __name__).TraceTrainer
+    for variable, (module, trainer) in _RUN_AGAIN.items() if name == "Trainer" else ():
+        if variable in os.environ:
+            return getattr(import_module(module, __name__), trainer)
     return getattr(import_module(_HOMES[name], __name__), name)
 
 

@@ -14,6 +14,8 @@ from paceline.commands import (
     compare,
     config,
     config_init,
+    doctor,
+    environment,
     estimate,
     launch,
     migrate,
@@ -56,6 +58,8 @@ for _command in (
     pictures.report,
     migrate.migrate,
     plugins.plugins,
+    environment.env,
+    doctor.doctor,
 ):
     app.command()(_command)
 app.command(add_help_option=False)(train.fit)

@@ -79,11 +79,13 @@ def fit(
 
     experiment = _experiment(target, config, settings)
     run = experiment.fit(resume)
-    for callback in experiment.trainer.callbacks:
+    trainer = experiment.trainer
+    if trainer.folder is None or not trainer.is_global_zero:
+        return
+    for callback in trainer.callbacks:
         score, monitor = getattr(callback, "best_score", None), getattr(callback, "monitor", None)
-        if score is not None and monitor is not None and experiment.trainer.is_global_zero:
-            best = "" if run.best is None else f", kept in {shown_path(run.best)}"
-            typer.echo(f"best {monitor} {score:.4g}{best}")
+        if score is not None and monitor is not None and run.best is not None:
+            typer.echo(f"best {monitor} {score:.4g}, kept in {shown_path(run.best)}")
 
 
 def validate(

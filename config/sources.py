@@ -21,7 +21,7 @@ COMMAND_LINE = "the command line"
 PREFIX = "PACELINE_"
 OWN_VARIABLES = frozenset(
     f"{PREFIX}{name}"
-    for name in ("TRACEBACK", "REPLAY", "TRACE", "TRIAL", "JOB", "LAUNCHER", "FAULTS", "TEST_MARK")
+    for name in ("TRACEBACK", "REPLAY", "TRACE", "ONE_STEP", "JOB", "LAUNCHER", "FAULTS", "TEST_MARK")
 )
 """Variables of this package that are no settings."""
 _SHORT = {"callbacks": ("trainer", "callbacks"), "loggers": ("trainer", "loggers")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,11 +16,10 @@ from ..argument_checks import ABOVE_ZERO_OR_NONE, AMOUNT, COUNT, check_arguments
 from ..errors import cut, shown
 from ..strategies import Strategy
 from ..strategies import make_strategy as strategy_of
-from ..trainer.checkpoint.export import export_checkpoint
 from ..trainer.rng import untouched
 from ..trainer.run.run import Run
 from . import ranks
-from .trainings import COMPARED, MIDDLE, SECTIONS, Layout
+from .trainings import COMPARED, MIDDLE, SECTIONS, WEIGHTS, Layout
 
 PROMISES = {
     "collectives": "collectives",
@@ -41,7 +41,6 @@ _LOSS_OF = {
     "resumed-from-other": "after resuming a checkpoint of one device, the loss of step",
 }
 _LONGEST = 150  # characters of an error
-_WEIGHTS = "model.safetensors"
 _LINES = 25  # of what a rank has printed
 
 
@@ -94,11 +93,12 @@ def check_strategy(
         one = Layout(folders[1], "single", 1, world_size, precision)
         for folder in folders:
             folder.mkdir()
-        ranks.prepare(checked, one, seconds)
+        work = {section.__name__: partial(section, checked, one) for section in SECTIONS}
+        ranks.prepare(checked.folder, work, [make_strategy], seconds)
         for section in COMPARED:
             section(one, checked)
         one.train("saved", saves=True)
-        reports = ranks.run(checked, seconds)
+        reports = ranks.run(checked.folder, world_size, seconds)
         broken, unchecked = _judge(checked, one, reports, tolerance or _TOLERANCE[precision])
         if broken:
             name = make_strategy if isinstance(make_strategy, str) else shown(make_strategy, 80)
@@ -126,7 +126,7 @@ def _judge(
         elif order.index(section) >= reached:
             unchecked.append(promise)
         else:
-            found = [text for report in reports for text in report.wrong[section]]
+            found = [text for report in reports for text in report.found[section]]
             try:
                 found += _compare(promise, checked, one, tolerance)
             except Exception as error:  # of a checkpoint that cannot be read, say
@@ -165,15 +165,15 @@ def _compare(promise: str, checked: Layout, one: Layout, tolerance: float) -> It
     elif promise == "checkpoint":
         yield from _checkpoints(checked, one, tolerance)
     elif promise == "export":
-        exported = load_file(checked.folder / "exported" / _WEIGHTS)
-        yield from _weights("the export", exported, "the checkpoint", _saved(checked, "export"), 0)
+        exported = load_file(checked.folder / "exported" / WEIGHTS)
+        yield from _weights("the export", exported, "the checkpoint", checked.weights("export"), 0)
 
 
 def _checkpoints(checked: Layout, one: Layout, tolerance: float) -> Iterator[str]:
     yield from _losses(checked, "resumed", checked, "saved", 0)
-    final = _saved(checked, "saved")
-    yield from _weights("the resumed run", _saved(checked, "resumed"), "the uninterrupted one", final, 0)
-    yield from _weights("its checkpoint", final, "that of one device", _saved(one, "saved"), tolerance)
+    final = checked.weights("saved")
+    yield from _weights("the resumed run", checked.weights("resumed"), "the uninterrupted one", final, 0)
+    yield from _weights("its checkpoint", final, "that of one device", one.weights("saved"), tolerance)
     one.train("resumed", resume=checked.checkpoint("saved", MIDDLE))
     for text in _losses(one, "resumed", one, "saved", tolerance):
         yield f"one device that reads its checkpoint: {text}"
@@ -216,12 +216,6 @@ def _weights(
 
 def _run(layout: Layout, name: str) -> Run:
     return Run(layout.folder / name / "1")
-
-
-def _saved(layout: Layout, name: str) -> dict[str, Tensor]:
-    """The weights of a training's last checkpoint, in the dtype they were stored in."""
-    folder = export_checkpoint(layout.checkpoint(name), layout.folder / f"{name}-weights", None)
-    return load_file(folder / _WEIGHTS)
 
 
 def _printed(checked: Layout, reports: list[ranks.Report]) -> Iterator[str]:

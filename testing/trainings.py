@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -16,11 +17,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from ..callbacks import Callback, Checkpoint, TrainerView
 from ..errors import PacelineError
 from ..strategies import Strategy
+from ..trainer.checkpoint.export import export_checkpoint
 from ..trainer.module import TrainModule
 from ..trainer.trainer import Trainer
 
 _WIDTH, _TARGETS = 7, 3  # odd numbers: no two ranks share them evenly
 _STEPS = 6
+WEIGHTS = "model.safetensors"
+"""The file of an export."""
 MIDDLE = 2
 """The step whose checkpoint is resumed, in the middle of an epoch."""
 
@@ -72,6 +76,7 @@ class Layout:
         devices: How many ranks it computes on.
         ranks: How many the strategy under check computes on; the data and global batches follow from it.
         precision: ``"64"`` or ``"32"``.
+        accelerator: Where it computes.
     """
 
     folder: Path
@@ -79,6 +84,7 @@ class Layout:
     devices: int
     ranks: int
     precision: str
+    accelerator: str = "cpu"
 
     @property
     def validation_samples(self) -> int:
@@ -89,9 +95,20 @@ class Layout:
         """The samples that are validated on."""
         return self._data(self.validation_samples, seed=2)
 
+    def samples(self) -> TensorDataset:
+        """What is trained on: three steps of an epoch."""
+        return self._data(12 * self.ranks, seed=1)
+
     def checkpoint(self, name: str, step: int = _STEPS) -> Path:
         """The checkpoint of a training after this step."""
         return self.folder / name / "1" / "checkpoints" / f"step-{step:08}"
+
+    def weights(self, name: str, step: int = _STEPS) -> dict[str, Tensor]:
+        """The weights of that checkpoint, in the dtype they were stored in."""
+        exported = export_checkpoint(
+            self.checkpoint(name, step), self.folder / f"{name}-{step}-weights", None
+        )
+        return load_file(exported / WEIGHTS)
 
     def train(
         self,
@@ -99,6 +116,8 @@ class Layout:
         *,
         uneven: bool = False,
         saves: bool = False,
+        steps: int = _STEPS,
+        every: int = MIDDLE,
         resume: Path | None = None,
         fails_on: int | None = None,
         callbacks: Sequence[Callback] = (),
@@ -109,7 +128,9 @@ class Layout:
         Args:
             name: The name of the run.
             uneven: Several micro-batches in a step, and a last step that ranks cannot share evenly.
-            saves: Write a checkpoint after every second step.
+            saves: Write checkpoints.
+            steps: After how many it ends; an epoch has three.
+            every: Steps between two checkpoints.
             resume: The checkpoint to begin with.
             fails_on: The rank whose loss is NaN in step 2.
             callbacks: More callbacks.
@@ -119,12 +140,12 @@ class Layout:
         trainer = Trainer(
             strategy=self.strategy if isinstance(self.strategy, str) else self.strategy(),
             devices=self.devices,
-            accelerator="cpu",
+            accelerator=self.accelerator,
             precision=self.precision,
-            max_steps=_STEPS,
+            max_steps=steps,
             global_batch_size=step,
             log_every=1,
-            callbacks=[*callbacks, *([Checkpoint(every=MIDDLE, keep=None)] if saves else [])],
+            callbacks=[*callbacks, *([Checkpoint(every=every, keep=None)] if saves else [])],
             checkpoint=False,
             loggers=["-tensorboard", "-curves"],
             progress=False,
@@ -171,7 +192,7 @@ def _verbs(trainer: TrainerView) -> Iterator[tuple[str, Any, Any]]:
     gathered = [tensor.tolist() for tensor in strategy.all_gather(values)]
     yield "all_gather of tensors", gathered, [list(row) for row in zip(*of_all, strict=True)]
     yield "all_gather of objects", strategy.all_gather({"rank": rank}), [{"rank": r} for r in ranks]
-    for source in sorted({0, world_size - 1}):
+    for source in ranks:
         found = strategy.broadcast({"from": rank}, source)
         yield f"broadcast(source={source})", found, {"from": source}
     strategy.barrier()

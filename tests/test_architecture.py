@@ -24,7 +24,17 @@ OF_OTHERS = re.compile(
     r"compat/(migrate/\w+_(names|arguments)|lightning/.*strategies(/__init__)?)\.py"
 )
 """Tables of the names that others have, or may not take."""
-FOLDERS = ("trainer", "callbacks", "strategies", "recipes", "compat", "testing", "commands", "config")
+FOLDERS = (
+    "trainer",
+    "callbacks",
+    "strategies",
+    "recipes",
+    "compat",
+    "testing",
+    "commands",
+    "config",
+    "doctor",
+)
 FILES = sorted([*ROOT.glob("*.py"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py"))])
 BACKENDS = re.compile(r"\b(ddp|fsdp|hsdp|deepspeed|nccl|gloo)\b", re.IGNORECASE)
 

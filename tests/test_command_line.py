@@ -199,3 +199,10 @@ def test_the_help_of_a_recipe_has_its_settings(tmp_path):
     assert "model.width" in done.stdout
     assert "Numbers in each hidden layer." in done.stdout
     assert "preset=quick: epochs=2" in done.stdout
+
+
+def test_one_step_that_keeps_nothing(tmp_path):
+    done = paceline("fit", "digits", "trainer.fast_dev_run=1", cwd=tmp_path)
+    assert done.codes == [0], done.output
+    assert not list(tmp_path.rglob("config.yaml"))
+    assert "best val/accuracy" not in done.stdout

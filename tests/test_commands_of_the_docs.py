@@ -26,6 +26,7 @@ ELSEWHERE = {
     "docs/diff.md": "tests/trainer/debug/test_diff.py",
     "docs/migrate.md": "tests/compat/migrate",
     "docs/config-init.md": "tests/test_config_init.py",
+    "docs/doctor.md": "tests/doctor",
 }
 
 

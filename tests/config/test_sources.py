@@ -132,9 +132,11 @@ def test_two_underscores_of_a_variable_are_a_dot():
 def test_variables_of_the_package_are_no_settings():
     """A variable that is read anywhere in the package is in the list."""
     root = Path(paceline.__file__).parent
-    folders = ("callbacks", "commands", "compat", "config", "strategies", "testing", "trainer", "doctor")
+    folders = ("callbacks", "commands", "compat", "config", "doctor", "strategies", "testing", "trainer")
     files = [*root.glob("*.py"), *(file for name in folders for file in (root / name).rglob("*.py"))]
-    read = {name for file in files for name in re.findall(r"[\"'](PACELINE_[A-Z]+)[\"']", file.read_text())}
+    read = {
+        name for file in files for name in re.findall(r"[\"'](PACELINE_[A-Z_]+)[\"']", file.read_text())
+    }
     assert read <= OWN_VARIABLES
 
 

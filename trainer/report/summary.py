@@ -96,11 +96,22 @@ def _summary(run: Run, label: str) -> RunSummary:
         folder=run.folder,
         facts=read_facts(run.folder, run.config, run.environment, rows),
         config=_flat(run.config),
-        environment=_flat(run.environment),
+        environment=_flat(_compared(run.environment)),
         series=read_series(rows),
         checkpoints=_checkpoints(run),
         warnings=_warnings(run.folder / "log.txt"),
     )
+
+
+_OF_MACHINE = ("versions", "torch", "platform", "git", "variables")
+
+
+def _compared(environment: dict[str, Any]) -> dict[str, Any]:
+    """env.json without what is never the same twice: free memory, say."""
+    machine = environment.get("machine")
+    if not isinstance(machine, dict):
+        return environment
+    return environment | {"machine": {name: machine[name] for name in _OF_MACHINE if name in machine}}
 
 
 def _flat(values: dict[str, Any], above: str = "") -> dict[str, Any]:

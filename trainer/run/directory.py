@@ -26,6 +26,7 @@ from ..checkpoint import format as files
 from ..model_steps import ModelSteps
 from ..recorded import HParams
 from ..utils.secrets import masked, masked_command
+from .environment_report import environment_report
 from .lock import FolderLock, check_writable
 
 _OF_EVERY_RUN = {
@@ -252,6 +253,7 @@ def write_environment(folder: Path, more: dict[str, Any]) -> None:
         "threads": torch.get_num_threads(),
         "accelerator": str(torch.accelerator.current_accelerator() or "none"),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": environment_report(initialise=False),
     }
     environment |= more
     (folder / "env.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")

@@ -8,7 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MASK = "***"
-_SECRET = {"password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials", "apikey"}
+_SECRET = {
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "secrets",
+    "credential",
+    "credentials",
+    "apikey",
+    "jwt",
+}
 _BEFORE_KEY = {
     "api",
     "access",

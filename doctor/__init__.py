@@ -1,0 +1,1 @@
+"""``paceline doctor``: whether training works here, found out by training a little."""
