@@ -27,6 +27,28 @@ BUILT_IN_STRATEGIES = (
     *(f"deepspeed_stage_{stage}" for stage in range(4)),
     *(f"deepspeed_stage_{stage}_offload" for stage in range(1, 4)),
 )
+BUILT_IN_CALLBACKS = frozenset(
+    (
+        *("batchsizescheduler", "checkpoint", "confusionmatrix", "csv", "csvlogger"),
+        *("curves", "devicemonitor", "earlystopping", "ema", "evaluator"),
+        *("freeze", "gradientaccumulationscheduler", "json", "jsonl", "jsonlogger"),
+        *("lambdacallback", "learningratemonitor", "lossspikes", "mlflow", "modelsummary"),
+        *("norms", "predictionwriter", "profiler", "progress", "replicacheck"),
+        *("sampleimages", "steprecord", "stragglers", "swa", "tensorboard"),
+        *("throughput", "timer", "trackio", "wandb", "weightaverage"),
+    )
+)
+"""Names of callbacks and loggers, as ``folded`` writes them."""
+
+
+def folded(name: str) -> str:
+    """A name as it is compared: ``early-stopping`` and ``EarlyStopping`` are one.
+
+    Example:
+        >>> folded("early-stopping"), folded("EarlyStopping")
+        ('earlystopping', 'earlystopping')
+    """
+    return name.lower().replace("-", "").replace("_", "")
 
 
 @dataclass(frozen=True)
@@ -39,7 +61,7 @@ class Plugin:
         distribution: The name of the distribution that has it.
         version: The distribution's version.
         object: Where the object is: ``module:name``.
-        shadowed: Whether a built-in strategy has this name, so that this one is never used.
+        shadowed: Whether something built in has this name, so that this one is never used.
         ambiguous: Whether several distributions have this name in the group.
     """
 
@@ -55,7 +77,7 @@ class Plugin:
     def note(self) -> str:
         """Why it cannot be used; "" where it can."""
         if self.shadowed:
-            return "shadowed by the built-in strategy"
+            return "shadowed by what is built in"
         return "ambiguous: several packages have this name" if self.ambiguous else ""
 
 
@@ -69,12 +91,18 @@ def installed() -> list[Plugin]:
             point.name,
             *_distribution(point),
             point.value,
-            shadowed=point.group == GROUPS["strategy"] and point.name in BUILT_IN_STRATEGIES,
+            shadowed=_is_built_in(point),
             ambiguous=count[point.group, point.name] > 1,
         )
         for point in found
     ]
     return sorted(plugins, key=lambda plugin: (plugin.group, plugin.name, plugin.distribution))
+
+
+def _is_built_in(point: EntryPoint) -> bool:
+    if point.group == GROUPS["strategy"]:
+        return point.name in BUILT_IN_STRATEGIES
+    return folded(point.name) in BUILT_IN_CALLBACKS
 
 
 def table(plugins: Iterable[Plugin]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from ..errors import PacelineError, nearest, shown
-from ..trainer.config.built_in import folded
+from ..plugins import folded
 from .importing import FORMS, import_object, is_import_path
 from .sources import CLASS
 

@@ -316,7 +316,7 @@ def test_a_logger_of_ones_own():
 
 def test_something_else_is_refused():
     with pytest.raises(PacelineError, match=r"loggers(.|\n)*paceline\.callbacks\.Logger"):
-        Trainer(loggers=["tensorboard"])
+        Trainer(loggers=["tensorbord"])
 
 
 # -- which loggers a run has ---------------------------------------------------------------------

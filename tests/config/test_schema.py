@@ -13,8 +13,8 @@ import paceline
 from paceline.config.load import find_recipe
 from paceline.config.module_config import MODULE_RECIPE
 from paceline.config.schema import schema_of, spellings
+from paceline.plugins import folded
 from paceline.recipes import RECIPES
-from paceline.trainer.config.built_in import folded
 from paceline.trainer.config.yaml_reader import read_yaml
 
 ROOT = Path(paceline.__file__).parent

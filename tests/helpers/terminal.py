@@ -107,6 +107,8 @@ class Terminal:
 def _take_terminal() -> None:
     """Make standard input the terminal of the new session, so that Ctrl-C reaches it."""
     import fcntl
+    import signal
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored by what is started in the background
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

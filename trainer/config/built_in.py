@@ -9,15 +9,11 @@ from ... import callbacks
 from ...callbacks import Callback, Hooks, Logger, TrainerView
 from ...callbacks.defaults import LOGGERS
 from ...errors import PacelineError
+from ...plugins import folded, load
 
 _ABSTRACT = (Callback, Hooks, Logger, TrainerView)
 _BASES: dict[str, type] = {"callbacks": Callback, "loggers": Logger}
 _SUFFIX = "Logger"
-
-
-def base_of(argument: str) -> type:
-    """What ``callbacks`` or ``loggers`` of the Trainer must be."""
-    return _BASES[argument]
 
 
 def built_in(argument: str) -> dict[str, type]:
@@ -36,22 +32,20 @@ def built_in(argument: str) -> dict[str, type]:
     return classes | short | {name: one for name, one in LOGGERS.items() if issubclass(one, base)}
 
 
-def folded(name: str) -> str:
-    """A name as it is compared: ``early-stopping`` and ``EarlyStopping`` are one."""
-    return name.lower().replace("-", "").replace("_", "")
+def make(argument: str, name: str) -> Any:
+    """The callback or logger of this name, with default arguments: built in, or of an installed package.
 
-
-def find(argument: str, name: str) -> type | None:
-    """The built-in class of this name; None where there is none."""
-    return next((one for known, one in built_in(argument).items() if folded(known) == folded(name)), None)
-
-
-def make(argument: str, cls: type) -> Any:
-    """An object with default arguments.
+    Args:
+        argument: ``callbacks`` or ``loggers``.
+        name: In any spelling, where it is built in: ``ema``, ``early-stopping``, ``EarlyStopping``.
 
     Raises:
-        PacelineError: where it needs some.
+        PacelineError: where there is none, and where it needs arguments.
     """
+    known = built_in(argument)
+    cls = next((one for spelled, one in known.items() if folded(spelled) == folded(name)), None)
+    if cls is None:
+        return load(argument, name, _BASES[argument], [one.__name__ for one in known.values()])
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]

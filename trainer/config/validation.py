@@ -9,7 +9,6 @@ from ...argument_checks import is_valid
 from ...callbacks import Profiler
 from ...callbacks.epoch_schedule import EpochSchedule
 from ...errors import PacelineError, nearest, report, shown
-from ...plugins import load
 from ...strategies import STRATEGIES, Precision, find_environment, make_precision, make_strategy
 from ..runtime.compilation import BLOCKS, MODES
 from . import built_in
@@ -99,10 +98,7 @@ def _loaded(argument: str, name: str) -> Any:
                 meant=nearest(name, OFF),
             )
         return name
-    cls = built_in.find(argument, name)
-    if cls is not None:
-        return built_in.make(argument, cls)
-    return load(argument, name, built_in.base_of(argument), built_in.built_in(argument))
+    return built_in.make(argument, name)
 
 
 def _is_valid(name: str, value: Any) -> bool:

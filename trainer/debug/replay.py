@@ -21,11 +21,11 @@ import torch
 from ...argument_checks import COUNT, SWITCH, TEXT, check_arguments
 from ...callbacks import Callback, Checkpoint, Logger, StepRecord
 from ...errors import PacelineError
-from ...plugins import load
 from ...strategies import Single
 from ..checkpoint import format as files
 from ..checkpoint.integrity import verify
 from ..checkpoint.reading import read_manifest, read_state
+from ..config.built_in import make
 from ..rng import derive, full_state, seed_generators, set_full_state, untouched
 from ..run.run import Run
 from ..utils.nested import listed
@@ -120,7 +120,7 @@ def watchers(given: dict[str, Any]) -> list[Callback]:
     """Of a trainer's arguments the callbacks that write nothing."""
     callbacks = given.get("callbacks", ())
     several = [callbacks] if isinstance(callbacks, (str, Callback)) else callbacks
-    loaded = [load("callbacks", c, Callback) if isinstance(c, str) else c for c in several]
+    loaded = [make("callbacks", c) if isinstance(c, str) else c for c in several]
     return [c for c in loaded if not isinstance(c, (Checkpoint, Logger, StepRecord))]
 
 
