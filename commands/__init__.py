@@ -1,1 +1,1 @@
-"""The commands of the command line. None imports torch before it needs it: help is there at once."""
+"""The commands of the command line. None imports torch before it needs it: help is immediate."""

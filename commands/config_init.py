@@ -29,7 +29,7 @@ def init(
     yes: Annotated[
         bool, typer.Option("--yes", help="Ask nothing: defaults for what no option says.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
     environment: Annotated[
         str | None, typer.Option(help="Where it runs: this, several (machines), or slurm.")
     ] = None,
@@ -88,12 +88,12 @@ def _may_write(file: Path, prompts: bool, force: bool) -> None:
     target = file.expanduser()
     if target.is_dir() or not target.absolute().parent.is_dir():
         what = "is a folder" if target.is_dir() else "is in a folder that is not there"
-        raise PacelineError(f"{file} {what}", fix="name a file in a folder that is there")
+        raise PacelineError(f"{file} {what}", fix="name a file in a folder that exists")
     if not target.exists() or force:
         return
     if not prompts:
-        raise PacelineError(f"{file} is there already", fix="--force writes over it")
-    if not typer.confirm(f"{file} is there already; write over it?"):
+        raise PacelineError(f"{file} exists already", fix="--force replaces it")
+    if not typer.confirm(f"{file} exists already; replace it?"):
         raise typer.Abort
 
 

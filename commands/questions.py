@@ -127,7 +127,7 @@ def count(least: int = 1, most: int | None = None) -> Callable[[str], int]:
 
 
 def existing_file(answer: str) -> str | None:
-    """Reads the path of a file that is there; ``none`` is None.
+    """Reads the path of a file that exists; ``none`` is None.
 
     Raises:
         PacelineError: where there is no such file.

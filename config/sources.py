@@ -69,7 +69,7 @@ class Settings:
         return self.places.get(key) or (parts[0] if parts else None)
 
     def add(self, values: Mapping[str, Any], places: Mapping[str, str], default: str) -> None:
-        """Put a source over what is there; mappings are merged, unless they name another class.
+        """Add a source, which takes precedence; mappings are merged, unless they name another class.
 
         Args:
             values: Its content.
@@ -167,7 +167,7 @@ def _inner(holder: Any, key: str) -> Any:
 
 
 def _merges(before: Any, value: Mapping[str, Any]) -> bool:
-    """Whether a mapping adds to what is there: to arguments of the same class, or of one without any."""
+    """Whether a mapping is merged: with arguments of the same class, or of one without any."""
     if isinstance(before, str):
         return CLASS not in value
     return isinstance(before, dict) and value.get(CLASS) in (None, before.get(CLASS))

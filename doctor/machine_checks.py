@@ -33,7 +33,7 @@ def within(seconds: float, name: str, check: Callable[[], Finding]) -> Finding:
     Args:
         seconds: The deadline.
         name: Of the check.
-        check: It may be left behind in a thread.
+        check: It may still run in a thread.
     """
     found: list[Finding] = []
 

@@ -43,7 +43,7 @@ class Target:
         return self.name.endswith(".py") and not is_recipe_file(Path(self.name))
 
     def check(self) -> None:
-        """See that it is there.
+        """See that it exists.
 
         Raises:
             PacelineError: for a script that is not.

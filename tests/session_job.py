@@ -1,4 +1,4 @@
-"""Runs commands one after another in this folder, each in a fork: into pipes, or on a terminal of its own.
+"""Runs commands one after another in this folder, each in a fork: into pipes, or on its own terminal.
 
 Prints one JSON list: for each command its exit code and what it printed.
 """

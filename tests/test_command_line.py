@@ -160,7 +160,7 @@ def test_plot_and_report_print_what_they_wrote(tmp_path):
 
 
 def test_help_needs_no_torch():
-    """Of every command: `paceline COMMAND --help` is there at once."""
+    """Of every command: `paceline COMMAND --help` is immediate."""
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"

@@ -130,7 +130,7 @@ def test_a_file_that_is_there_is_asked_about(tmp_path):
     file = tmp_path / "paceline.yaml"
     file.write_text("mine\n")
     with Terminal(tmp_path, "config", "init") as terminal:
-        terminal.answer("paceline.yaml is there already; write over it?", "n")
+        terminal.answer("paceline.yaml exists already; replace it?", "n")
         assert terminal.end() == 130
     assert file.read_text() == "mine\n"
     assert "nothing was written" in terminal.printed
@@ -152,7 +152,7 @@ def test_through_a_pipe_nothing_is_asked(tmp_path):
         "compile": False,
     }
     done = init(tmp_path, code=1)
-    assert "paceline.yaml is there already\n  fix: --force writes over it" in done.stderr
+    assert "paceline.yaml exists already\n  fix: --force replaces it" in done.stderr
     init(tmp_path, "--force", "--yes", "--accelerator", "cpu", "--devices", "2", "--no-debug")
     assert trainer_of(tmp_path)["debug"] is False
 

@@ -197,7 +197,7 @@ def _switches(top: Section, trainer: dict[str, Any]) -> None:
 
 def _compile(top: Section, trainer: dict[str, Any]) -> None:
     section = top.section("dynamo_config", "dynamo_")
-    old = section if "dynamo_backend" in section else top  # a key of its own in old files
+    old = section if "dynamo_backend" in section else top  # a separate key in old files
     backend = old.word("dynamo_backend", names.BACKENDS)
     if backend is None or backend == "NO":
         old.note("dynamo_backend", DEFAULT, "compile: false")

@@ -180,7 +180,7 @@ def _clip(top: Section, trainer: dict[str, Any]) -> None:
 
 
 def _optimizer(top: Section) -> bool:
-    """Note optimizer and scheduler; whether neither is there."""
+    """Note optimizer and scheduler; whether both are missing."""
     free = True
     for key, sentence in (("optimizer", _torch_optimizer), ("scheduler", _schedule)):
         value = top.get(key)

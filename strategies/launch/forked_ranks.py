@@ -156,7 +156,7 @@ def _forwarding() -> Iterator[_Signals]:
 
 @contextmanager
 def _blocked() -> Iterator[None]:
-    """Keep signals until all ranks are there, and until each rank has handlers of its own."""
+    """Keep signals until all ranks have started, and until each rank has its own handlers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A config that names a module or a model, and data: built, trained, and the same as written by hand."""
+"""A config that names a module or a model, and data: built, trained, and the same as hand-written code."""
 
 from __future__ import annotations
 

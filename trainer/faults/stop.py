@@ -106,7 +106,7 @@ class StopController:
 
     @property
     def request_agreed_on(self) -> tuple[str | None, int | None]:
-        """The reason that all ranks agreed on and the signal behind it: for ``end_as``."""
+        """The reason that all ranks agreed on and its signal: for ``end_as``."""
         return self._asked, self._signal
 
     def end_as(self, why: str | None, signal: int | None) -> None:

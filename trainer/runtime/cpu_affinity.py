@@ -1,4 +1,4 @@
-"""Runs each rank on CPUs of its own while a run lasts, for ``Trainer(numa_affinity=True)``.
+"""Runs each rank on its own CPUs while a run lasts, for ``Trainer(numa_affinity=True)``.
 
 Linux has an affinity for each thread, which new threads and processes inherit from the one that starts
 them. So the threads that exist already are moved as well (torch's own, those of a process group), and

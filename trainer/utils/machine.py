@@ -14,7 +14,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 SHARED_MEMORY = Path("/dev/shm")
 """Where Linux keeps the tensors that processes share."""
-_UNLIMITED = 1 << 60  # bytes: what a cgroup without a limit of its own says
+_UNLIMITED = 1 << 60  # bytes: what a cgroup without its own limit says
 
 
 def processors(quota: float | None = None) -> int:

@@ -96,7 +96,7 @@ def main() -> dict:
 
     for method in ("fork", "forkserver"):
         for name, pinned in ((f"{method} without", False), (method, True), (f"{method} again", False)):
-            module = Net()  # a fork server is there since the first of them
+            module = Net()  # the first of them starts a fork server
             Trainer(numa_affinity=pinned, **settings).fit(module, data(1, method))
             found[name] = module.seen
 
