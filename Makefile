@@ -8,7 +8,7 @@ help:  ## Print the targets
 
 setup:  ## Create .venv with everything for development, and install the pre-commit hooks
 	test -x .venv/bin/python || python3 -m venv .venv
-	.venv/bin/pip install -c constraints.txt -e '.[test,recipes]'
+	.venv/bin/pip install -c constraints.txt -e '.[test,recipes,notebook]'
 	.venv/bin/pre-commit install
 
 test:  ## Run the tests, as the README does

@@ -11,7 +11,6 @@ import types
 from pathlib import Path
 
 import pytest
-from helpers.notebooks import Notebook
 
 import paceline
 import paceline.callbacks
@@ -27,15 +26,7 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 AS_SCRIPT = "docs/strategies.md"  # its blocks start ranks, which a test cannot
 AS_PACKAGE = "docs/plugins.md"  # its blocks are files of a package: test_plugin_package.py installs it
-AS_NOTEBOOK = "docs/notebook.md"  # its blocks are cells
-
-
-def test_the_page_about_notebooks_runs_in_one(tmp_path):
-    with Notebook(tmp_path).kernel() as notebook:
-        for block in blocks(AS_NOTEBOOK):
-            cell = notebook.run(block)
-            assert cell.error is None, cell.all
-    assert "2 devices (cpu), strategy fsdp" in (tmp_path / "runs/line/2/log.txt").read_text()
+AS_NOTEBOOK = "docs/notebook.md"  # its blocks are cells: test_notebook.py runs them
 
 
 def test_the_page_on_several_devices_runs_as_a_script(tmp_path):

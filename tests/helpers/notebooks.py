@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import psutil
-from jupyter_client import AsyncKernelManager
-from nbclient import NotebookClient
+import pytest
 
 from .environment import clean_environment
+
+NotebookClient = pytest.importorskip("nbclient").NotebookClient  # of the extra ``notebook``
+nbformat = pytest.importorskip("nbformat")
+AsyncKernelManager = pytest.importorskip("jupyter_client").AsyncKernelManager
 
 MARK = "PACELINE_TEST_MARK"
 SECONDS = 120  # for a cell on a machine that is busy

@@ -18,6 +18,7 @@ from paceline import PacelineError, Trainer
 from paceline.strategies import Environment
 from paceline.strategies.launch import environment, launcher
 
+pytest.importorskip("nbclient", reason="they run where the packages of notebooks are installed")
 JOB = Path(__file__).with_name("forking_job.py")
 JOBS = {
     "killed": {"case": "killed"},

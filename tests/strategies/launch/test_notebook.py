@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from helpers.environment import clean_environment
 from helpers.notebooks import SECONDS, Notebook
 from safetensors.torch import load_file
+
+import paceline
 
 pytestmark = pytest.mark.launch
 
@@ -314,3 +317,12 @@ def test_the_stop_button_stops_all_ranks_in_order_and_the_cell_continues(forking
     facts = found(forking.run(show("facts(trainer, module)")))
     assert facts["weights"] == expected["weights"]
     assert facts["place"] == expected["place"]
+
+
+def test_the_page_about_notebooks_runs_in_one(tmp_path):
+    page = (Path(paceline.__file__).parent / "docs" / "notebook.md").read_text()
+    with Notebook(tmp_path).kernel() as notebook:
+        for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+            cell = notebook.run(block)
+            assert cell.error is None, cell.all
+    assert "2 devices (cpu), strategy fsdp" in (tmp_path / "runs/line/2/log.txt").read_text()
