@@ -31,7 +31,9 @@ def _help(context: typer.Context, wanted: bool) -> None:
     if not wanted:
         return
     typer.echo(context.get_help())
-    target = next((word for word in sys.argv[2:] if not word.startswith("-")), None)
+    words = sys.argv[2:]
+    of_options = {n + 1 for n, word in enumerate(words) if word in ("--config", "--resume")}
+    target = next((w for n, w in enumerate(words) if w[:1] != "-" and n not in of_options), None)
     if target is not None:
         from .recipes import show
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from ..errors import PacelineError, nearest, report, short_tracebacks, shown
 from ..trainer.config.validation import find_problems
+from ..trainer.utils.secrets import MASK
 from .classes import Problems, allowed_by
 from .importing import import_file, import_module, is_import_path
 from .module_config import MODULE_RECIPE, check_parts
@@ -86,11 +87,15 @@ def load(
     """
     recipes = recipes or {}
     overrides = overrides_of(settings)
-    if target is not None and _is_config(target):
+    is_config = target is not None and _is_config(target)
+    if target is not None and is_config:
         files, target = [_config_file(target), *files], None
     elif target is not None and _is_object(target, recipes):
         overrides, target = [(Override("module", target), COMMAND_LINE), *overrides], None
-    read = [_File(Path(file), *read_config_file(Path(file))) for file in files]
+    read = [
+        _File(Path(file), *read_config_file(Path(file), is_target=is_config and number == 0))
+        for number, file in enumerate(files)
+    ]
     named = [file.content.pop("recipe") for file in read if "recipe" in file.content]
     return _configure(_recipe(target, named, recipes), read, overrides)
 
@@ -219,7 +224,22 @@ def check(recipe: Recipe, settings: Settings) -> Loaded:
         problems += [(f"trainer.{name}", text) for name, text in find_problems(built).problems]
     if recipe is MODULE_RECIPE:
         check_parts(values, problems)
+    problems += [(key, _NOT_KEPT) for key in _masked(values)]
     return Loaded(recipe, settings, config, problems)
+
+
+_NOT_KEPT = "a secret, which the config.yaml of a run does not keep; give it again"
+
+
+def _masked(values: Any, above: str = "") -> list[str]:
+    """The keys of what was masked when a run wrote it."""
+    if isinstance(values, dict):
+        parts = values.items()
+    elif isinstance(values, list):
+        parts = enumerate(values)  # type: ignore[assignment]
+    else:
+        return [above] if values == MASK else []
+    return [key for name, one in parts for key in _masked(one, f"{above}.{name}" if above else str(name))]
 
 
 def _problem(model: type[RunConfig], error: Any) -> tuple[str, str]:

@@ -6,8 +6,10 @@ environment, and ``key=value`` of the command line.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,11 +230,15 @@ def read_environment(variables: Mapping[str, str] = os.environ) -> list[tuple[Ov
     return found
 
 
-def read_config_file(file: Path) -> YamlText:
+def read_config_file(file: Path, is_target: bool = False) -> YamlText:
     """A config file; of a run's own config.yaml, what the run was given.
 
+    Args:
+        file: The file.
+        is_target: Whether it is to say by itself what is trained.
+
     Raises:
-        PacelineError: where it cannot be read, is no mapping, or is of a run that a script started.
+        PacelineError: where it cannot be read, is no mapping, or is to repeat a run that a script started.
     """
     found = read_yaml_file(file)
     if not isinstance(found.content, dict):
@@ -244,7 +250,22 @@ def read_config_file(file: Path) -> YamlText:
         prefix = "config."
         places = {k.removeprefix(prefix): v for k, v in found.places.items() if k.startswith(prefix)}
         return YamlText(given, places)
+    if is_target:
+        raise PacelineError(
+            "a script started this run, and its config.yaml cannot repeat it",
+            where=str(file),
+            fix=f"{_command_of(file.parent)}; --config {file} takes the Trainer's arguments from it",
+        )
     return YamlText(_of_a_script(found.content), found.places)
+
+
+def _command_of(run: Path) -> str:
+    """What started a run, as far as it is known."""
+    try:
+        environment = json.loads((run / "env.json").read_text(encoding="utf-8"))
+        return f"in {environment['folder']}: python {shlex.join(environment['program'])}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "start the script again"
 
 
 def is_of_a_run(content: Mapping[str, Any]) -> bool:

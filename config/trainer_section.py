@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import PacelineError
+from ..trainer.config.built_in import make
 from .classes import ClassSpec, Problems, one_line, read_class
 from .importing import is_import_path
 from .names import slots
@@ -49,7 +50,8 @@ def merged_callbacks(defaults: Sequence[Any], given: Any) -> list[Any]:
         defaults: The recipe's.
         given: The config's, objects or names.
     """
-    added = list(given) if isinstance(given, (list, tuple)) else [given]
+    several = list(given) if isinstance(given, (list, tuple)) else [given]
+    added = [make("callbacks", one) if isinstance(one, str) else one for one in several]
     kept = [
         one
         for one in defaults

@@ -159,3 +159,39 @@ def test_a_section_of_the_trainer_that_is_none_is_refused(recipe, tmp_path):
 def test_a_null_callback_list_is_as_the_trainer_says(recipe):
     with pytest.raises(PacelineError, match=r"trainer\.callbacks"):
         load(recipe, [], ["trainer.callbacks=3"]).checked()
+
+
+def write_run(tmp_path, text):
+    folder = tmp_path / "runs" / "net" / "1"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(textwrap.dedent(text))
+    return folder
+
+
+def test_a_run_of_a_script_is_repeated_by_its_command(recipe, tmp_path):
+    folder = write_run(
+        tmp_path,
+        "name: net\ntrainer: {max_epochs: 2, callbacks: [EMA]}\nmodule: {class: a:B, hparams: {}}\n",
+    )
+    (folder / "env.json").write_text('{"folder": "/there", "program": ["train.py", "a b"]}')
+    with pytest.raises(PacelineError, match="a script started this run") as caught:
+        load(str(folder))
+    assert "fix: in /there: python train.py 'a b'; --config" in str(caught.value)
+    assert load(recipe, [folder / "config.yaml"]).checked().trainer == {"max_epochs": 2}
+
+
+def test_a_secret_that_a_run_did_not_keep_is_asked_for(recipe, tmp_path):
+    folder = write_run(
+        tmp_path,
+        """\
+        name: net
+        trainer: {}
+        module: {class: a:B, hparams: {}}
+        config:
+          recipe: my.py
+          kind: "***"
+        """,
+    )
+    with pytest.raises(PacelineError, match=r"kind \(.*config.yaml:6\): a secret, which .* does not keep"):
+        load(str(folder)).checked()
+    assert load(str(folder), [], ["kind=abc"]).checked().kind == "abc"
