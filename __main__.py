@@ -24,7 +24,7 @@ from paceline.commands import (
     recipes,
     train,
 )
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, short_tracebacks, shorten_traceback
 
 
 def _hyphens(name: str) -> str:
@@ -122,12 +122,16 @@ def _options(
 
 def main() -> None:
     """Run the command line; a mistake is one message and exit code 1."""
-    try:
-        app()
-    except PacelineError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with short_tracebacks():
+        try:
+            typer.main.get_command(app)()  # app() replaces sys.excepthook
+        except PacelineError as error:
+            sys.exit(f"error: {error}")
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except Exception as error:  # of a user's code
+            shorten_traceback(error)
+            raise
 
 
 if __name__ == "__main__":

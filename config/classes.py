@@ -15,7 +15,7 @@ from functools import partial
 from types import ModuleType, SimpleNamespace, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ..errors import PacelineError, nearest, shown
 from ..plugins import folded
@@ -196,9 +196,9 @@ def check_call(
             if not takes_more:
                 problems.append((f"{path}.{name}", _unknown(target, name, parameters)))
             nested[name] = _read_nested(value, False, f"{path}.{name}", problems)
-        elif _has_class(value) or (isinstance(value, str) and takes_callable(parameter.annotation)):
-            partly = takes_callable(parameter.annotation)
-            nested[name] = _read_nested(value, partly, f"{path}.{name}", problems)
+        elif _has_class(value) or _is_imported(value, parameter.annotation):
+            is_function = isinstance(value, str) or takes_callable(parameter.annotation)
+            nested[name] = _read_nested(value, is_function, f"{path}.{name}", problems)
         else:
             plain[name] = value
     missing = [
@@ -281,7 +281,7 @@ def _hints(function: Any, wanted: list[str]) -> dict[str, Any]:
         try:
             one = SimpleNamespace(__annotations__={name: annotations[name]})
             hint = typing.get_type_hints(one, names, include_extras=True)[name]
-            TypeAdapter(hint, config=_CONFIG)
+            create_model("Probe", __config__=_CONFIG, probe=(hint, ...))
         except Exception:  # names that exist for type checkers only, and types of other libraries
             hint = Any
         found[name] = hint
@@ -289,6 +289,22 @@ def _hints(function: Any, wanted: list[str]) -> dict[str, Any]:
 
 
 _CONFIG = ConfigDict(arbitrary_types_allowed=True)
+
+
+def _is_imported(value: Any, annotation: Any) -> bool:
+    """Whether a string is the import path of what a parameter takes, which takes no such string itself."""
+    if not isinstance(value, str):
+        return False
+    if takes_callable(annotation):
+        return True
+    if not is_import_path(value):
+        return False
+    probe: Any = create_model("Probe", __config__=_CONFIG, probe=(annotation, ...))
+    try:
+        probe(probe=value)
+    except ValidationError as error:
+        return any(one["type"] == "is_instance_of" for one in error.errors())
+    return False
 
 
 def takes_callable(annotation: Any) -> bool:

@@ -15,6 +15,7 @@ from ..errors import PacelineError, nearest
 
 FORMS = "package.module:Name, package.module.Name, or file.py:Name"
 """What an import path looks like, for messages."""
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _PATH = re.compile(r"[\w./\\-]+:[A-Za-z_][\w.]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -47,10 +48,13 @@ def import_object(path: str) -> Any:
         raise PacelineError("this is no import path", got=path, allowed=FORMS)
     _find_modules_here()
     place, colon, name = path.rpartition(":")
+    if colon and place.endswith(".py"):
+        return _attribute(import_file(Path(place)), name, path)
+    if colon and not _MODULE.fullmatch(place):
+        fix = f"{place}.py:{name}" if Path(f"{place}.py").is_file() else None
+        raise PacelineError("this is no import path", got=path, allowed=FORMS, meant=fix)
     if colon:
-        is_file = place.endswith(".py")
-        module = import_file(Path(place)) if is_file else import_module(place)
-        return _attribute(module, name, path)
+        return _attribute(import_module(place), name, path)
     parts = path.split(".")
     for end in range(len(parts) - 1, 0, -1):
         prefix = ".".join(parts[:end])

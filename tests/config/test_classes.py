@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from nowhere import Unknown
 
 
+@dataclass
+class Options:
+    rate: float = 0.1
+
+
 class Net(nn.Module):
     def __init__(
         self,
@@ -37,6 +43,8 @@ class Net(nn.Module):
         unknown_type: Unknown | None = None,
         schema: str = "",
         _private: int = 0,
+        dtype: torch.dtype | None = None,
+        part_of: Options | None = None,
     ) -> None:
         super().__init__()
         self.given = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
@@ -103,6 +111,20 @@ def test_a_mapping_with_a_class_is_an_object_or_a_function_with_some_arguments()
     assert net.given["part"].width == 7
     assert isinstance(net.given["optimizer"], partial)
     assert net.given["optimizer"].keywords == {"lr": 1e-3}
+
+
+def test_an_object_that_has_no_text_is_imported_and_a_dataclass_is_its_values():
+    net = built({"class": "here:Net", "rate": 1, "dtype": "torch.float16", "part_of": {"rate": "3"}})
+    assert net.given["dtype"] is torch.float16
+    assert net.given["part_of"] == Options(3.0)
+    assert (
+        built({"class": "here:Net", "rate": 1, "schema": "torch.float16"}).given["schema"]
+        == "torch.float16"
+    )
+    _, problems = read({"class": "here:Net", "rate": 1, "part_of": {"rate": "fast"}})
+    assert problems == [
+        ("key.part_of.rate", "got 'fast'; allowed: a valid number, unable to parse string as a number")
+    ]
 
 
 def test_an_iterable_can_be_read_more_than_once():
@@ -220,10 +242,13 @@ def test_modules_of_the_folder_are_found_and_files_too(tmp_path):
         ("no_such_package.module:Net", "there is no module 'no_such_package'"),
         ("torch.no_such.Net", "torch has no 'no_such'"),
         ("not a path", "this is no import path"),
+        ("./beside:Net", r"did you mean: ./beside\.py:Net\?"),
+        ("a/b:Net", "this is no import path"),
     ],
 )
 def test_a_wrong_path_is_explained(path, said, tmp_path):
     (tmp_path / "random.py").write_text("")
+    (tmp_path / "beside.py").write_text("")
     with pytest.raises(PacelineError, match=said):
         import_object(path)
 

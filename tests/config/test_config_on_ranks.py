@@ -57,3 +57,13 @@ def test_a_script_is_run_as_python_runs_it(tmp_path):
     refused = run_ranks("paceline", 1, "fit", "train.py", "epochs=3", folder=tmp_path, check=False)
     assert refused.codes == [1]
     assert "train.py is a script, which reads no settings of ours" in refused.stderr
+
+
+def test_an_error_of_the_users_code_is_shown_without_our_frames(tmp_path):
+    (tmp_path / "breaks.py").write_text("def part():\n    raise KeyError('mine')\n\n\npart()\n")
+    done = run_ranks("paceline", 1, "fit", "breaks:Net", folder=tmp_path, check=False)
+    assert done.codes == [1]
+    lines = done.stderr.splitlines()
+    assert lines[-1] == "KeyError: 'mine'"
+    assert len(lines) <= 12, done.stderr
+    assert not any("typer" in line or "config/" in line for line in lines), done.stderr
