@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -85,8 +86,11 @@ def summarize(runs: Sequence[Run]) -> list[RunSummary]:
     Raises:
         PacelineError: when a file of a run cannot be understood.
     """
+    from tqdm import tqdm
+
     labels = labels_of([run.folder for run in runs])
-    return [_summary(run, label) for run, label in zip(runs, labels, strict=True)]
+    shown = tqdm(runs, "reading runs", leave=False, delay=0.5, disable=not sys.stderr.isatty())
+    return [_summary(run, label) for run, label in zip(shown, labels, strict=True)]
 
 
 def _summary(run: Run, label: str) -> RunSummary:
