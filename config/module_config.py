@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..errors import PacelineError, nearest, shown
 from ..trainer.datamodule import DataModule
 from ..trainer.module import TrainModule
+from ..trainer.rng import seed_generators
 from .classes import ClassSpec, Problems, allowed_by, check_call, find_target, name_of, read_class
 from .experiment import Experiment
 from .importing import import_object
@@ -92,6 +93,7 @@ def build(config: ModuleConfig) -> Experiment:
     if problems:
         raise PacelineError("; ".join(f"{path}: {text}" for path, text in problems))
     trainer = config.make_trainer()
+    seed_generators(trainer.settings.seed)  # initial weights, and what a dataset draws when it is built
     with trainer.main_process_first(per_node=True):  # a dataset may be downloaded when it is built
         data = parts.build_data()
     return Experiment(trainer, parts.build_module(), **data)

@@ -49,11 +49,13 @@ class RunConfig(BaseModel):
         arguments = defaults | given
         if defaults.get("callbacks") and given.get("callbacks"):
             arguments["callbacks"] = merged_callbacks(defaults["callbacks"], given["callbacks"])
-        trainer = Trainer(**arguments)
+        from .. import Trainer as CurrentTrainer  # another class where a command runs this again
+
+        trainer: Trainer = CurrentTrainer(**arguments)
         trainer.settings.source = self.recorded()
         return trainer
 
     def recorded(self) -> dict[str, Any]:
         """What a run's config.yaml keeps, so that ``paceline fit`` can run it again."""
         recipe = {} if self._recipe is None else {"recipe": self._recipe}
-        return recipe | self.model_dump(mode="json", exclude_none=True)
+        return recipe | self.model_dump(mode="json", exclude_none=self._recipe is None)
