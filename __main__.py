@@ -24,6 +24,7 @@ from paceline.commands import (
     recipes,
     train,
 )
+from paceline.commands.targets import WithSettings
 from paceline.errors import PacelineError, short_tracebacks, shorten_traceback
 
 
@@ -46,13 +47,12 @@ def _group(text: str, *, needs_command: bool = True) -> typer.Typer:
 
 
 app = _group("Train with PyTorch: the same numbers on one device or many.")
+app.command(cls=WithSettings, add_help_option=False)(train.fit)
+for _verb in (train.validate, train.test, train.predict, estimate.estimate):
+    app.command(cls=WithSettings)(_verb)
 for _command in (
-    train.validate,
-    train.test,
-    train.predict,
     compare.replay,
     compare.diff,
-    estimate.estimate,
     checkpoint.export,
     pictures.plot,
     pictures.report,
@@ -62,7 +62,6 @@ for _command in (
     doctor.doctor,
 ):
     app.command()(_command)
-app.command(add_help_option=False)(train.fit)
 app.command("plot-lr")(pictures.plot_lr)
 app.command(
     context_settings={
@@ -95,7 +94,8 @@ _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
 _groups = {name: _group(text, needs_command=name != "recipes") for name, (text, _) in _GROUPS.items()}
 for _name, (_, _members) in _GROUPS.items():
     for _member, _function in _members.items():
-        _groups[_name].command(_member)(_function)
+        _takes_settings = _function in (config.show, config.check)
+        _groups[_name].command(_member, cls=WithSettings if _takes_settings else None)(_function)
     app.add_typer(_groups[_name], name=_name)
 
 
@@ -126,7 +126,7 @@ def main() -> None:
         try:
             typer.main.get_command(app)()  # app() replaces sys.excepthook
         except PacelineError as error:
-            sys.exit(f"error: {error}")
+            sys.exit("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]))
         except KeyboardInterrupt:
             sys.exit(130)
         except Exception as error:  # of a user's code

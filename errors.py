@@ -118,6 +118,8 @@ def is_users_frame(filename: str) -> bool:
     path = os.path.abspath(filename)
     if "site-packages" in path:  # a virtual environment may lie inside the package's own folder
         return False
+    if os.path.dirname(path) == os.path.dirname(sys.executable):  # the commands of the environment
+        return False
     if path.startswith(_PACKAGE) and not path.startswith(_RECIPES):
         in_package = path[len(_PACKAGE) :].split(os.sep)
         own_code = (
@@ -127,6 +129,15 @@ def is_users_frame(filename: str) -> bool:
         return not own_code
     library = path.startswith(os.path.dirname(os.__file__) + os.sep)
     return not library and not filename.startswith("<frozen")
+
+
+def users_line(error: BaseException) -> str | None:
+    """The last line of the user's code that an error went through, as ``file:line``."""
+    if isinstance(error, SyntaxError):  # its message has the line
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [f"{frame.filename}:{frame.lineno}" for frame in frames if is_users_frame(frame.filename)]
+    return found[-1] if found else None
 
 
 def explain_sharded(error: BaseException) -> None:

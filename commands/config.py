@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .output import JSON, print_json, print_table, shown_value
-from .targets import CONFIG, SETTINGS, TARGET, load_target, recipe_modules
+from .targets import CONFIG, SETTINGS, TARGET, load_target, recipe_of_target
 
 
 def show(target: TARGET, settings: SETTINGS = None, config: CONFIG = None, as_json: JSON = False) -> None:
@@ -41,12 +41,12 @@ def check(target: TARGET, settings: SETTINGS = None, config: CONFIG = None, as_j
 
 def schema(
     target: Annotated[
-        str | None, typer.Argument(help="A recipe; without one the schema of a config that names a module.")
+        str | None,
+        typer.Argument(help="As of fit; without one the schema of a config that names a module."),
     ] = None,
 ) -> None:
     """Print the JSON Schema of config files, for editors."""
-    from ..config.load import find_recipe
     from ..config.module_config import MODULE_RECIPE
     from ..config.schema import schema_of
 
-    print_json(schema_of(MODULE_RECIPE if target is None else find_recipe(target, recipe_modules())))
+    print_json(schema_of(MODULE_RECIPE if target is None else recipe_of_target(target)))

@@ -20,7 +20,8 @@ def print_json(value: Any) -> None:
 
 def shown_value(value: Any) -> str:
     """A value as a config file has it."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    is_plain = isinstance(value, str) and value.isprintable()
+    return value if is_plain else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

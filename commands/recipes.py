@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ..errors import PacelineError, nearest
 from ..recipes import RECIPES
 from .output import JSON, print_json, print_table
-
-if TYPE_CHECKING:
-    from ..config.recipe import Recipe
+from .targets import recipe_of_target
 
 
 def list_recipes(as_json: JSON = False) -> None:
@@ -31,7 +29,7 @@ def show(
     as_json: JSON = False,
 ) -> None:
     """Show a recipe's settings: key, type, default, and what its presets change."""
-    recipe = _recipe(name)
+    recipe = recipe_of_target(name)
     from ..config.describe import settings_of
 
     settings = list(settings_of(recipe.config))
@@ -75,13 +73,6 @@ def copy(
     text = Path(spec.origin).read_text(encoding="utf-8")
     file.write_text(text.replace(f"paceline fit {name}", f"paceline fit {file}"), encoding="utf-8")
     typer.echo(str(file))
-
-
-def _recipe(name: str) -> Recipe:
-    from ..config.load import find_recipe
-    from .targets import recipe_modules
-
-    return find_recipe(name, recipe_modules())
 
 
 def _unknown(name: str) -> PacelineError:

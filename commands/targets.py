@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from ..errors import PacelineError
 from ..recipes import RECIPES
 
 if TYPE_CHECKING:
+    from ..config import Experiment
     from ..config.load import Loaded
+    from ..config.recipe import Recipe
 
 
 def _names(incomplete: str) -> list[str]:
@@ -23,6 +26,7 @@ def _names(incomplete: str) -> list[str]:
 TARGET = Annotated[
     str,
     typer.Argument(
+        metavar="TARGET",
         help="A recipe (`paceline recipes`), file.py, my_project:Net, a config.yaml, or a run's folder.",
         autocompletion=_names,
     ),
@@ -30,13 +34,27 @@ TARGET = Annotated[
 SETTINGS = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="preset=tiny epochs=5 trainer.precision=bf16 callbacks+=ema ..."
+        metavar="KEY=VALUE", help="preset=tiny epochs=5 trainer.precision=bf16 callbacks+=ema ..."
     ),
 ]
 CONFIG = Annotated[
     list[Path] | None,
     typer.Option(help="A YAML file of the same keys. Repeatable: a later one takes precedence."),
 ]
+
+
+class WithSettings(TyperCommand):
+    """A command with settings, which are no options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does; how settings are written is a part of the error of an unknown option."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # click's NoSuchOption, of which newer versions of typer have their own
+            if type(error).__name__ == "NoSuchOption":
+                key = vars(error)["option_name"].lstrip("-").replace("-", "_")
+                vars(error)["message"] += f". Settings are KEY=VALUE: {key}=... or trainer.{key}=..."
+            raise
 
 
 def is_script(target: str) -> bool:
@@ -55,28 +73,43 @@ def load_target(target: str | None, config: list[Path] | None, settings: list[st
     return load(target, config or [], settings or [], recipe_modules())
 
 
+def recipe_of_target(target: str) -> Recipe:
+    """The recipe whose settings a target has."""
+    from ..config.load import recipe_for
+
+    return recipe_for(target, recipe_modules())
+
+
 def recipe_modules() -> dict[str, str]:
     """The modules of the recipes by name."""
     return {name: f"paceline.recipes.{module}" for name, (module, _) in RECIPES.items()}
 
 
-def weights_for(experiment: Any, given: str | None) -> Path:
+def weights_for(experiment: Experiment, given: str | None, run: Path | None) -> Path:
     """The weights to evaluate with.
+
+    Args:
+        experiment: What is evaluated.
+        given: A path of the command line.
+        run: The run that is the target, where it is one.
 
     Raises:
         PacelineError: where none are given, and there is no run of this name.
     """
     from ..trainer.checkpoint.locate import find_checkpoint
+    from ..trainer.checkpoint.weights import find_weights
     from ..trainer.run.directory import numbered, run_name
 
     if given is not None:
-        return Path(given)
-    trainer = experiment.trainer
-    name = run_name(trainer.settings.name, experiment.module)
-    folder = None if trainer.settings.run_dir is None else Path(trainer.settings.run_dir) / name
-    for _, run in reversed(numbered(folder) if folder is not None else []):
+        return find_weights(given)
+    if run is not None:
+        return find_checkpoint(run, weights=True)
+    settings = experiment.trainer.settings
+    name = run_name(settings.name, experiment.module)
+    folder = None if settings.run_dir is None else Path(settings.run_dir) / name
+    for _, newest in reversed(numbered(folder) if folder is not None else []):
         try:
-            return find_checkpoint(run, weights=True)
+            return find_checkpoint(newest, weights=True)
         except PacelineError:
             continue
     raise PacelineError(

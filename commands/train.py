@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import PacelineError
+from .recipes import show
 from .targets import CONFIG, SETTINGS, TARGET, is_script, load_target, weights_for
 
 if TYPE_CHECKING:
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
 _WEIGHTS = Annotated[
     str | None,
     typer.Option(
-        help="A checkpoint's or run's folder; else the best, else latest, of the newest run of this name."
+        help="A checkpoint's or run's folder; else the best, else latest, of TARGET, or of the newest run "
+        "of its name."
     ),
 ]
 _JSON = Annotated[bool, typer.Option("--json", help="The values as a JSON object.")]
 
 
 def _help(context: typer.Context, wanted: bool) -> None:
-    """The help of this command; with a recipe in front of it, the recipe's settings."""
+    """The help of this command; with a target in front of it, its settings."""
     if not wanted:
         return
     typer.echo(context.get_help())
@@ -35,10 +37,11 @@ def _help(context: typer.Context, wanted: bool) -> None:
     of_options = {n + 1 for n, word in enumerate(words) if word in ("--config", "--resume")}
     target = next((w for n, w in enumerate(words) if w[:1] != "-" and n not in of_options), None)
     if target is not None:
-        from .recipes import show
-
         typer.echo()
-        show(target)
+        if is_script(target):
+            typer.echo(f"{target} is a script, which is run as `python {target}` and has no settings here")
+        else:
+            show(target)
     raise typer.Exit
 
 
@@ -63,15 +66,11 @@ def fit(
     """
     if is_script(target):
         if settings or config or resume:
+            from ..trainer.utils.secrets import masked_command
+
             raise PacelineError(
                 f"{target} is a script, which reads no settings of ours",
-                got=" ".join(
-                    [
-                        *(settings or []),
-                        *(["--config"] if config else []),
-                        *(["--resume"] if resume else []),
-                    ]
-                ),
+                got=" ".join(masked_command(sys.argv[3:])),
                 fix=f"python {target}; or give it a class Config(RunConfig) and build(config): "
                 "`paceline recipes copy` writes an example",
             )
@@ -79,7 +78,7 @@ def fit(
         os.execv(sys.executable, [sys.executable, target])
     from ..trainer.utils.paths import shown_path
 
-    experiment = _experiment(target, config, settings)
+    experiment, _ = _experiment(target, config, settings)
     run = experiment.fit(resume)
     trainer = experiment.trainer
     if trainer.folder is None or not trainer.is_global_zero:
@@ -120,16 +119,21 @@ def predict(
     weights: _WEIGHTS = None,
 ) -> None:
     """Write the outputs for the data to predict, else the test or validation data, in its order."""
-    experiment = _experiment(target, config, settings)
-    experiment.evaluate("predict", weights_for(experiment, weights), out=out)
+    experiment, run = _experiment(target, config, settings)
+    found = weights_for(experiment, weights, run)
+    experiment.evaluate("predict", found, out=out)
     if experiment.trainer.is_global_zero:
+        _name_weights(found)
         typer.echo(str(out))
 
 
-def _experiment(target: str, config: list[Path] | None, settings: list[str] | None) -> Experiment:
+def _experiment(
+    target: str, config: list[Path] | None, settings: list[str] | None
+) -> tuple[Experiment, Path | None]:
+    """What is built, and the run that the target is, where it is one."""
     loaded = load_target(target, config, settings)
     experiment: Experiment = loaded.recipe.build(loaded.checked())
-    return experiment
+    return experiment, loaded.run
 
 
 def _evaluate(
@@ -140,8 +144,17 @@ def _evaluate(
     weights: str | None,
     as_json: bool,
 ) -> None:
-    experiment = _experiment(target, config, settings)
+    experiment, run = _experiment(target, config, settings)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # the run's own lines
-        values: dict[str, Any] = experiment.evaluate(verb, weights_for(experiment, weights))
+        found = weights_for(experiment, weights, run)
+        values: dict[str, Any] = experiment.evaluate(verb, found)
+        if experiment.trainer.is_global_zero:
+            _name_weights(found)
     if as_json and experiment.trainer.is_global_zero:
         typer.echo(json.dumps(values, indent=1))
+
+
+def _name_weights(path: Path) -> None:
+    from ..trainer.utils.paths import shown_path
+
+    typer.echo(f"weights: {shown_path(path)}")

@@ -17,13 +17,12 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from ..errors import PacelineError, nearest, shown
+from ..errors import PacelineError, nearest, shown, users_line
 from ..plugins import folded
 from .importing import FORMS, import_object, is_import_path
 from .sources import CLASS
+from .violations import Problems, booleans_as_numbers, violations
 
-Problems = list[tuple[str, str]]
-"""(dotted key, what is wrong) of each value that is not right."""
 _MOST_CHOICES = 30
 
 
@@ -61,7 +60,7 @@ class Slot:
         if found is None:
             known = [*self.names, *(one for module in self.modules for one in self.public(module))]
             raise PacelineError(
-                f"there is no {self.what.partition(' ')[2]} {name!r}",
+                f"there is no {self.what.removeprefix('a ').removeprefix('an ')} {name!r}",
                 allowed=(", ".join(known) + ", or " if 0 < len(known) <= _MOST_CHOICES else "")
                 + f"an import path: {FORMS}",
                 meant=nearest(name, known),
@@ -73,19 +72,21 @@ class Slot:
         return found
 
     def public(self, module: ModuleType) -> list[str]:
-        """The names of the classes of a module that fit."""
+        """The names of the classes of a module that fit, without those that it has imported."""
         return [
             name
             for name, one in vars(module).items()
-            if isinstance(one, type) and not name.startswith("_") and self._fits(one)
+            if isinstance(one, type)
+            and not name.startswith("_")
+            and one.__module__.startswith(module.__name__)
+            and self._fits(one)
         ]
 
     def _fits(self, one: type) -> bool:
         return self.base is None or (issubclass(one, self.base) and one is not self.base)
 
 
-_TYPES = ("int", "float", "str", "bool", "list", "tuple", "dict")
-ANYTHING = Slot("a class or a function")
+ANYTHING = Slot("a class or function")
 
 
 @dataclass(frozen=True)
@@ -156,16 +157,26 @@ def find_target(
         allowed = "a name, or a mapping with a class and its arguments"
         problems.append((path, f"got {shown(value, 60)}; allowed: {allowed}"))
         return None
+    found = attempt(lambda: slot.find(name), path, problems)
+    return None if found is None else (found, given)
+
+
+def attempt(find: Callable[[], Any], path: str, problems: Problems) -> Any:
+    """What code of the user gives, or None after adding what it raised to ``problems``."""
     try:
-        return slot.find(name), given
-    except PacelineError as error:
-        problems.append((path, one_line(error)))
+        return find()
+    except (Exception, SystemExit) as error:  # the latter of a script that parses its arguments
+        problems.append((path, in_one_line(error)))
         return None
 
 
-def one_line(error: PacelineError) -> str:
-    """An error's message on one line."""
-    return "; ".join(line.strip() for line in str(error).splitlines())
+def in_one_line(error: BaseException) -> str:
+    """An error's message on one line; of the user's code, with its type and line."""
+    text = "; ".join(line.strip() for line in str(error).splitlines())
+    if isinstance(error, PacelineError):
+        return text
+    where = users_line(error)
+    return f"{type(error).__name__}: {text}" + (f" ({where})" if where else "")
 
 
 def check_call(
@@ -197,8 +208,13 @@ def check_call(
                 problems.append((f"{path}.{name}", _unknown(target, name, parameters)))
             nested[name] = _read_nested(value, False, f"{path}.{name}", problems)
         elif _has_class(value) or _is_imported(value, parameter.annotation):
-            is_function = isinstance(value, str) or takes_callable(parameter.annotation)
-            nested[name] = _read_nested(value, is_function, f"{path}.{name}", problems)
+            of_items = isinstance(value, list) and any(map(takes_callable, get_args(parameter.annotation)))
+            is_function = isinstance(value, str) or of_items or takes_callable(parameter.annotation)
+            here = f"{path}.{name}"
+            nested[name] = _read_nested(value, is_function, here, problems)
+            if isinstance(nested[name], ClassSpec) and not _fits(nested[name], parameter.annotation):
+                wanted = " or ".join(map(name_of, _kinds(parameter.annotation)))
+                problems.append((here, f"{name_of(nested[name].target)} is no {wanted}"))
         else:
             plain[name] = value
     missing = [
@@ -207,36 +223,26 @@ def check_call(
         if parameter.default is inspect.Parameter.empty and name not in given and not is_partial
     ]
     if missing:
-        problems.append((path, f"{name_of(target)} needs {', '.join(missing)}"))
+        mapping = ", ".join(f"{name}: ..." for name in (CLASS, *missing)).replace("...", name_of(target), 1)
+        written = f", as {{{mapping}}}" if not given else ""
+        problems.append((path, f"{name_of(target)} needs {', '.join(missing)}{written}"))
     model = model_of(target, {name: parameters[name] for name in plain})
+    found: dict[str, Any] = {}
     try:
         checked = model(**plain)
     except ValidationError as error:
-        for one in error.errors():
-            where = ".".join([path, *(str(part) for part in one["loc"] if not _is_a_branch(part))])
-            problems.append((where, f"got {shown(one['input'], 60)}; {allowed_by(one)}"))
+        problems += [(f"{path}.{key}", text) for key, text in violations(error, plain)]
+    else:
+        found = {name: getattr(checked, inner) for name, inner in _inner_names(plain).items()}
+        problems += [(f"{path}.{key}", text) for key, text in booleans_as_numbers(plain, found)]
     if len(problems) > before:
         return None
-    found = {name: getattr(checked, inner) for name, inner in _inner_names(plain).items()}
     # pydantic gives an iterator for an Iterable, which can be read once
     found = {
         name: one if isinstance(one, Sized) or not isinstance(plain[name], list) else plain[name]
         for name, one in found.items()
     }
     return found | nested
-
-
-def _is_a_branch(part: Any) -> bool:
-    """Whether a part of pydantic's location names a type of a union, and no key."""
-    return isinstance(part, str) and (
-        "[" in part or part in ("int", "float", "str", "bool", "list", "tuple", "dict")
-    )
-
-
-def allowed_by(error: Any) -> str:
-    """What pydantic says is allowed, in our form."""
-    message: str = error["msg"]
-    return message.replace("Input should be", "allowed:").replace("Value error, ", "")
 
 
 def parameters_of(
@@ -267,7 +273,17 @@ def parameters_of(
             takes_more = parameter.name != "unknown"  # which our own classes refuse
         elif parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
             found[parameter.name] = parameter.replace(annotation=hints.get(parameter.name, Any))
+    base = _base_with_init(target) if takes_more and isinstance(target, type) else None
+    if base is not None:  # ``**more`` is most often passed on to it
+        inherited, _ = parameters_of(base)
+        found = {name: one.replace(default=None) for name, one in inherited.items()} | found
     return found, takes_more
+
+
+def _base_with_init(cls: type) -> type | None:
+    """The class whose ``__init__`` follows that of a class in its order of bases."""
+    having = [one for one in cls.__mro__[:-1] if "__init__" in vars(one)]
+    return having[1] if len(having) > 1 else None
 
 
 def _hints(function: Any, wanted: list[str]) -> dict[str, Any]:
@@ -293,6 +309,8 @@ _CONFIG = ConfigDict(arbitrary_types_allowed=True)
 
 def _is_imported(value: Any, annotation: Any) -> bool:
     """Whether a string is the import path of what a parameter takes, which takes no such string itself."""
+    if isinstance(value, list):
+        return bool(value) and any(map(takes_callable, get_args(annotation)))
     if not isinstance(value, str):
         return False
     if takes_callable(annotation):
@@ -307,6 +325,23 @@ def _is_imported(value: Any, annotation: Any) -> bool:
     return False
 
 
+def _fits(spec: ClassSpec, annotation: Any) -> bool:
+    """Whether an object of a class is what a parameter takes; True where the type does not say."""
+    kinds = _kinds(annotation)
+    if not isinstance(spec.target, type) or spec.is_partial:
+        return True
+    return not all(map(_is_plain_class, kinds)) or issubclass(spec.target, kinds)
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type alone."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _is_plain_class(kind: Any) -> bool:
+    return isinstance(kind, type) and get_origin(kind) is None and not getattr(kind, "_is_protocol", False)
+
+
 def takes_callable(annotation: Any) -> bool:
     """Whether a parameter of this type may be a function or a class.
 
@@ -314,10 +349,8 @@ def takes_callable(annotation: Any) -> bool:
         >>> takes_callable(Callable[..., int] | None), takes_callable(int)
         (True, False)
     """
-    if get_origin(annotation) in (Union, UnionType):
-        return any(map(takes_callable, get_args(annotation)))
-    origin = get_origin(annotation) or annotation
-    return origin in (collections.abc.Callable, type)
+    origins = [get_origin(kind) or kind for kind in _kinds(annotation)]
+    return collections.abc.Callable in origins or type in origins
 
 
 def _has_class(value: Any) -> bool:
@@ -329,11 +362,7 @@ def _has_class(value: Any) -> bool:
 def _read_nested(value: Any, is_function: bool, path: str, problems: Problems) -> Any:
     """A value with the classes that are named in it."""
     if isinstance(value, str) and is_function:
-        try:
-            return import_object(value)
-        except PacelineError as error:
-            problems.append((path, one_line(error)))
-            return None
+        return attempt(lambda: import_object(value), path, problems)
     if isinstance(value, Mapping) and CLASS in value:
         if not is_function:
             return read_class(value, ANYTHING, path, problems)

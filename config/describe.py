@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from ..trainer.config.arguments import TrainerArguments
 from ..trainer.utils.secrets import masked
 from .load import Loaded
+from .module_config import MODULE_RECIPE
 from .sources import Settings
 
 
@@ -73,6 +74,9 @@ def _in_words(schema: Mapping[str, Any]) -> str:
     return " ".join([names.get(str(kind), str(kind)), *limits])
 
 
+RECIPES_CHOICE = "default, unless the recipe sets it"
+
+
 @dataclass(frozen=True)
 class Shown:
     """A value of a configuration.
@@ -80,7 +84,8 @@ class Shown:
     Attributes:
         key: Dotted.
         value: Plain data; secrets are masked.
-        source: The place that it comes from, or ``default``.
+        source: The place that it comes from, or ``default``; ``RECIPES_CHOICE`` for an argument of the
+            Trainer that a recipe may set itself when it builds.
     """
 
     key: str
@@ -103,7 +108,8 @@ def values_of(loaded: Loaded) -> list[Shown]:
         if name in given:
             found += _leaves({name: given[name]}, "trainer.", loaded.settings)
         else:
-            found.append(Shown(key, plain(field.get_default(call_default_factory=True)), "default"))
+            source = "default" if loaded.recipe is MODULE_RECIPE else RECIPES_CHOICE
+            found.append(Shown(key, plain(field.get_default(call_default_factory=True)), source))
     return found
 
 

@@ -13,10 +13,12 @@ from typing import Any
 
 from ..errors import PacelineError, nearest
 
+PATTERN = r"[\w./\\-]+:[A-Za-z_][\w.]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
+"""An import path as a regular expression."""
 FORMS = "package.module:Name, package.module.Name, or file.py:Name"
 """What an import path looks like, for messages."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_PATH = re.compile(r"[\w./\\-]+:[A-Za-z_][\w.]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_PATH = re.compile(PATTERN)
 
 
 def is_import_path(text: Any) -> bool:
@@ -58,7 +60,7 @@ def import_object(path: str) -> Any:
     parts = path.split(".")
     for end in range(len(parts) - 1, 0, -1):
         prefix = ".".join(parts[:end])
-        if _exists(prefix):
+        if is_module(prefix):
             return _attribute(import_module(prefix), ".".join(parts[end:]), path)
     return import_module(parts[0])  # which raises
 
@@ -83,8 +85,12 @@ def import_module(name: str) -> ModuleType:
         ) from None
 
 
-def import_file(file: Path) -> ModuleType:
+def import_file(file: Path, named_at: str | None = None) -> ModuleType:
     """A Python file as a module of its name; files beside it can be imported, as in a script.
+
+    Args:
+        file: The file.
+        named_at: The place in a config that names it, for messages.
 
     Raises:
         PacelineError: where there is no such file, and where its name is that of another module.
@@ -93,7 +99,8 @@ def import_file(file: Path) -> ModuleType:
     if not file.is_file():
         beside = [str(one.name) for one in file.parent.glob("*.py")] if file.parent.is_dir() else []
         near = nearest(file.name, beside)
-        raise PacelineError("there is no such file", where=str(file), meant=near)
+        where = str(file) if named_at is None else f"{file}, named at {named_at}"
+        raise PacelineError("there is no such file", where=where, meant=near)
     name = re.sub(r"\W", "_", file.stem)
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(file):
@@ -125,7 +132,9 @@ def _find_modules_here() -> None:
         sys.path.insert(0, here)
 
 
-def _exists(module: str) -> bool:
+def is_module(module: str) -> bool:
+    """Whether a module of this name can be imported; the packages above it are imported for that."""
+    _find_modules_here()
     if module in sys.modules:
         return True
     try:

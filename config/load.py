@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from ..errors import PacelineError, nearest, report, short_tracebacks, shown
+from ..errors import PacelineError, nearest, report, short_tracebacks
 from ..trainer.config.validation import find_problems
+from ..trainer.run.directory import numbered
 from ..trainer.utils.secrets import MASK
-from .classes import Problems, allowed_by
-from .importing import import_file, import_module, is_import_path
+from .importing import import_file, import_module, is_import_path, is_module
 from .module_config import MODULE_RECIPE, check_parts
-from .recipe import Recipe, recipe_of
+from .recipe import Recipe, check_recipe_file, recipe_of
 from .run_config import RunConfig
 from .sources import (
+    CLASS,
     COMMAND_LINE,
     Override,
     Settings,
@@ -26,6 +27,7 @@ from .sources import (
     read_environment,
 )
 from .trainer_section import read_trainer
+from .violations import Problems, booleans_as_numbers, violations
 
 _YAML = (".yaml", ".yml", ".json")
 
@@ -39,12 +41,14 @@ class Loaded:
         settings: Values with their places.
         config: The checked values; None where something is not right.
         problems: (dotted key, what is wrong).
+        run: The folder of the run that the target is, where it is one.
     """
 
     recipe: Recipe
     settings: Settings
     config: Any
     problems: Problems
+    run: Path | None = None
 
     @short_tracebacks()
     def checked(self) -> Any:
@@ -86,28 +90,42 @@ def load(
         PacelineError: for what cannot be read.
     """
     recipes = recipes or {}
-    overrides = overrides_of(settings)
-    is_config = target is not None and _is_config(target)
-    if target is not None and is_config:
-        files, target = [_config_file(target), *files], None
+    names: list[_Named] = []
+    class_of_target: list[tuple[Override, str]] = []
+    run: Path | None = None
+    read = [_File(Path(file), *read_config_file(Path(file))) for file in files]
+    if target is not None and _is_config(target):
+        file = _config_file(target)
+        read.insert(0, _File(file, *read_config_file(file, is_target=True)))
+        run = file.parent if (file.parent / "env.json").is_file() else None
     elif target is not None and _is_object(target, recipes):
-        overrides, target = [(Override("module", target), COMMAND_LINE), *overrides], None
-    read = [
-        _File(Path(file), *read_config_file(Path(file), is_target=is_config and number == 0))
-        for number, file in enumerate(files)
-    ]
-    named = [file.content.pop("recipe") for file in read if "recipe" in file.content]
-    return _configure(_recipe(target, named, recipes), read, overrides)
+        class_of_target = [(Override("module", {CLASS: target}), COMMAND_LINE)]
+    elif target is not None:
+        names.append(_Named(target, None))
+    for one in read:
+        if "recipe" in one.content:
+            names.append(_Named(one.content.pop("recipe"), one.places.get("recipe", str(one.path))))
+    # Twice: arguments in variables are for this class, and a variable names no other.
+    overrides = [*class_of_target, *read_environment(), *class_of_target, *overrides_of(settings)]
+    names += [_Named(override.value, place) for override, place in overrides if override.key == "recipe"]
+    overrides = [one for one in overrides if one[0].key != "recipe"]
+    return replace(_configure(_recipe(names, recipes), read, overrides), run=run)
 
 
-def configure(recipe: Recipe, files: Sequence[Path] = (), settings: Iterable[str] = ()) -> Loaded:
-    """Read the settings of a recipe, as ``load`` does.
+def recipe_for(target: str, recipes: Mapping[str, str]) -> Recipe:
+    """The recipe whose settings a target has.
+
+    Args:
+        target: As ``load`` takes it.
+        recipes: The modules of recipes by name.
 
     Raises:
-        PacelineError: for what cannot be read.
+        PacelineError: where there is none.
     """
-    read = [_File(file, *read_config_file(file)) for file in files]
-    return _configure(recipe, read, overrides_of(settings))
+    if _is_config(target):
+        name = read_config_file(_config_file(target), is_target=True).content.get("recipe")
+        return MODULE_RECIPE if name is None else find_recipe(str(name), recipes)
+    return MODULE_RECIPE if _is_object(target, recipes) else find_recipe(target, recipes)
 
 
 class _File(NamedTuple):
@@ -116,8 +134,14 @@ class _File(NamedTuple):
     places: dict[str, str]
 
 
+class _Named(NamedTuple):
+    """A recipe that is asked for; ``place`` is None for the target."""
+
+    recipe: Any
+    place: str | None
+
+
 def _configure(recipe: Recipe, files: Sequence[_File], overrides: list[tuple[Override, str]]) -> Loaded:
-    overrides = [*read_environment(), *overrides]
     settings = Settings()
     _add_preset(settings, recipe, files, overrides)
     for file in files:
@@ -140,43 +164,78 @@ def _config_file(target: str) -> Path:
 
 def _is_object(target: str, recipes: Mapping[str, str]) -> bool:
     """Whether a target names a class or function, and no recipe."""
-    return target not in recipes and ":" in target and is_import_path(target)
+    if target in recipes or target.endswith(".py") or not is_import_path(target):
+        return False
+    return ":" in target or (not is_module(target) and is_module(target.rpartition(".")[0]))
 
 
-def _recipe(target: str | None, named: list[Any], recipes: Mapping[str, str]) -> Recipe:
-    asked = [*([target] if target is not None else []), *named]
-    for one in asked:
-        if one != asked[0]:
+def _recipe(names: Sequence[_Named], recipes: Mapping[str, str]) -> Recipe:
+    if not names:
+        return MODULE_RECIPE
+    first = names[0]
+    for one in names:
+        if _identity(one.recipe) != _identity(first.recipe):
             raise PacelineError(
-                "recipe names another recipe than the one asked for", got=one, allowed=asked[0]
+                "recipe names another recipe than the one asked for",
+                where=one.place,
+                got=one.recipe,
+                allowed=str(first.recipe),
             )
-    return find_recipe(str(asked[0]), recipes) if asked else MODULE_RECIPE
+    if not isinstance(first.recipe, str):
+        raise PacelineError("recipe is a name", where=first.place, got=first.recipe)
+    return find_recipe(first.recipe, recipes, first.place)
 
 
-def find_recipe(name: str, recipes: Mapping[str, str]) -> Recipe:
+def _identity(recipe: Any) -> Any:
+    """What two spellings of one recipe have in common: a file may be named in several ways."""
+    is_file = isinstance(recipe, str) and recipe.endswith(".py")
+    return Path(recipe).expanduser().resolve() if is_file else recipe
+
+
+def find_recipe(name: str, recipes: Mapping[str, str], place: str | None = None) -> Recipe:
     """The recipe of this name, in this file, or at this import path.
 
     Args:
         name: Which.
         recipes: The modules of recipes by name.
+        place: Where it is named, for messages.
 
     Raises:
-        PacelineError: where there is none.
+        PacelineError: where there is none. A script that is no recipe is not run.
     """
     if name in recipes:
         return recipe_of(import_module(recipes[name]), name)
     if name.endswith(".py"):
-        return recipe_of(import_file(Path(name)), str(Path(name).absolute()))
+        file = Path(name).expanduser().resolve()
+        if file.is_file():
+            check_recipe_file(file, name)
+        return recipe_of(import_file(file, place), str(file))
     files = [one.name for one in Path.cwd().iterdir() if one.suffix in (".py", *_YAML)]
     near = next((one for one in files if Path(one).stem == name), nearest(name, [*recipes, *files]))
     if is_import_path(name) and near not in files:
         return recipe_of(import_module(name), name)
     raise PacelineError(
         f"there is no recipe {name!r}",
+        where=place,
         allowed=", ".join(recipes) + "; a file.py with a recipe, an import path such as my_project:Net, "
         "a config.yaml, or a run's folder",
-        meant=near,
+        meant=_nearest_run(Path(name)) or near,
+        fix="give one of these before the settings" if "=" in name else None,
     )
+
+
+def _nearest_run(path: Path) -> str | None:
+    """The run that a folder may stand for: the newest of a name, or one of a similar name."""
+    if path.is_dir():
+        runs = [run for _, run in numbered(path) if (run / "config.yaml").is_file()]
+        return str(runs[-1]) if runs else None
+    parts = path.parts
+    for n, part in enumerate(parts):
+        above = Path(*parts[:n])
+        if not (above / part).exists() and above.is_dir() and n:
+            beside = nearest(part, [one.name for one in above.iterdir() if one.is_dir()])
+            return None if beside is None else str(above.joinpath(beside, *parts[n + 1 :]))
+    return None
 
 
 def _add_preset(
@@ -216,14 +275,20 @@ def check(recipe: Recipe, settings: Settings) -> Loaded:
     try:
         config = recipe.config(**values)
         config._recipe = recipe.name
+        problems += booleans_as_numbers(values, config)
     except ValidationError as error:
-        problems += [_problem(recipe.config, one) for one in error.errors()]
+        problems += violations(error, values, lambda path: _keys_beside(recipe.config, path))
     arguments = values.get("trainer") or {}
     if isinstance(arguments, dict):
         built = read_trainer(arguments, "trainer", problems)
         problems += [(f"trainer.{name}", text) for name, text in find_problems(built).problems]
+        if config is not None:
+            config._built = (config.trainer, built)
     if recipe is MODULE_RECIPE:
-        check_parts(values, problems)
+        known = {key for key, _ in problems}
+        parts: Problems = []
+        check_parts(values, parts)
+        problems += [(key, text) for key, text in parts if key not in known]
     problems += [(key, _NOT_KEPT) for key in _masked(values)]
     return Loaded(recipe, settings, config, problems)
 
@@ -240,16 +305,6 @@ def _masked(values: Any, above: str = "") -> list[str]:
     else:
         return [above] if values == MASK else []
     return [key for name, one in parts for key in _masked(one, f"{above}.{name}" if above else str(name))]
-
-
-def _problem(model: type[RunConfig], error: Any) -> tuple[str, str]:
-    path = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        meant = nearest(str(error["loc"][-1]), _keys_beside(model, error["loc"]))
-        return path, "no such key" + (f"; did you mean {meant}?" if meant else "")
-    if error["type"] == "missing":
-        return path, "this key is needed"
-    return path, f"got {shown(error['input'])}; {allowed_by(error)}"
 
 
 def _keys_beside(model: Any, location: Sequence[Any]) -> list[str]:

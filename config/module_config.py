@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..errors import PacelineError, nearest, shown
+from ..errors import PacelineError, nearest, report
+from ..schedules import RateSchedule
 from ..trainer.datamodule import DataModule
+from ..trainer.model_steps import OWN_NAMES
 from ..trainer.module import TrainModule
 from ..trainer.rng import seed_generators
-from .classes import ClassSpec, Problems, allowed_by, check_call, find_target, name_of, read_class
+from .classes import ClassSpec, attempt, check_call, find_target, name_of, read_class
 from .experiment import Experiment
 from .importing import import_object
 from .names import provided_to, slots
 from .recipe import Recipe
 from .run_config import RunConfig
 from .sources import CLASS
+from .violations import Problems, booleans_as_numbers, violations
 
 _PHASES = ("train", "val", "test", "predict")
 
@@ -91,12 +95,24 @@ def build(config: ModuleConfig) -> Experiment:
     problems: Problems = []
     parts = _Parts(config.model_dump(exclude_none=True), problems)
     if problems:
-        raise PacelineError("; ".join(f"{path}: {text}" for path, text in problems))
+        raise report("config", [f"{path}: {text}" for path, text in problems], noun="setting")
     trainer = config.make_trainer()
     seed_generators(trainer.settings.seed)  # initial weights, and what a dataset draws when it is built
-    with trainer.main_process_first(per_node=True):  # a dataset may be downloaded when it is built
+    with trainer.main_process_first(per_node=True), _building("data"):  # which may be downloaded now
         data = parts.build_data()
-    return Experiment(trainer, parts.build_module(), **data)
+    with _building("module" if config.module is not None else "model"):
+        module = parts.build_module()
+    return Experiment(trainer, module, **data)
+
+
+@contextmanager
+def _building(key: str) -> Iterator[None]:
+    """Say in an error of the user's code what was built."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"while building {key}, as the config says")
+        raise
 
 
 MODULE_RECIPE = Recipe(
@@ -123,9 +139,21 @@ class _Parts:
             name: self._function("metrics", value, f"metrics.{name}")
             for name, value in self._mapping("metrics").items()
         }
+        for name in OWN_NAMES & set(self._metrics):
+            self._problems.append((f"metrics.{name}", "has the name of a value that every step has"))
         self._weight = self._function("weight")
         self._check_together()
         self._data = self._read_data()
+        if self._values.get("data") is None and self._needs_data():
+            self._problems.append(
+                ("data", "there is none: a DataModule, a function that returns dataloaders, or datasets")
+            )
+
+    def _needs_data(self) -> bool:
+        """Whether there is something to train, which has no dataloaders of its own."""
+        target = self._module.target if self._module is not None else None
+        is_module = isinstance(target, type) and issubclass(target, TrainModule)
+        return self._model is not None or (is_module and not hasattr(target, "train_dataloader"))
 
     def _mapping(self, key: str) -> Mapping[str, Any]:
         value = self._values.get(key)
@@ -159,7 +187,12 @@ class _Parts:
         target, given = found
         provided = provided_to(slots()["scheduler"], target)
         arguments = check_call(target, given, provided, "scheduler", self._problems)
-        return None if arguments is None else ClassSpec(target, arguments)
+        spec = None if arguments is None else ClassSpec(target, arguments)
+        if spec is not None and isinstance(target, type) and issubclass(target, RateSchedule):
+            attempt(
+                spec.build, "scheduler", self._problems
+            )  # it needs no optimizer, and checks its durations
+        return spec
 
     def _check_together(self) -> None:
         if self._values.get("scheduler") is not None and self._values.get("optimizer") is None:
@@ -173,7 +206,8 @@ class _Parts:
         for key in ("loss", "metrics", "weight"):
             if self._values.get(key) is not None:
                 self._problems.append((key, "is for a model; a module has its own steps"))
-        has_own = getattr(module, "configure_optimizers", None) is not TrainModule.configure_optimizers
+        own = getattr(module, "configure_optimizers", TrainModule.configure_optimizers)
+        has_own = own is not TrainModule.configure_optimizers
         for key in ("optimizer", "scheduler"):
             if self._values.get(key) is not None and isinstance(module, type) and has_own:
                 text = f"{name_of(module)}.configure_optimizers makes its own: set its arguments, module.lr"
@@ -226,16 +260,16 @@ class _Parts:
         }
         options = {key: one for key, one in value.items() if key not in _PHASES}
         loader: LoaderConfig | None = None
+        problems: Problems = []
         try:
             loader = LoaderConfig(**options)
         except ValidationError as error:
-            for one in error.errors():
-                key = str(one["loc"][0])
-                text = f"got {shown(one['input'], 60)}; {allowed_by(one)}"
-                if one["type"] == "extra_forbidden":
-                    meant = nearest(key, [*_PHASES, *LoaderConfig.model_fields])
-                    text = "no such key" + (f"; did you mean {meant}?" if meant else "")
-                self._problems.append((f"data.{key}", text))
+            problems = violations(error, options, lambda _: [*_PHASES, *LoaderConfig.model_fields])
+        else:
+            problems = booleans_as_numbers(options, loader)
+            if loader.collate_fn is not None:
+                attempt(lambda: import_object(str(loader.collate_fn)), "collate_fn", problems)
+        self._problems += [(f"data.{key}", text) for key, text in problems]
         if not sets:
             self._problems.append(("data", f"has none of {', '.join(_PHASES)}, and no class"))
         return loader, sets
@@ -256,18 +290,29 @@ def _made(spec: ClassSpec | None) -> Any:
 
 def _as_data(found: Any) -> dict[str, Any]:
     """What a function for the data may return."""
-    if isinstance(found, DataModule) or hasattr(found, "train_dataloader"):
+    if isinstance(found, DataModule):
         return {"datamodule": found}
     if isinstance(found, Mapping) and set(found) <= set(_PHASES):
         return dict(found)
+    meant = None
+    if isinstance(found, Mapping):
+        unknown = next(str(key) for key in found if key not in _PHASES)
+        meant, found = nearest(unknown, _PHASES), f"a dict of {', '.join(map(str, found))}"
+    if hasattr(found, "train_dataloader"):
+        raise PacelineError(
+            "data: this has dataloaders, and is no DataModule",
+            got=f"the class {type(found).__name__}",
+            fix=f"class {type(found).__name__}(paceline.DataModule)",
+        )
     if isinstance(found, tuple) and 1 <= len(found) <= len(_PHASES):
         return dict(zip(_PHASES, found, strict=False))
-    if hasattr(found, "__iter__"):
+    if hasattr(found, "__iter__") and not isinstance(found, (str, tuple)):
         return {"train": found}
     raise PacelineError(
         "data: this gives no data",
         got=found,
         allowed="a DataModule, a dataloader, a tuple (train, val), or a dict of train, val, test, predict",
+        meant=meant,
     )
 
 

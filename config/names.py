@@ -34,8 +34,8 @@ def slots() -> dict[str, Slot]:
             "a scheduler", None, (torch.optim.lr_scheduler,), schedules.SCHEDULES, provided=1
         ),
         "loss": Slot("a loss", None, (nn.functional,), _losses()),
-        "data": Slot("data: a DataModule, or a function that returns one or dataloaders"),
-        "dataset": Slot("a dataset or a dataloader"),
+        "data": Slot("a DataModule or function"),
+        "dataset": Slot("a dataset or dataloader"),
     }
 
 

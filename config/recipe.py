@@ -47,12 +47,7 @@ def recipe_of(module: ModuleType, name: str) -> Recipe:
     """
     missing = [part for part in _PARTS if not hasattr(module, part)]
     if missing:
-        raise PacelineError(
-            f"{name} is no recipe: it has no {' and no '.join(missing)}",
-            allowed="a class Config(RunConfig), a function build(config) that returns an Experiment, and "
-            "PRESETS, a dict of values by name",
-            fix="paceline recipes copy vit-cifar10 my.py shows one; NAME.py:Net names a module in a file",
-        )
+        raise _no_recipe(name, missing)
     config: Any = module.Config
     if not (isinstance(config, type) and issubclass(config, RunConfig)):
         raise PacelineError(
@@ -65,12 +60,41 @@ def recipe_of(module: ModuleType, name: str) -> Recipe:
     return Recipe(name, config, module.build, presets, about)
 
 
+def _no_recipe(name: str, missing: list[str]) -> PacelineError:
+    return PacelineError(
+        f"{name} is no recipe: it has no {' and no '.join(missing)}",
+        allowed="a class Config(RunConfig), a function build(config) that returns an Experiment, and "
+        "PRESETS, a dict of values by name",
+        fix="paceline recipes copy digits my.py writes one; NAME.py:Net names a module in a file",
+    )
+
+
+def check_recipe_file(file: Path, name: str) -> None:
+    """See that a Python file has what a recipe has; it is parsed, not run.
+
+    Args:
+        file: The file.
+        name: As it was asked for.
+
+    Raises:
+        PacelineError: where it is no recipe, cannot be read, or is no Python.
+    """
+    missing = [part for part in _PARTS if part not in _names_in(file)]
+    if missing:
+        raise _no_recipe(name, missing)
+
+
 def is_recipe_file(file: Path) -> bool:
     """Whether a Python file has what a recipe has; it is parsed, not run.
 
     Raises:
         PacelineError: where it cannot be read, or is no Python.
     """
+    return set(_PARTS) <= _names_in(file)
+
+
+def _names_in(file: Path) -> set[str]:
+    """The names that a file defines or imports, outside of classes and functions."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -79,5 +103,12 @@ def is_recipe_file(file: Path) -> bool:
         line = getattr(error, "lineno", None)
         where = f"{file}:{line}" if line else str(file)
         raise PacelineError("this is no Python", where=where, got=str(error)) from None
-    named = {getattr(node, "name", None) for node in tree.body}
-    return set(_PARTS) <= named
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        else:
+            names.add(getattr(node, "name", ""))
+    return names

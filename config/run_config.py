@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 from ..errors import report
 from ..trainer.trainer import Trainer
 from .trainer_section import merged_callbacks, read_trainer
+from .violations import Problems
 
 
 class RunConfig(BaseModel):
@@ -28,6 +29,8 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     _recipe: str | None = PrivateAttr(default=None)
+    _built: tuple[Any, dict[str, Any]] | None = PrivateAttr(default=None)
+    """What ``trainer`` was when it was checked, and the arguments with the objects that were built then."""
 
     trainer: dict[str, Any] = {}
     """Arguments of the Trainer. They take precedence over those that the recipe chooses."""
@@ -42,10 +45,7 @@ class RunConfig(BaseModel):
         Raises:
             PacelineError: one report of all arguments that are not right.
         """
-        problems: list[tuple[str, str]] = []
-        given = read_trainer(self.trainer, "trainer", problems)
-        if problems:
-            raise report("config", [f"{path}: {text}" for path, text in problems])
+        given = self._arguments()
         arguments = defaults | given
         if defaults.get("callbacks") and given.get("callbacks"):
             arguments["callbacks"] = merged_callbacks(defaults["callbacks"], given["callbacks"])
@@ -54,6 +54,17 @@ class RunConfig(BaseModel):
         trainer: Trainer = CurrentTrainer(**arguments)
         trainer.settings.source = self.recorded()
         return trainer
+
+    def _arguments(self) -> dict[str, Any]:
+        """The Trainer's arguments of this configuration; objects are for one Trainer each."""
+        checked, self._built = self._built, None
+        if checked is not None and checked[0] == self.trainer:
+            return checked[1]
+        problems: Problems = []
+        given = read_trainer(self.trainer, "trainer", problems)
+        if problems:
+            raise report("config", [f"{path}: {text}" for path, text in problems], noun="setting")
+        return given
 
     def recorded(self) -> dict[str, Any]:
         """What a run's config.yaml keeps, so that ``paceline fit`` can run it again."""

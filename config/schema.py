@@ -13,6 +13,7 @@ from ..strategies import PRECISIONS, STRATEGIES
 from ..trainer.config.arguments import OFF, TrainerArguments
 from ..trainer.trainer import Trainer
 from .classes import Slot, parameters_of
+from .importing import PATTERN
 from .module_config import MODULE_RECIPE, LoaderConfig
 from .names import provided_to, slots
 from .recipe import Recipe
@@ -20,7 +21,7 @@ from .sources import CLASS
 
 _IMPORT_PATH = {
     "type": "string",
-    "pattern": r"^([\w./\\-]+:[A-Za-z_][\w.]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+)$",
+    "pattern": f"^({PATTERN})$",
     "description": "An import path: package.module:Name, package.module.Name, or file.py:Name.",
 }
 _ANY_CLASS = {

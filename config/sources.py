@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import PacelineError
+from ..errors import PacelineError, nearest
 from ..trainer.config.yaml_reader import YamlText, read_yaml, read_yaml_file
 
 CLASS = "class"
@@ -26,6 +26,8 @@ OWN_VARIABLES = frozenset(
     for name in ("TRACEBACK", "REPLAY", "TRACE", "ONE_STEP", "JOB", "LAUNCHER", "FAULTS", "TEST_MARK")
 )
 """Variables of this package that are no settings."""
+_OF_A_RUN = ("name", "trainer", "module", "config", "parent")
+"""The sections of a run's config.yaml."""
 _SHORT = {"callbacks": ("trainer", "callbacks"), "loggers": ("trainer", "loggers")}
 """Keys that may be written without the section that they are in."""
 
@@ -64,11 +66,15 @@ class Settings:
         self.places: dict[str, str] = {}
 
     def place(self, key: str) -> str | None:
-        """Where a value comes from: its own place, that of what it is a part of, or that of a part."""
+        """Where a value comes from: its place or that of what it is in, and other sources of its parts."""
         parts = [place for one, place in self.places.items() if one.startswith(f"{key}.")]
         while key and key not in self.places:
             key = key.rpartition(".")[0]
-        return self.places.get(key) or (parts[0] if parts else None)
+        own = self.places.get(key) or (parts[0] if parts else None)
+        if own is None:
+            return None
+        others = [place for place in parts if _source(place) != _source(own)]
+        return ", ".join(dict.fromkeys([own, *others]))
 
     def add(self, values: Mapping[str, Any], places: Mapping[str, str], default: str) -> None:
         """Add a source, which takes precedence; mappings are merged, unless they name another class.
@@ -105,23 +111,34 @@ class Settings:
         default: str,
     ) -> None:
         for key, value in values.items():
-            path = f"{above}{key}"
-            if isinstance(value, Mapping) and _merges(into.get(key), value):
-                if not isinstance(into[key], dict):
-                    into[key] = {CLASS: into[key]}
-                self._merge(into[key], value, f"{path}.", places, default)
-            else:
-                self._forget(path)
-                into[key] = _copied(value)
-                self.places[path] = places.get(path, default)
-                self.places |= {one: place for one, place in places.items() if one.startswith(f"{path}.")}
+            self._merge_one(into, key, value, f"{above}{key}", places, default)
+
+    def _merge_one(
+        self,
+        into: Any,
+        key: Any,
+        value: Any,
+        path: str,
+        places: Mapping[str, str],
+        default: str,
+    ) -> None:
+        before = into.get(key) if isinstance(into, dict) else into[key]
+        if isinstance(value, Mapping) and _merges(before, value):
+            if not isinstance(before, dict):
+                into[key] = {CLASS: before}
+            self._merge(into[key], value, f"{path}.", places, default)
+        else:
+            self._forget(path)
+            into[key] = _copied(value)
+            self.places[path] = places.get(path, default)
+            self.places |= {one: place for one, place in places.items() if one.startswith(f"{path}.")}
 
     def _forget(self, path: str) -> None:
         for key in [key for key in self.places if key == path or key.startswith(f"{path}.")]:
             del self.places[key]
 
     def put(self, given: Override, place: str) -> None:
-        """Set one value; ``+=`` adds to a list.
+        """Set one value, as ``add`` does; ``+=`` adds to a list.
 
         Raises:
             PacelineError: for a key inside of what holds none.
@@ -151,9 +168,12 @@ class Settings:
             self.places |= {f"{key}.{len(items) + n}": place for n in range(len(more))}
             self.places.setdefault(key, place)
         else:
-            self._forget(key)
-            holder[at] = given.value
-            self.places[key] = place
+            self._merge_one(holder, at, given.value, key, {}, place)
+
+
+def _source(place: str) -> str:
+    """A place without its line."""
+    return re.sub(r":\d+$", "", place)
 
 
 def _is_index(holder: Any, part: str) -> bool:
@@ -169,10 +189,11 @@ def _inner(holder: Any, key: str) -> Any:
 
 
 def _merges(before: Any, value: Mapping[str, Any]) -> bool:
-    """Whether a mapping is merged: with arguments of the same class, or of one without any."""
+    """Whether a mapping is merged: not with one that names another class."""
     if isinstance(before, str):
-        return CLASS not in value
-    return isinstance(before, dict) and value.get(CLASS) in (None, before.get(CLASS))
+        return value.get(CLASS) in (None, before)
+    classes = {before.get(CLASS), value.get(CLASS)} - {None} if isinstance(before, dict) else set()
+    return isinstance(before, dict) and len(classes) < 2
 
 
 def _copied(value: Any) -> Any:
@@ -187,7 +208,7 @@ def _in_section(key: str) -> str:
 
 
 def read_override(text: str) -> Override:
-    """``key=value`` or ``key+=value``; the value is YAML, and a string where it is none.
+    """``key=value`` or ``key+=value``; the value is YAML, and a string where it is none or a comment.
 
     Raises:
         PacelineError: for a text of another form.
@@ -201,12 +222,14 @@ def read_override(text: str) -> Override:
     key = key.removesuffix("+").strip()
     if not equals or not re.fullmatch(r"[A-Za-z_][^\s.=]*(\.[^\s.=]+)*", key):
         raise PacelineError(f"{text!r} is no setting", allowed="key=value, for instance epochs=5")
-    return Override(key, _read_value(key, value), adds)
+    return Override(key, _read_value(value, f"the value of {key}"), adds)
 
 
-def _read_value(key: str, text: str) -> Any:
+def _read_value(text: str, where: str) -> Any:
+    if text.lstrip().startswith("#"):  # a comment in YAML: a colour, a channel
+        return text
     try:
-        return read_yaml(text, f"the value of {key}").content
+        return read_yaml(text, where).content
     except PacelineError:
         if text.lstrip()[:1] in ("[", "{"):
             raise
@@ -216,7 +239,8 @@ def _read_value(key: str, text: str) -> Any:
 def read_environment(variables: Mapping[str, str] = os.environ) -> list[tuple[Override, str]]:
     """Settings of the environment, with the variable of each: ``PACELINE_TRAINER__MAX_EPOCHS=3``.
 
-    Two underscores stand for a dot.
+    Two underscores stand for a dot. Capitals stand for small letters; a part of mixed case is taken as it
+    is: ``PACELINE_SCHEDULER__T_max``.
 
     Example:
         >>> read_environment({"PACELINE_MODEL__DEPTH": "6", "HOME": "/root"})
@@ -225,8 +249,9 @@ def read_environment(variables: Mapping[str, str] = os.environ) -> list[tuple[Ov
     found = []
     for name in sorted(variables):
         if name.startswith(PREFIX) and name not in OWN_VARIABLES:
-            key = name.removeprefix(PREFIX).lower().replace("__", ".").strip(".")
-            found.append((Override(key, _read_value(key, variables[name])), name))
+            parts = name.removeprefix(PREFIX).split("__")
+            key = ".".join(part.lower() if part.isupper() else part for part in parts if part)
+            found.append((Override(key, _read_value(variables[name], name)), name))
     return found
 
 
@@ -245,6 +270,14 @@ def read_config_file(file: Path, is_target: bool = False) -> YamlText:
         raise PacelineError("a config file holds key: value lines", where=str(file))
     if not is_of_a_run(found.content):
         return found
+    unknown = next((key for key in found.content if key not in _OF_A_RUN), None)
+    if unknown is not None:
+        raise PacelineError(
+            f"{unknown}: the config.yaml of a run has no such section",
+            where=found.places[unknown],
+            meant=nearest(unknown, _OF_A_RUN),
+            fix="what the run was given is under config: change it there",
+        )
     given = found.content.get("config")
     if isinstance(given, dict):
         prefix = "config."

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import PacelineError
+from ..plugins import names as installed
 from ..trainer.config.built_in import make
-from .classes import ClassSpec, Problems, one_line, read_class
+from .classes import attempt, read_class
 from .importing import is_import_path
 from .names import slots
+from .violations import Problems
 
 _ONE = ("strategy", "precision", "profile")
 _SEVERAL = ("callbacks", "loggers")
@@ -31,10 +32,7 @@ def read_trainer(values: Mapping[str, Any], path: str, problems: Problems) -> di
             kept = [_object(name, value, here, problems)]
         elif name in _SEVERAL and not isinstance(value, bool) and value is not None:
             several = value if isinstance(value, list) else [value]
-            made = [
-                _object(name, one, f"{here}.{number}", problems) if _is_class(one) else one
-                for number, one in enumerate(several)
-            ]
+            made = [_one_of(name, one, f"{here}.{number}", problems) for number, one in enumerate(several)]
             kept = [[one for one in made if one is not None]]
         else:
             kept = [value]
@@ -48,10 +46,9 @@ def merged_callbacks(defaults: Sequence[Any], given: Any) -> list[Any]:
 
     Args:
         defaults: The recipe's.
-        given: The config's, objects or names.
+        given: The config's.
     """
-    several = list(given) if isinstance(given, (list, tuple)) else [given]
-    added = [make("callbacks", one) if isinstance(one, str) else one for one in several]
+    added = list(given) if isinstance(given, (list, tuple)) else [given]
     kept = [
         one
         for one in defaults
@@ -64,17 +61,18 @@ def _is_class(value: Any) -> bool:
     return isinstance(value, Mapping) or is_import_path(value)
 
 
+def _one_of(name: str, value: Any, path: str, problems: Problems) -> Any:
+    """A callback or logger."""
+    is_plugin = isinstance(value, str) and value in installed(name)
+    if is_plugin:
+        return attempt(lambda: make(name, value), path, problems)
+    turns_off = isinstance(value, str) and value.startswith("-")  # a logger of those that are on by default
+    if turns_off or not isinstance(value, (str, Mapping)):
+        return value
+    return _object(name, value, path, problems)
+
+
 def _object(name: str, value: Any, path: str, problems: Problems) -> Any:
+    """The object; what its constructor raises is a problem of its key."""
     spec = read_class(value, slots()[name], path, problems)
-    return None if spec is None else _build(spec, path, problems)
-
-
-def _build(spec: ClassSpec, path: str, problems: Problems) -> Any:
-    """Build one; what its constructor raises is a problem of its key."""
-    try:
-        return spec.build()
-    except PacelineError as error:
-        problems.append((path, one_line(error)))
-    except Exception as error:
-        problems.append((path, f"{type(error).__name__}: {error}"))
-    return None
+    return None if spec is None else attempt(spec.build, path, problems)

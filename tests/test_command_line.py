@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -206,3 +207,74 @@ def test_one_step_that_keeps_nothing(tmp_path):
     assert done.codes == [0], done.output
     assert not list(tmp_path.rglob("config.yaml"))
     assert "best val/accuracy" not in done.stdout
+
+
+def test_settings_written_as_options_are_explained(tmp_path):
+    for words in (["fit"], ["validate"], ["config", "check"]):
+        done = paceline(*words, "digits", "--max_epochs", "3", cwd=tmp_path)
+        assert "Settings are KEY=VALUE: max_epochs=... or trainer.max_epochs=..." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("train.py", "train.py is a script"),
+        ("parts.py:Net", "A TrainModule class."),
+        ("c.yaml", "Numbers in each hidden layer."),
+    ],
+)
+def test_the_help_of_any_target(target, said, tmp_path):
+    (tmp_path / "train.py").write_text("raise SystemExit('it was run')\n")
+    (tmp_path / "parts.py").write_text("class Net:\n    pass\n")
+    (tmp_path / "c.yaml").write_text("recipe: digits\n")
+    done = paceline("fit", target, "--help", cwd=tmp_path)
+    assert done.codes == [0], done.output
+    assert said in done.stdout
+
+
+def test_a_script_is_not_run_by_other_commands(tmp_path):
+    (tmp_path / "train.py").write_text("open('it-was-run', 'w')\n")
+    for words in (
+        ["validate"],
+        ["config", "check"],
+        ["recipes", "show"],
+        ["estimate"],
+        ["config", "schema"],
+    ):
+        done = paceline(*words, "train.py", cwd=tmp_path)
+        assert done.codes == [1]
+        assert "is no recipe" in done.stderr
+    assert not (tmp_path / "it-was-run").exists()
+
+
+def test_the_weights_are_those_of_the_run_that_is_named_else_of_the_newest(tmp_path):
+    short = ["trainer.limit_train_batches=1", "trainer.progress=false"]
+    for epochs in (1, 2):
+        assert paceline("fit", "digits", f"epochs={epochs}", *short, cwd=tmp_path).codes == [0]
+    named = paceline("validate", "runs/digits/1", cwd=tmp_path)
+    assert "weights: runs/digits/1/checkpoints/step-00000001" in named.stdout, named.output
+    newest = paceline("validate", "digits", "--json", cwd=tmp_path)
+    assert "weights: runs/digits/2/checkpoints/step-" in newest.stderr
+    assert json.loads(newest.stdout).keys() == {"val/loss", "val/accuracy"}
+    given = paceline("test", "digits", "--weights", "runs/digits/1", cwd=tmp_path)
+    assert "weights: runs/digits/1/checkpoints/step-00000001" in given.stdout
+    written = paceline("predict", "runs/digits/1", "--out", "p", cwd=tmp_path)
+    assert "weights: runs/digits/1/" in written.stdout
+
+
+def test_a_secret_of_a_setting_is_in_no_message_and_no_file(tmp_path):
+    (tmp_path / "parts.py").write_text(
+        "from paceline.recipes.digits import build\n"
+        "from paceline.recipes.digits import Config as Base\n\n\n"
+        "class Config(Base):\n    hub: dict[str, str] = {}\n"
+    )
+    secret = "hub={token: hf_hidden1, user: me}"
+    refused = paceline("fit", "parts.py", secret, "hub.token=[hf_hidden1]", cwd=tmp_path)
+    assert "hub.token (the command line): got ['***']" in refused.stderr
+    done = paceline("fit", "parts.py", secret, "trainer.max_steps=1", cwd=tmp_path)
+    assert done.codes == [0], done.output
+    shown = paceline("config", "show", "parts.py", secret, cwd=tmp_path)
+    texts = [done.output, shown.output, refused.output]
+    texts += [file.read_text(errors="replace") for file in tmp_path.glob("runs/**/*") if file.is_file()]
+    assert not [text for text in texts if "hf_hidden1" in text]
+    assert "hub.token" in shown.stdout

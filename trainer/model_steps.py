@@ -12,6 +12,8 @@ from ..errors import PacelineError
 
 TARGETS = ("labels", "label", "targets", "target")
 """The keys of a mapping that may hold a batch's targets."""
+OWN_NAMES = frozenset({"loss", "weight"})
+"""What a step returns besides metrics."""
 _BATCHES = "(inputs, targets), or a mapping with " + " or ".join(map(repr, TARGETS))
 
 
@@ -37,6 +39,13 @@ class ModelSteps(nn.Module):
         weight: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__()
+        taken = OWN_NAMES & set(metrics or {})
+        if taken:
+            raise PacelineError(
+                "TrainModule.of: a metric has the name of a value that every step has",
+                got=", ".join(sorted(taken)),
+                fix="give the metric another name",
+            )
         self.model = model
         self.loss = loss
         self.optimizer = optimizer

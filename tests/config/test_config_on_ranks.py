@@ -59,11 +59,61 @@ def test_a_script_is_run_as_python_runs_it(tmp_path):
     assert "train.py is a script, which reads no settings of ours" in refused.stderr
 
 
-def test_an_error_of_the_users_code_is_shown_without_our_frames(tmp_path):
+def test_an_error_of_the_users_code_names_its_key_and_line(tmp_path):
     (tmp_path / "breaks.py").write_text("def part():\n    raise KeyError('mine')\n\n\npart()\n")
     done = run_ranks("paceline", 1, "fit", "breaks:Net", folder=tmp_path, check=False)
     assert done.codes == [1]
+    assert f"module (the command line): KeyError: 'mine' ({tmp_path}/breaks.py:2)" in done.stderr
+
+
+def test_an_error_of_a_constructor_is_shown_without_our_frames(tmp_path):
+    (tmp_path / "breaks.py").write_text(
+        """from paceline import TrainModule
+
+
+class Net(TrainModule):
+    def __init__(self):
+        super().__init__()
+        raise KeyError('mine')
+
+
+def data():
+    return []
+"""
+    )
+    done = run_ranks("paceline", 1, "fit", "breaks:Net", "data=breaks:data", folder=tmp_path, check=False)
+    assert done.codes == [1]
     lines = done.stderr.splitlines()
-    assert lines[-1] == "KeyError: 'mine'"
+    assert lines[-2:] == ["KeyError: 'mine'", "while building module, as the config says"]
     assert len(lines) <= 12, done.stderr
     assert not any("typer" in line or "config/" in line for line in lines), done.stderr
+
+
+def test_a_dataset_is_built_on_the_first_rank_before_the_others(tmp_path):
+    slow = (
+        CODE
+        + """
+
+import os
+import time
+from pathlib import Path
+
+
+def downloaded():
+    if int(os.environ["RANK"]) == 0:
+        time.sleep(1)
+        Path("downloaded").touch()
+    assert Path("downloaded").exists(), "built before the first rank had finished"
+    return points()
+"""
+    )
+    (tmp_path / "pieces.py").write_text(slow)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    settings = [
+        "data.train=pieces:downloaded",
+        "data.val=null",
+        "trainer.devices=2",
+        "trainer.max_epochs=1",
+    ]
+    done = run_ranks("paceline", 2, "fit", "run.yaml", *settings, folder=tmp_path, seconds=120, check=False)
+    assert done.codes == [0, 0], done.output

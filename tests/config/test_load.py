@@ -195,3 +195,122 @@ def test_a_secret_that_a_run_did_not_keep_is_asked_for(recipe, tmp_path):
     with pytest.raises(PacelineError, match=r"kind \(.*config.yaml:6\): a secret, which .* does not keep"):
         load(str(folder)).checked()
     assert load(str(folder), [], ["kind=abc"]).checked().kind == "abc"
+
+
+def test_a_script_is_not_run_to_find_out_that_it_is_no_recipe(tmp_path):
+    (tmp_path / "train.py").write_text("raise SystemExit('it was run')\n")
+    with pytest.raises(PacelineError, match="is no recipe: it has no Config and no build"):
+        load("train.py")
+
+
+def test_a_recipe_may_import_its_parts(recipe, tmp_path):
+    (tmp_path / "other.py").write_text("from my import RunConfig as Config\n\nbuild = print\n")
+    assert load("other.py", [], ["trainer.seed=3"]).checked().trainer == {"seed": 3}
+
+
+PROJECT = """
+from paceline import DataModule, TrainModule
+
+
+class Net(TrainModule):
+    def __init__(self, width: int = 1, depth: int = 1):
+        super().__init__()
+
+
+class Points(DataModule):
+    pass
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "mine.py").write_text(PROJECT)
+    yield
+    sys.modules.pop("mine", None)
+
+
+def test_a_target_keeps_the_arguments_of_files_and_variables(project, tmp_path, monkeypatch):
+    file = write(tmp_path, "module: {width: 3}\ndata: mine:Points\n")
+    monkeypatch.setenv("PACELINE_MODULE__DEPTH", "4")
+    for target in ("mine:Net", "mine.Net", "mine.py:Net"):
+        assert load(target, [file]).checked().module == {"class": target, "width": 3, "depth": 4}
+    other = write(tmp_path, "module: {class: other:Net, width: 3}\ndata: mine:Points\n")
+    assert load("mine:Net", [other]).checked().module == {"class": "mine:Net", "depth": 4}
+
+
+def test_the_same_file_may_be_named_in_two_ways(recipe, tmp_path):
+    file = write(tmp_path, f"recipe: {tmp_path / 'my.py'}\nepochs: 7\n")
+    assert load("./my.py", [file], ["recipe=my.py"]).checked().epochs == 7
+    assert load(None, [], ["recipe=my.py", "epochs=8"]).checked().epochs == 8
+    with pytest.raises(PacelineError, match=r"where: .*none\.py, named at .*my\.yaml:1"):
+        load(str(write(tmp_path, "recipe: none.py\n")))
+    with pytest.raises(PacelineError, match=r"recipe is a name\n  where: the command line"):
+        load(None, [], ["recipe=[1]"])
+
+
+def test_a_run_that_is_the_target_is_kept(recipe, tmp_path):
+    text = "name: n\ntrainer: {}\nmodule: {class: a:B, hparams: {}}\nconfig: {recipe: my.py}\n"
+    folder = write_run(tmp_path, text)
+    assert load(str(folder)).run is None
+    (folder / "env.json").write_text("{}")
+    assert load(str(folder)).run == load(str(folder / "config.yaml")).run == folder
+    assert load(recipe, [folder / "config.yaml"]).run is None
+
+
+def test_the_folder_of_a_name_and_one_with_a_typing_mistake_mean_a_run(recipe, tmp_path):
+    folder = write_run(tmp_path, "name: n\n")
+    for said in (folder.parent, tmp_path / "runs" / "nett" / "1"):
+        with pytest.raises(PacelineError, match=f"did you mean: {folder}"):
+            load(str(said))
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("epochs=true", "epochs (the command line): got True; allowed: a number"),
+        ("kind=1e3", "kind (the command line): got 1000.0; allowed: a text: write it in quotes"),
+        ("callbacks=[ema, emaa]", "trainer.callbacks.1 (the command line): there is no callback 'emaa'"),
+        (
+            "callbacks=[early-stopping]",
+            "EarlyStopping needs monitor, as {class: EarlyStopping, monitor: ...}",
+        ),
+        ("loggers=csvv", "did you mean: csv?"),
+        ("kind={api_key: hidden-1}", "got {'api_key': '***'}"),
+    ],
+)
+def test_a_problem_of_a_setting(recipe, setting, said):
+    with pytest.raises(PacelineError) as caught:
+        load(recipe, [], [setting]).checked()
+    assert said in str(caught.value)
+
+
+def test_a_callback_that_is_added_has_its_own_place(recipe, tmp_path):
+    file = write(tmp_path, "callbacks:\n  - emma\n  - ema\n")
+    loaded = load(recipe, [file], ["callbacks+=emaa"])
+    first, second = loaded.lines()
+    assert first.startswith(f"trainer.callbacks.0 ({file}:2): ")
+    assert second.startswith("trainer.callbacks.2 (the command line): ")
+
+
+def test_callbacks_are_built_once(recipe, tmp_path, monkeypatch):
+    (tmp_path / "other.py").write_text(
+        "from paceline.callbacks import Callback\n\nmade = []\n\n\n"
+        "class Watch(Callback):\n    def __init__(self):\n        made.append(self)\n"
+    )
+    config = load(recipe, [], ["callbacks=[other:Watch]", "trainer.run_dir=null"]).checked()
+    trainer = config.make_trainer()
+    made = sys.modules["other"].made
+    assert made == [one for one in trainer.callbacks if type(one).__name__ == "Watch"]
+    assert config.make_trainer().callbacks != trainer.callbacks
+    assert len(made) == 2
+
+
+def test_a_run_records_its_recipe(recipe, tmp_path):
+    assert load(recipe).checked().recorded()["recipe"] == str(tmp_path / "my.py")
+
+
+def test_a_dotted_key_in_a_file_is_explained(recipe, tmp_path):
+    file = write(tmp_path, "trainer.max_epochs: 3\n")
+    said = r"trainer.max_epochs .*: no such key; in a file it is trainer: {max_epochs: \.\.\.}"
+    with pytest.raises(PacelineError, match=said):
+        load(recipe, [file]).checked()

@@ -94,6 +94,49 @@ def smooth(predictions, targets, amount: float = 0.0):
 
 def made():
     return Net(5)
+
+
+def valid():
+    return {"train": loader(), "valid": loader()}
+
+
+def five():
+    return (loader(),) * 5
+
+
+def loader():
+    return DataLoader(points(), 7)
+
+
+def count(batch):
+    return len(batch[0])
+
+
+class Duck:
+    def train_dataloader(self):
+        return loader()
+
+
+class Full(Net):
+    def train_dataloader(self):
+        return loader()
+
+
+class Frozen(Bare):
+    def __init__(self):
+        super().__init__()
+        self.net.weight.requires_grad = False
+
+
+class FrozenMLP(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+        self.weight.requires_grad = False
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from points()
 """
 
 
@@ -290,3 +333,94 @@ def test_a_function_may_make_the_module():
         .out_features
         == 5
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("module: project:Net", "data: there is none"),
+        ("model: project:MLP\ndata: null", "data (c.yaml:2): there is none"),
+        (
+            "module: project:Net\ndata: {train: project:points, collate_fn: project:no}",
+            "data.collate_fn (c.yaml:2): project has no 'no'",
+        ),
+        (
+            "model: project:MLP\noptimizer: SGD\nscheduler: {class: wsd, warmup: 5x}\ndata: project:named",
+            "scheduler (c.yaml:3): WSD: warmup is not a duration",
+        ),
+        (
+            "model: project:MLP\nmetrics: {loss: project:accuracy}\ndata: project:named",
+            "metrics.loss (c.yaml:2): has the name of a value that every step has",
+        ),
+        (
+            "model: project:MLP\nloss: 3\ndata: project:named",
+            "loss (c.yaml:2): got 3; allowed: a text: write it in quotes, or a valid dictionary",
+        ),
+        ("module: exits:Net\ndata: project:named", "module (c.yaml:1): SystemExit: 3 ("),
+        ("module: broken:Net\ndata: project:named", "module (c.yaml:1): SyntaxError: "),
+        ("module: project:Net\ndata: {train: imports:it}", "data.train (c.yaml:2): ModuleNotFoundError: "),
+        ("module: project:Net\ndata: project:valid", "did you mean: val?"),
+        ("module: project:Net\ndata: project:Duck", "fix: class Duck(paceline.DataModule)"),
+        ("module: project:Net\ndata: project:five", "data: this gives no data"),
+        (
+            "module: project:Net\ndata: {train: project:points, batch_size: true}",
+            "got True; allowed: a number",
+        ),
+    ],
+)
+def test_a_mistake_of_the_parts_is_found_before_training(text, said, tmp_path):
+    (tmp_path / "exits.py").write_text("import sys\n\nsys.exit(3)\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "imports.py").write_text("import not_installed_anywhere\n")
+    with pytest.raises(PacelineError) as caught:
+        experiment(text, "trainer.run_dir=null")
+    assert said in str(caught.value)
+    assert str(caught.value).count("\n") < 12
+
+
+def test_a_module_with_dataloaders_of_its_own_needs_no_data():
+    experiment("module: project:Full\ntrainer: {max_steps: 1, run_dir: null}").fit()
+
+
+def test_what_a_loss_counts_is_a_function_of_the_batch():
+    found = experiment(
+        "model: project:MLP\nloss: cross_entropy\noptimizer: SGD\nweight: project:count\n"
+        "data: {train: project:points}\ntrainer: {run_dir: null}"
+    )
+    assert found.module.training_step((torch.zeros(5, 3), torch.zeros(5).long()))["weight"] == 5
+
+
+@pytest.mark.parametrize(
+    "text", ["module: project:Frozen", "model: project:FrozenMLP\nloss: cross_entropy"]
+)
+def test_frozen_parameters_are_not_given_to_the_optimizer(text):
+    found = experiment(
+        f"{text}\noptimizer: {{class: SGD, weight_decay: 0.1}}\ndata: {{train: project:points}}\n"
+        "trainer: {max_steps: 1, run_dir: null}"
+    )
+    found.fit()
+    (group,) = found.trainer.optimizers[0].param_groups
+    assert [one.shape for one in group["params"]] == [(2,)]
+
+
+def test_a_stream_is_not_shuffled_and_a_dataloader_is_taken_as_it_is():
+    found = experiment(
+        "module: project:Net\ndata: {train: project:Stream, val: project:loader, batch_size: 2}",
+        "trainer.run_dir=null",
+    )
+    assert type(found.train.dataset).__name__ == "Stream"
+    assert found.val.batch_size == 7
+
+
+def test_data_that_a_verb_lacks_is_that_of_another():
+    found = experiment(MODEL)
+    trainer, asked = found.trainer, []
+    for verb in ("validate", "test", "predict"):
+        setattr(trainer, verb, lambda module, data, weights, **more: asked.append(data))
+    for verb in ("validate", "test", "predict"):
+        found.evaluate(verb, None)
+    assert asked == [found.val] * 3
+    found.test = [1]
+    found.evaluate("test", None)
+    found.evaluate("predict", None)
+    assert asked[3:] == [[1], [1]]

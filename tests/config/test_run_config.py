@@ -45,7 +45,7 @@ def test_objects_are_built_for_each_trainer():
 
 
 def test_what_is_wrong_is_one_report():
-    with pytest.raises(PacelineError, match="config: 2 invalid arguments"):
+    with pytest.raises(PacelineError, match="config: 2 invalid settings"):
         made({"callbacks": [{"class": "emma"}], "strategy": {"class": "fspd"}})
 
 

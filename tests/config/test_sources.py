@@ -104,6 +104,10 @@ def test_a_source_is_not_changed_by_what_comes_later():
         ("[1, a]", [1, "a"]),
         ("", None),
         ("a: b: c", "a: b: c"),
+        ("#ff00aa", "#ff00aa"),
+        ("007", "007"),
+        ("1.", 1.0),
+        (".5e2", 50.0),
     ],
 )
 def test_values_are_yaml(text, value):
@@ -143,10 +147,12 @@ def test_variables_of_the_package_are_no_settings():
 def test_the_config_of_a_run_that_a_script_started_has_the_trainers_arguments(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(
-        "name: net\ntrainer: {max_epochs: 2, callbacks: [EMA], loggers: true}\n"
+        "name: net\ntrainer: {max_epochs: 2, callbacks: [EMA], loggers: true, profile: Profiler}\n"
         "module: {class: a:B, hparams: {}}\n"
     )
     assert read_config_file(file).content == {"trainer": {"max_epochs": 2, "loggers": True}}
+    file.write_text("name: n\ntrainer: {loggers: [CSVLogger]}\nmodule: {class: a:B, hparams: {}}\n")
+    assert read_config_file(file).content == {"trainer": {}}
 
 
 def test_the_config_of_a_run_is_what_it_was_given(tmp_path):
@@ -158,3 +164,58 @@ def test_the_config_of_a_run_is_what_it_was_given(tmp_path):
     found = read_config_file(file)
     assert found.content == {"recipe": "x", "epochs": 3}
     assert found.places["epochs"] == f"{file}:6"
+
+
+def test_a_mapping_of_the_command_line_is_merged_too():
+    settings = filled(
+        {"data": {"train": "a:b", "batch_size": 4}, "callbacks": [{"class": "ema", "decay": 0}]}
+    )
+    put(settings, "data={batch_size: 8}", "callbacks.0={decay: 1}")
+    assert settings.values["data"] == {"train": "a:b", "batch_size": 8}
+    assert settings.values["trainer"]["callbacks"] == [{"class": "ema", "decay": 1}]
+    assert (settings.place("data.train"), settings.place("data.batch_size")) == ("a file", COMMAND_LINE)
+    put(settings, "data=null", "data={val: c:d}")
+    assert settings.values["data"] == {"val": "c:d"}
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "after"),
+    [
+        ("my:Net", {"class": "my:Net", "width": 3}, {"class": "my:Net", "width": 3}),
+        ("my:Net", {"class": "my:Other", "width": 3}, {"class": "my:Other", "width": 3}),
+        ({"width": 3}, {"class": "my:Net"}, {"class": "my:Net", "width": 3}),
+        ({"class": "my:Net", "width": 3}, {"class": "my:Other"}, {"class": "my:Other"}),
+    ],
+)
+def test_a_class_keeps_its_arguments_until_another_is_named(before, more, after):
+    settings = filled({"module": before})
+    settings.add({"module": more}, {}, "b.yaml")
+    assert settings.values["module"] == after
+
+
+def test_the_place_of_a_whole_names_other_sources_of_its_parts():
+    settings = Settings()
+    places = {"callbacks": "a.yaml:1", "callbacks.0": "a.yaml:2", "callbacks.0.decay": "a.yaml:3"}
+    settings.add({"callbacks": [{"class": "ema", "decay": 1}]}, places, "a.yaml")
+    assert settings.place("trainer.callbacks.0") == "a.yaml:2"
+    put(settings, "callbacks.0.decay=9")
+    assert settings.place("trainer.callbacks.0") == f"a.yaml:2, {COMMAND_LINE}"
+
+
+def test_what_begins_as_a_list_or_mapping_must_be_one():
+    with pytest.raises(PacelineError, match="the value of key"):
+        read_override("key=[1, 2")
+    with pytest.raises(PacelineError, match="PACELINE_KEY"):
+        read_environment({"PACELINE_KEY": "{a: 1"})
+
+
+def test_a_variable_of_mixed_case_is_taken_as_it_is():
+    ((found, _),) = read_environment({"PACELINE_SCHEDULER__T_max": "5"})
+    assert found.key == "scheduler.T_max"
+
+
+def test_a_typing_mistake_in_a_runs_config_is_refused(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("name: n\ntrainer: {}\nmodule: {class: a:B, hparams: {}}\nconfg: {epochs: 3}\n")
+    with pytest.raises(PacelineError, match=r"confg(.|\n)*config\.yaml:4(.|\n)*did you mean: config\?"):
+        read_config_file(file)

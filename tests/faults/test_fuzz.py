@@ -9,9 +9,11 @@ import inspect
 import json
 import random
 import shutil
+import sys
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -23,8 +25,7 @@ import paceline
 from paceline import PacelineError, Run, Trainer, TrainModule, callbacks, seed_everything, strategies
 from paceline.callbacks import Checkpoint, EarlyStopping
 from paceline.config import RunConfig
-from paceline.config.load import configure
-from paceline.config.recipe import Recipe
+from paceline.config.load import load
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.listing import (
     describe_checkpoint,
@@ -198,7 +199,12 @@ class Config(RunConfig):
     rates: dict[str, float] = {}
 
 
-RECIPE = Recipe("example", Config, None, {"tiny": {"epochs": 2}})
+@pytest.fixture
+def recipe(monkeypatch):
+    module = ModuleType("recipe_of_the_fuzz")
+    module.Config, module.build, module.PRESETS = Config, print, {"tiny": {"epochs": 2}}
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module.__name__
 
 
 TEXT = """preset: tiny
@@ -219,7 +225,7 @@ PIECES = [
 
 
 @pytest.mark.fault(40)
-def test_configs(cases, tmp_path):
+def test_configs(cases, tmp_path, recipe):
     path = tmp_path / "config.yaml"
     for seed in cases("configs"):
         chance = random.Random(seed)
@@ -235,7 +241,7 @@ def test_configs(cases, tmp_path):
                 data[at] = chance.randrange(256)
         path.write_bytes(bytes(data))
         override = [f"rates={chance.choice(PIECES)}"] if chance.random() < 0.2 else []
-        answered(seed, "", lambda o=override: configure(RECIPE, [path], o).checked())
+        answered(seed, "", lambda o=override: load(recipe, [path], o, {recipe: recipe}).checked())
 
 
 # -- checkpoints ---------------------------------------------------------------------------------

@@ -191,3 +191,28 @@ def test_a_mistake_says_what_to_do(make, batches, message):
     with pytest.raises(PacelineError, match=message) as caught:
         trainer.fit(make(), batches())
     assert "fix: " in str(caught.value)
+
+
+def test_metrics_get_predictions_without_their_graph():
+    seen = []
+
+    def spy(predictions, targets):
+        seen.append(predictions.requires_grad)
+        return 0.0
+
+    module = TrainModule.of(model(), F.cross_entropy, SGD, metrics={"spy": spy})
+    loss = module.training_step(next(iter(pairs())))["loss"]
+    assert (seen, loss.requires_grad) == ([False], True)
+
+
+@pytest.mark.parametrize("name", ["loss", "weight"])
+def test_a_metric_with_the_name_of_another_value_is_refused(name):
+    with pytest.raises(PacelineError, match="a metric has the name of a value that every step has"):
+        TrainModule.of(model(), F.cross_entropy, SGD, metrics={name: accuracy})
+
+
+def test_frozen_parameters_are_not_optimized():
+    frozen = model()
+    frozen.weight.requires_grad = False
+    optimizer = TrainModule.of(frozen, F.cross_entropy, SGD).configure_optimizers()
+    assert [one.shape for one in optimizer.param_groups[0]["params"]] == [(4,)]

@@ -36,7 +36,10 @@ _Loader.add_implicit_resolver(
 )
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf)$|^\.(nan|NaN)$"),
+    re.compile(
+        r"^[-+]?((\d[\d_]*)?\.\d[\d_]*|\d[\d_]*\.)([eE][-+]?\d+)?$|^[-+]?\d[\d_]*[eE][-+]?\d+$"
+        r"|^[-+]?\.(inf|Inf)$|^\.(nan|NaN)$"
+    ),
     list("-+0123456789."),
 )
 
@@ -90,6 +93,8 @@ def read_yaml(text: str, where: str) -> YamlText:
         node = loader.get_single_node()
         _Check(where).size_of(node)
         content = None if node is None else loader.construct_document(node)
+    except PacelineError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f":{mark.line + 1}"

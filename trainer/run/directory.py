@@ -232,6 +232,8 @@ def numbered(parent: Path) -> list[tuple[int, Path]]:
 def write_config(folder: Path, config: dict[str, Any]) -> None:
     """config.yaml: the resolved configuration of the run."""
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    if "config" in config:
+        text = f"# `paceline fit` with this file reads `config`: change values there.\n{text}"
     (folder / "config.yaml").write_text(text, encoding="utf-8")
 
 

@@ -7,6 +7,8 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import yaml
+
 MASK = "***"
 _SECRET = {
     "password",
@@ -35,7 +37,7 @@ _BEFORE_KEY = {
 _NO_SECRET = {"pad", "bos", "eos", "unk", "sep", "cls", "mask", "image", "start", "end", "special", "stop"}
 _LOOKS_RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[\w+/=.:-]{16,}")
 _IN_URL = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
-_OPTION = re.compile(r"(-{0,2}([A-Za-z][\w.-]*))=(.*)", re.DOTALL)
+_OPTION = re.compile(r"(-{0,2}([A-Za-z][\w.-]*)\+?)=(.*)", re.DOTALL)
 
 
 def is_secret(name: str, value: Any) -> bool:
@@ -88,6 +90,9 @@ def holds_secret(name: str, value: Any) -> bool:
 def masked_command(arguments: Sequence[Any]) -> list[str]:
     """A command's words, with the values of ``--token=x``, ``--token x`` and ``token=x`` masked.
 
+    A word or value that is a mapping or a list in YAML or JSON is written anew where it has a secret in it;
+    one that cannot be read is masked whole where it names one.
+
     Example:
         >>> masked_command(["train.py", "--api-key", "abc", "--lr", "0.1", "hub.token=hf_1"])
         ['train.py', '--api-key', '***', '--lr', '0.1', 'hub.token=***']
@@ -97,8 +102,24 @@ def masked_command(arguments: Sequence[Any]) -> list[str]:
     for word in map(str, arguments):
         option = _OPTION.fullmatch(word)
         if option:
-            found.append(f"{option[1]}={masked(option[3], option[2])}")
+            found.append(f"{option[1]}={_masked_text(option[3], option[2])}")
         else:
-            found.append(masked(word, name))
+            found.append(_masked_text(word, name))
         name = word.lstrip("-") if word.startswith("-") and not option else ""
     return found
+
+
+def _masked_text(text: str, name: str) -> str:
+    """A value of a command, which may be a mapping or a list."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return str(masked(text, name))
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        names = re.findall(r"[A-Za-z_][\w-]*", text)
+        return MASK if any(is_secret(one, text) for one in names) else str(masked(text, name))
+    if not isinstance(value, (dict, list)) or not holds_secret(name, value):
+        return text
+    return yaml.safe_dump(
+        masked(value, name), default_flow_style=True, sort_keys=False, allow_unicode=True, width=1 << 20
+    ).rstrip("\n")

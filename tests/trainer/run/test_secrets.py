@@ -178,3 +178,19 @@ def test_files_have_the_umask_of_the_user(mask, tmp_path):
 class Predicts(Net):
     def predict_step(self, batch):
         return self.net(batch[0])
+
+
+def test_secrets_inside_of_mappings_of_a_command_are_masked():
+    words = ["fit", "data={class: a:B, token: hf_1}", "x+=[{api_key: k}]", '{"password": "p"}', "a={b: 1}"]
+    assert masked_command([*words, "--hub", "[1", "hub={token: hf_1", "--glob", "[a-z"]) == [
+        "fit",
+        "data={class: 'a:B', token: '***'}",
+        "x+=[{api_key: '***'}]",
+        "{password: '***'}",
+        "a={b: 1}",
+        "--hub",
+        "[1",
+        "hub=***",
+        "--glob",
+        "[a-z",
+    ]
