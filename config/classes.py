@@ -6,20 +6,29 @@ checks the arguments. Nothing is built here; ``ClassSpec`` builds.
 
 from __future__ import annotations
 
-import collections.abc
 import inspect
-import typing
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
 from functools import partial
-from types import ModuleType, SimpleNamespace, UnionType
-from typing import Any, Union, get_args, get_origin
+from types import ModuleType
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import ValidationError, create_model
 
 from ..errors import PacelineError, nearest, shown, users_line
 from ..plugins import folded
+from ..trainer.utils.secrets import masked
 from .importing import FORMS, import_object, is_import_path
+from .signatures import (
+    CONFIG,
+    fields_of,
+    is_plain_class,
+    kinds_of,
+    model_of,
+    name_of,
+    parameters_of,
+    takes_callable,
+)
 from .sources import CLASS
 from .violations import Problems, booleans_as_numbers, violations
 
@@ -155,7 +164,9 @@ def find_target(
     name = given.pop(CLASS, None)
     if not isinstance(name, str):
         allowed = "a name, or a mapping with a class and its arguments"
-        problems.append((path, f"got {shown(value, 60)}; allowed: {allowed}"))
+        problems.append(
+            (path, f"got {shown(masked(value, path.rpartition('.')[2]), 60)}; allowed: {allowed}")
+        )
         return None
     found = attempt(lambda: slot.find(name), path, problems)
     return None if found is None else (found, given)
@@ -213,7 +224,7 @@ def check_call(
             here = f"{path}.{name}"
             nested[name] = _read_nested(value, is_function, here, problems)
             if isinstance(nested[name], ClassSpec) and not _fits(nested[name], parameter.annotation):
-                wanted = " or ".join(map(name_of, _kinds(parameter.annotation)))
+                wanted = " or ".join(map(name_of, kinds_of(parameter.annotation)))
                 problems.append((here, f"{name_of(nested[name].target)} is no {wanted}"))
         else:
             plain[name] = value
@@ -223,7 +234,7 @@ def check_call(
         if parameter.default is inspect.Parameter.empty and name not in given and not is_partial
     ]
     if missing:
-        mapping = ", ".join(f"{name}: ..." for name in (CLASS, *missing)).replace("...", name_of(target), 1)
+        mapping = ", ".join([f"{CLASS}: {name_of(target)}", *(f"{name}: ..." for name in missing)])
         written = f", as {{{mapping}}}" if not given else ""
         problems.append((path, f"{name_of(target)} needs {', '.join(missing)}{written}"))
     model = model_of(target, {name: parameters[name] for name in plain})
@@ -233,7 +244,7 @@ def check_call(
     except ValidationError as error:
         problems += [(f"{path}.{key}", text) for key, text in violations(error, plain)]
     else:
-        found = {name: getattr(checked, inner) for name, inner in _inner_names(plain).items()}
+        found = {name: getattr(checked, inner) for name, inner in fields_of(plain).items()}
         problems += [(f"{path}.{key}", text) for key, text in booleans_as_numbers(plain, found)]
     if len(problems) > before:
         return None
@@ -243,68 +254,6 @@ def check_call(
         for name, one in found.items()
     }
     return found | nested
-
-
-def parameters_of(
-    target: Callable[..., Any], provided: int = 0
-) -> tuple[dict[str, inspect.Parameter], bool]:
-    """What can be given by name, with types resolved, and whether others are taken too.
-
-    Args:
-        target: A class or a function.
-        provided: How many of the first arguments are skipped.
-    """
-    function: Any = target
-    skipped = provided
-    if isinstance(target, type):
-        own_init = target.__init__ is not object.__init__  # type: ignore[misc]
-        function = target.__init__ if own_init else target  # type: ignore[misc]
-        skipped += own_init  # self
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some functions in C
-        return {}, True
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    hints = _hints(function, [p.name for p in signature.parameters.values() if p.kind not in variadic])
-    found: dict[str, inspect.Parameter] = {}
-    takes_more = False
-    for parameter in list(signature.parameters.values())[skipped:]:
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            takes_more = parameter.name != "unknown"  # which our own classes refuse
-        elif parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
-            found[parameter.name] = parameter.replace(annotation=hints.get(parameter.name, Any))
-    base = _base_with_init(target) if takes_more and isinstance(target, type) else None
-    if base is not None:  # ``**more`` is most often passed on to it
-        inherited, _ = parameters_of(base)
-        found = {name: one.replace(default=None) for name, one in inherited.items()} | found
-    return found, takes_more
-
-
-def _base_with_init(cls: type) -> type | None:
-    """The class whose ``__init__`` follows that of a class in its order of bases."""
-    having = [one for one in cls.__mro__[:-1] if "__init__" in vars(one)]
-    return having[1] if len(having) > 1 else None
-
-
-def _hints(function: Any, wanted: list[str]) -> dict[str, Any]:
-    """Types of these parameters; Any where one cannot be resolved or is none that pydantic can check."""
-    function = inspect.unwrap(function)
-    if isinstance(function, partial):
-        function = function.func
-    found: dict[str, Any] = {}
-    names, annotations = getattr(function, "__globals__", {}), getattr(function, "__annotations__", {})
-    for name in set(wanted) & set(annotations):
-        try:
-            one = SimpleNamespace(__annotations__={name: annotations[name]})
-            hint = typing.get_type_hints(one, names, include_extras=True)[name]
-            create_model("Probe", __config__=_CONFIG, probe=(hint, ...))
-        except Exception:  # names that exist for type checkers only, and types of other libraries
-            hint = Any
-        found[name] = hint
-    return found
-
-
-_CONFIG = ConfigDict(arbitrary_types_allowed=True)
 
 
 def _is_imported(value: Any, annotation: Any) -> bool:
@@ -317,7 +266,7 @@ def _is_imported(value: Any, annotation: Any) -> bool:
         return True
     if not is_import_path(value):
         return False
-    probe: Any = create_model("Probe", __config__=_CONFIG, probe=(annotation, ...))
+    probe: Any = create_model("Probe", __config__=CONFIG, probe=(annotation, ...))
     try:
         probe(probe=value)
     except ValidationError as error:
@@ -327,30 +276,10 @@ def _is_imported(value: Any, annotation: Any) -> bool:
 
 def _fits(spec: ClassSpec, annotation: Any) -> bool:
     """Whether an object of a class is what a parameter takes; True where the type does not say."""
-    kinds = _kinds(annotation)
+    kinds = kinds_of(annotation)
     if not isinstance(spec.target, type) or spec.is_partial:
         return True
-    return not all(map(_is_plain_class, kinds)) or issubclass(spec.target, kinds)
-
-
-def _kinds(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, or the type alone."""
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-
-
-def _is_plain_class(kind: Any) -> bool:
-    return isinstance(kind, type) and get_origin(kind) is None and not getattr(kind, "_is_protocol", False)
-
-
-def takes_callable(annotation: Any) -> bool:
-    """Whether a parameter of this type may be a function or a class.
-
-    Example:
-        >>> takes_callable(Callable[..., int] | None), takes_callable(int)
-        (True, False)
-    """
-    origins = [get_origin(kind) or kind for kind in _kinds(annotation)]
-    return collections.abc.Callable in origins or type in origins
+    return not all(map(is_plain_class, kinds)) or issubclass(spec.target, kinds)
 
 
 def _has_class(value: Any) -> bool:
@@ -381,31 +310,7 @@ def _read_nested(value: Any, is_function: bool, path: str, problems: Problems) -
     return value
 
 
-def name_of(target: Any) -> str:
-    """What a class or function is called in messages."""
-    return str(getattr(target, "__name__", type(target).__name__))
-
-
 def _unknown(target: Any, name: str, parameters: Mapping[str, Any]) -> str:
     meant = nearest(name, parameters)
     hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(parameters) or 'none'}"
     return f"{name_of(target)} has no such argument{hint}"
-
-
-def _inner_names(names: Mapping[str, Any]) -> dict[str, str]:
-    """Fields by argument: an argument may have a name that a pydantic model has for itself."""
-    return {name: f"argument_{number}" for number, name in enumerate(names)}
-
-
-def model_of(target: Any, parameters: Mapping[str, inspect.Parameter]) -> type[BaseModel]:
-    """A pydantic model of these arguments."""
-    fields: dict[str, Any] = {}
-    for name, inner in _inner_names(parameters).items():
-        parameter = parameters[name]
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        fields[inner] = (parameter.annotation, Field(default, alias=name))
-    return create_model(
-        name_of(target),
-        __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True),
-        **fields,
-    )

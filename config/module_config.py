@@ -15,12 +15,13 @@ from ..trainer.datamodule import DataModule
 from ..trainer.model_steps import OWN_NAMES
 from ..trainer.module import TrainModule
 from ..trainer.rng import seed_generators
-from .classes import ClassSpec, attempt, check_call, find_target, name_of, read_class
+from .classes import ClassSpec, attempt, check_call, find_target, read_class
 from .experiment import Experiment
 from .importing import import_object
 from .names import provided_to, slots
 from .recipe import Recipe
 from .run_config import RunConfig
+from .signatures import name_of
 from .sources import CLASS
 from .violations import Problems, booleans_as_numbers, violations
 
@@ -189,9 +190,8 @@ class _Parts:
         arguments = check_call(target, given, provided, "scheduler", self._problems)
         spec = None if arguments is None else ClassSpec(target, arguments)
         if spec is not None and isinstance(target, type) and issubclass(target, RateSchedule):
-            attempt(
-                spec.build, "scheduler", self._problems
-            )  # it needs no optimizer, and checks its durations
+            # It needs no optimizer, and checks its durations.
+            attempt(spec.build, "scheduler", self._problems)
         return spec
 
     def _check_together(self) -> None:
@@ -292,25 +292,28 @@ def _as_data(found: Any) -> dict[str, Any]:
     """What a function for the data may return."""
     if isinstance(found, DataModule):
         return {"datamodule": found}
-    if isinstance(found, Mapping) and set(found) <= set(_PHASES):
-        return dict(found)
-    meant = None
-    if isinstance(found, Mapping):
-        unknown = next(str(key) for key in found if key not in _PHASES)
-        meant, found = nearest(unknown, _PHASES), f"a dict of {', '.join(map(str, found))}"
     if hasattr(found, "train_dataloader"):
         raise PacelineError(
             "data: this has dataloaders, and is no DataModule",
             got=f"the class {type(found).__name__}",
             fix=f"class {type(found).__name__}(paceline.DataModule)",
         )
+    if isinstance(found, Mapping):
+        unknown = [str(name) for name in found if name not in _PHASES]
+        if unknown:
+            raise _no_data(f"a dict of {', '.join(map(str, found))}", nearest(unknown[0], _PHASES))
+        return dict(found)
     if isinstance(found, tuple) and 1 <= len(found) <= len(_PHASES):
         return dict(zip(_PHASES, found, strict=False))
     if hasattr(found, "__iter__") and not isinstance(found, (str, tuple)):
         return {"train": found}
-    raise PacelineError(
+    raise _no_data(found)
+
+
+def _no_data(got: Any, meant: str | None = None) -> PacelineError:
+    return PacelineError(
         "data: this gives no data",
-        got=found,
+        got=got,
         allowed="a DataModule, a dataloader, a tuple (train, val), or a dict of train, val, test, predict",
         meant=meant,
     )

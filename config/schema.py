@@ -12,11 +12,12 @@ from ..plugins import names as installed
 from ..strategies import PRECISIONS, STRATEGIES
 from ..trainer.config.arguments import OFF, TrainerArguments
 from ..trainer.trainer import Trainer
-from .classes import Slot, parameters_of
+from .classes import Slot
 from .importing import PATTERN
 from .module_config import MODULE_RECIPE, LoaderConfig
 from .names import provided_to, slots
 from .recipe import Recipe
+from .signatures import parameters_of
 from .sources import CLASS
 
 _IMPORT_PATH = {

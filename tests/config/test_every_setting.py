@@ -79,7 +79,7 @@ def test_a_setting_of_a_module(key):
 
 @pytest.mark.parametrize("slot", ["callbacks", "loggers", "strategy"])
 def test_an_argument_of_a_class(slot):
-    from paceline.config.classes import parameters_of
+    from paceline.config.signatures import parameters_of
 
     for name, cls in slots()[slot].names.items():
         for argument in parameters_of(cls)[0]:
