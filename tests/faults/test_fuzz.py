@@ -9,15 +9,14 @@ import inspect
 import json
 import random
 import shutil
-import sys
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from helpers.mutations import as_json, mutated
+from helpers.recipes import loaded
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,7 +24,6 @@ import paceline
 from paceline import PacelineError, Run, Trainer, TrainModule, callbacks, seed_everything, strategies
 from paceline.callbacks import Checkpoint, EarlyStopping
 from paceline.config import RunConfig
-from paceline.config.load import load
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.listing import (
     describe_checkpoint,
@@ -199,12 +197,7 @@ class Config(RunConfig):
     rates: dict[str, float] = {}
 
 
-@pytest.fixture
-def recipe(monkeypatch):
-    module = ModuleType("recipe_of_the_fuzz")
-    module.Config, module.build, module.PRESETS = Config, print, {"tiny": {"epochs": 2}}
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module.__name__
+PRESETS = {"tiny": {"epochs": 2}}
 
 
 TEXT = """preset: tiny
@@ -225,7 +218,7 @@ PIECES = [
 
 
 @pytest.mark.fault(40)
-def test_configs(cases, tmp_path, recipe):
+def test_configs(cases, tmp_path):
     path = tmp_path / "config.yaml"
     for seed in cases("configs"):
         chance = random.Random(seed)
@@ -241,7 +234,7 @@ def test_configs(cases, tmp_path, recipe):
                 data[at] = chance.randrange(256)
         path.write_bytes(bytes(data))
         override = [f"rates={chance.choice(PIECES)}"] if chance.random() < 0.2 else []
-        answered(seed, "", lambda o=override: load(recipe, [path], o, {recipe: recipe}).checked())
+        answered(seed, "", lambda o=override: loaded(Config, PRESETS, path, o))
 
 
 # -- checkpoints ---------------------------------------------------------------------------------

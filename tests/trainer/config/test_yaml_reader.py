@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from helpers.recipes import loaded
 
 from paceline import PacelineError
 from paceline.config import RunConfig
-from paceline.config.load import configure
-from paceline.config.recipe import Recipe
 from paceline.trainer.config.yaml_reader import read_yaml, read_yaml_file
 
 
@@ -18,13 +17,13 @@ class Config(RunConfig):
     more: dict = {}
 
 
-RECIPE = Recipe("example", Config, None, {"tiny": {"epochs": 3}})
+PRESETS = {"tiny": {"epochs": 3}}
 
 
 def load(tmp_path, content, *overrides):
     path = tmp_path / "config.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return configure(RECIPE, [path], overrides).checked()
+    return loaded(Config, PRESETS, path, overrides)
 
 
 def bomb(levels=9, width=9):
