@@ -105,7 +105,7 @@ def test_a_source_is_not_changed_by_what_comes_later():
         ("", None),
         ("a: b: c", "a: b: c"),
         ("#ff00aa", "#ff00aa"),
-        ("007", "007"),
+        ("007", 7),
         ("1.", 1.0),
         (".5e2", 50.0),
     ],

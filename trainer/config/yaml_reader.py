@@ -32,7 +32,7 @@ _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"^(true|True|false|False)$"), list("tTfF")
 )
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(0|[1-9][\d_]*|0x[\da-fA-F_]+)$"), list("-+0123456789")
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(\d[\d_]*|0x[\da-fA-F_]+)$"), list("-+0123456789")
 )
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
@@ -42,6 +42,14 @@ _Loader.add_implicit_resolver(
     ),
     list("-+0123456789."),
 )
+
+
+def _integer(loader: _Loader, node: Any) -> int:
+    text = str(loader.construct_scalar(node)).replace("_", "")
+    return int(text, 16 if "x" in text else 10)  # 010 is ten; an 8 in YAML 1.1
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 class YamlText(NamedTuple):

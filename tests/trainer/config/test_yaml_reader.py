@@ -113,3 +113,19 @@ def test_a_file_of_more_than_a_megabyte_is_refused(tmp_path):
     path.write_text("# " + "x" * (2 << 20))
     with pytest.raises(PacelineError, match="larger than 1 MB"):
         read_yaml_file(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("-012", -12), ("+0x1F", 31), ("1_000", 1000), ("8.", 8.0), ("-.5", -0.5), ("1e3", 1000.0)],
+)
+def test_numbers_are_of_their_kind(text, value):
+    found = read_yaml(f"key: {text}", "x").content["key"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_key_that_is_given_twice_is_one_message():
+    with pytest.raises(PacelineError) as caught:
+        read_yaml("a: 1\na: 2", "x")
+    assert str(caught.value).count("where: x:2") == 1
+    assert "this is no YAML" not in str(caught.value)
