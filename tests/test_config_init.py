@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.environment import clean_environment
+from helpers.ranks import run_ranks
 from helpers.terminal import Terminal
 
 import paceline
@@ -22,16 +23,10 @@ pytestmark = pytest.mark.launch
 
 
 def init(folder, *arguments, code=0, **variables):
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline", "config", "init", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=folder,
-        env=clean_environment() | {"CUDA_VISIBLE_DEVICES": "", **variables},
-    )
-    assert done.returncode == code, done.stdout + done.stderr
+    words = ["config", "init", *arguments]
+    usual = {"CUDA_VISIBLE_DEVICES": ""}
+    done = run_ranks("paceline", 1, *words, folder=folder, check=False, environment=usual | variables)
+    assert done.codes == [code], done.output
     assert "Traceback" not in done.stderr
     if code:
         assert len(done.stderr.splitlines()) <= 12

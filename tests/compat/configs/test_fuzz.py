@@ -29,6 +29,8 @@ VALUES: dict[str, Any] = {
     "an empty mapping": {},
     "null": None,
 }
+USUAL = ("a list", "a word", "a number", "a switch", "an empty word", "null")
+EACH = [pytest.param(one, marks=() if one in USUAL else pytest.mark.soak) for one in VALUES]
 NEEDED = ("distributed_type", "compute_environment", "parallelism_config_dp_replicate_size")
 """What the other keys of a file contradict where it is missing."""
 TEXTS = {
@@ -67,7 +69,7 @@ def outcome(file: Path) -> str:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", EACH)
 def test_accelerate(name, value, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     example = TEXTS[name]
@@ -80,7 +82,7 @@ def test_accelerate(name, value, tmp_path, monkeypatch):
             assert found == "read", path
 
 
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", EACH)
 def test_deepspeed(value, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = json.loads(FULL_JSON.replace("\t", " "))
