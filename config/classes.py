@@ -219,13 +219,7 @@ def check_call(
                 problems.append((f"{path}.{name}", _unknown(target, name, parameters)))
             nested[name] = _read_nested(value, False, f"{path}.{name}", problems)
         elif _has_class(value) or _is_imported(value, parameter.annotation):
-            of_items = isinstance(value, list) and any(map(takes_callable, get_args(parameter.annotation)))
-            is_function = isinstance(value, str) or of_items or takes_callable(parameter.annotation)
-            here = f"{path}.{name}"
-            nested[name] = _read_nested(value, is_function, here, problems)
-            if isinstance(nested[name], ClassSpec) and not _fits(nested[name], parameter.annotation):
-                wanted = " or ".join(map(name_of, kinds_of(parameter.annotation)))
-                problems.append((here, f"{name_of(nested[name].target)} is no {wanted}"))
+            nested[name] = _read_argument(value, parameter.annotation, f"{path}.{name}", problems)
         else:
             plain[name] = value
     missing = [
@@ -237,23 +231,41 @@ def check_call(
         mapping = ", ".join([f"{CLASS}: {name_of(target)}", *(f"{name}: ..." for name in missing)])
         written = f", as {{{mapping}}}" if not given else ""
         problems.append((path, f"{name_of(target)} needs {', '.join(missing)}{written}"))
-    model = model_of(target, {name: parameters[name] for name in plain})
-    found: dict[str, Any] = {}
+    found = _checked(target, {name: parameters[name] for name in plain}, plain, path, problems)
+    return found | nested if len(problems) == before else None
+
+
+def _read_argument(value: Any, annotation: Any, path: str, problems: Problems) -> Any:
+    """An argument that names classes or functions."""
+    of_items = isinstance(value, list) and any(map(takes_callable, get_args(annotation)))
+    is_function = isinstance(value, str) or of_items or takes_callable(annotation)
+    found = _read_nested(value, is_function, path, problems)
+    if isinstance(found, ClassSpec) and not _fits(found, annotation):
+        wanted = " or ".join(map(name_of, kinds_of(annotation)))
+        problems.append((path, f"{name_of(found.target)} is no {wanted}"))
+    return found
+
+
+def _checked(
+    target: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter],
+    given: Mapping[str, Any],
+    path: str,
+    problems: Problems,
+) -> dict[str, Any]:
+    """Arguments that name nothing, of the types that their parameters have."""
     try:
-        checked = model(**plain)
+        model = model_of(target, parameters)(**given)
     except ValidationError as error:
-        problems += [(f"{path}.{key}", text) for key, text in violations(error, plain)]
-    else:
-        found = {name: getattr(checked, inner) for name, inner in fields_of(plain).items()}
-        problems += [(f"{path}.{key}", text) for key, text in booleans_as_numbers(plain, found)]
-    if len(problems) > before:
-        return None
+        problems += [(f"{path}.{key}", text) for key, text in violations(error, given)]
+        return {}
+    found = {name: getattr(model, inner) for name, inner in fields_of(given).items()}
+    problems += [(f"{path}.{key}", text) for key, text in booleans_as_numbers(given, found)]
     # pydantic gives an iterator for an Iterable, which can be read once
-    found = {
-        name: one if isinstance(one, Sized) or not isinstance(plain[name], list) else plain[name]
+    return {
+        name: one if isinstance(one, Sized) or not isinstance(given[name], list) else given[name]
         for name, one in found.items()
     }
-    return found | nested
 
 
 def _is_imported(value: Any, annotation: Any) -> bool:

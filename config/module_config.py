@@ -151,7 +151,7 @@ class _Parts:
             )
 
     def _needs_data(self) -> bool:
-        """Whether there is something to train, which has no dataloaders of its own."""
+        """Whether there is something to train, and it defines no dataloaders."""
         target = self._module.target if self._module is not None else None
         is_module = isinstance(target, type) and issubclass(target, TrainModule)
         return self._model is not None or (is_module and not hasattr(target, "train_dataloader"))

@@ -190,10 +190,9 @@ def _inner(holder: Any, key: str) -> Any:
 
 def _merges(before: Any, value: Mapping[str, Any]) -> bool:
     """Whether a mapping is merged: not with one that names another class."""
-    if isinstance(before, str):
-        return value.get(CLASS) in (None, before)
-    classes = {before.get(CLASS), value.get(CLASS)} - {None} if isinstance(before, dict) else set()
-    return isinstance(before, dict) and len(classes) < 2
+    if not isinstance(before, dict):
+        return isinstance(before, str)  # a class without arguments
+    return len({before.get(CLASS), value.get(CLASS)} - {None}) < 2
 
 
 def _copied(value: Any) -> Any:
