@@ -375,7 +375,9 @@ def test_a_mistake_of_the_parts_is_found_before_training(text, said, tmp_path):
     with pytest.raises(PacelineError) as caught:
         experiment(text, "trainer.run_dir=null")
     assert said in str(caught.value)
-    assert str(caught.value).count("\n") < 12
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 12
+    assert len({line.partition(":")[0] for line in lines}) == len(lines)  # each key once
 
 
 def test_a_module_with_dataloaders_of_its_own_needs_no_data():

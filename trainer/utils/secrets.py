@@ -90,8 +90,8 @@ def holds_secret(name: str, value: Any) -> bool:
 def masked_command(arguments: Sequence[Any]) -> list[str]:
     """A command's words, with the values of ``--token=x``, ``--token x`` and ``token=x`` masked.
 
-    In a word or value that is a mapping or a list in YAML or JSON, the secrets are masked; one that cannot be
-    read is masked whole where it names a secret.
+    In a word or value that is a mapping or a list in YAML or JSON, the secrets are masked; one that cannot
+    be read is masked whole where it names a secret.
 
     Example:
         >>> masked_command(["train.py", "--api-key", "abc", "--lr", "0.1", "hub.token=hf_1"])
