@@ -174,7 +174,7 @@ class _Parts:
             return None
         target, given = found
         is_class = isinstance(target, type)
-        provided = 0 if is_class else 1 if key == "weight" else 2
+        provided = 0 if is_class else 2  # predictions and targets, or the batch
         arguments = check_call(target, given, provided, path, self._problems, is_partial=not is_class)
         return None if arguments is None else ClassSpec(target, arguments, is_partial=not is_class)
 

@@ -12,6 +12,7 @@ from helpers.small_net import Net, data
 import paceline.plugins
 from paceline import PacelineError, Trainer
 from paceline.__main__ import app
+from paceline.config import RunConfig
 from paceline.strategies import STRATEGIES, Single, make_strategy
 from paceline.trainer.config.built_in import built_in
 
@@ -112,6 +113,15 @@ def test_a_callback_by_name(given):
     found = trainer(callbacks=given)
     assert sys.modules["acme_kit"].made == ["Beep"]
     assert [type(c).__name__ for c in found.callbacks].count("Beep") == 1
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_config_names_them_too():
+    config = RunConfig(trainer={"callbacks": ["beep", "ema"], "loggers": "one", "run_dir": None})
+    names = [type(one).__name__ for one in config.make_trainer().callbacks]
+    assert {"Beep", "EMA", "Rows"} <= set(names)
+    with pytest.raises(PacelineError, match=r"trainer.callbacks.0: .*needs"):
+        RunConfig(trainer={"callbacks": ["needs"]}).make_trainer()
 
 
 @pytest.mark.usefixtures("acme")

@@ -61,6 +61,17 @@ class Derived(Base):
         super().__init__(**more)
 
 
+class Sized(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+
+class Filled(Sized):
+    def __init__(self, deep: int = 1, **more: Any) -> None:
+        super().__init__(size=3, **more)
+
+
 class Acts:
     def __init__(self, acts: list[Callable[..., nn.Module]]) -> None:
         self.acts = acts
@@ -83,7 +94,7 @@ class Watch(Callback):
 @pytest.fixture(autouse=True)
 def _here(monkeypatch):
     module = types.ModuleType("here")
-    for one in (Net, Base, Watch, Options, Derived, Acts, Pair):
+    for one in (Net, Base, Watch, Options, Derived, Filled, Acts, Pair):
         setattr(module, one.__name__, one)
     module.half = partial(half, 2)
     monkeypatch.setitem(sys.modules, "here", module)
@@ -350,3 +361,12 @@ def test_a_file_with_the_name_of_a_module_of_python_is_refused(tmp_path):
     (tmp_path / "antigravity.py").write_text("value = 1\n")
     with pytest.raises(PacelineError, match="would take the place of the module"):
         import_object("antigravity.py:value")
+
+
+def test_what_a_base_needs_may_be_given_by_its_subclass():
+    assert built({"class": "here:Filled", "deep": 2}).size == 3
+
+
+def test_a_secret_in_place_of_a_class_is_masked():
+    _, problems = read({"token": "hf_1"})
+    assert problems[0][1].startswith("got {'token': '***'}; ")

@@ -314,3 +314,15 @@ def test_a_dotted_key_in_a_file_is_explained(recipe, tmp_path):
     said = r"trainer.max_epochs .*: no such key; in a file it is trainer: {max_epochs: \.\.\.}"
     with pytest.raises(PacelineError, match=said):
         load(recipe, [file]).checked()
+
+
+def test_booleans_in_a_list_are_no_numbers(tmp_path):
+    (tmp_path / "other.py").write_text(RECIPE.replace('kind: str = "plain"', "sizes: list[int] = []"))
+    with pytest.raises(PacelineError, match=r"sizes\.1 .*: got True; allowed: a number"):
+        load("other.py", [], ["sizes=[1, true]"]).checked()
+    sys.modules.pop("other")
+
+
+def test_a_record_of_a_module_has_what_was_given_and_no_more(project):
+    recorded = load("mine:Net", [], ["data=mine:Points", "trainer.seed=3"]).checked().recorded()
+    assert recorded == {"trainer": {"seed": 3}, "module": {"class": "mine:Net"}, "data": "mine:Points"}
