@@ -1,7 +1,7 @@
 # `make` prints these targets.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test test-all lint docs bench
+.PHONY: help setup test test-launch test-all lint docs bench
 
 help:  ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,7 +12,10 @@ setup:  ## Create .venv with everything for development, and install the pre-com
 	.venv/bin/pre-commit install
 
 test:  ## Run the tests, as the README does
-	.venv/bin/python -m pytest -n 3 --dist loadfile
+	.venv/bin/python -m pytest -n 3 --dist loadfile -m "not launch"
+
+test-launch:  ## Run the tests of launchers, signals, restarts and the docs' code
+	.venv/bin/python -m pytest -n 3 --dist loadfile -m launch
 
 test-all:  ## Run the tests with the long versions (hours)
 	.venv/bin/python -m pytest -n 3 --dist loadfile --soak
