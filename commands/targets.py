@@ -96,20 +96,18 @@ def weights_for(experiment: Experiment, given: str | None, run: Path | None) -> 
     Raises:
         PacelineError: where none are given, and there is no run of this name.
     """
-    from ..trainer.checkpoint.locate import find_checkpoint
     from ..trainer.checkpoint.weights import find_weights
     from ..trainer.run.directory import numbered, run_name
 
-    if given is not None:
-        return find_weights(given)
-    if run is not None:
-        return find_checkpoint(run, weights=True)
+    chosen = given or run
+    if chosen is not None:
+        return find_weights(chosen)
     settings = experiment.trainer.settings
     name = run_name(settings.name, experiment.module)
     folder = None if settings.run_dir is None else Path(settings.run_dir) / name
     for _, newest in reversed(numbered(folder) if folder is not None else []):
         try:
-            return find_checkpoint(newest, weights=True)
+            return find_weights(newest)
         except PacelineError:
             continue
     raise PacelineError(

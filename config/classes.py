@@ -237,8 +237,9 @@ def check_call(
 
 def _read_argument(value: Any, annotation: Any, path: str, problems: Problems) -> Any:
     """An argument that names classes or functions."""
-    of_items = isinstance(value, list) and any(map(takes_callable, get_args(annotation)))
-    is_function = isinstance(value, str) or of_items or takes_callable(annotation)
+    is_function = (
+        isinstance(value, str) or _lists_functions(value, annotation) or takes_callable(annotation)
+    )
     found = _read_nested(value, is_function, path, problems)
     if isinstance(found, ClassSpec) and not _fits(found, annotation):
         wanted = " or ".join(map(name_of, kinds_of(annotation)))
@@ -268,12 +269,15 @@ def _checked(
     }
 
 
+def _lists_functions(value: Any, annotation: Any) -> bool:
+    """Whether a value is a list for a parameter that takes a list of functions or classes."""
+    return isinstance(value, list) and any(map(takes_callable, get_args(annotation)))
+
+
 def _is_imported(value: Any, annotation: Any) -> bool:
     """Whether a string is the import path of what a parameter takes, which takes no such string itself."""
-    if isinstance(value, list):
-        return bool(value) and any(map(takes_callable, get_args(annotation)))
     if not isinstance(value, str):
-        return False
+        return _lists_functions(value, annotation)
     if takes_callable(annotation):
         return True
     if not is_import_path(value):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from ..errors import PacelineError, nearest, report, short_tracebacks
+from ..errors import PacelineError, nearest, short_tracebacks
 from ..trainer.config.validation import find_problems
 from ..trainer.run.directory import numbered
 from ..trainer.utils.secrets import MASK
@@ -27,7 +27,7 @@ from .sources import (
     read_environment,
 )
 from .trainer_section import read_trainer
-from .violations import Problems, booleans_as_numbers, violations
+from .violations import Problems, booleans_as_numbers, report_of, violations
 
 _YAML = (".yaml", ".yml", ".json")
 
@@ -58,7 +58,7 @@ class Loaded:
             PacelineError: one report of everything that is not right, each with its key and place.
         """
         if self.problems or self.config is None:
-            raise report("config", self.lines(), noun="setting")
+            raise report_of(self.lines())
         return self.config
 
     def lines(self) -> list[str]:
@@ -67,6 +67,8 @@ class Loaded:
 
 
 def _placed(path: str, settings: Settings) -> str:
+    if not path:  # of the configuration as a whole
+        return "config"
     place = settings.place(path)
     return path if place is None else f"{path} ({place})"
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..errors import PacelineError, nearest, report
+from ..errors import PacelineError, nearest
 from ..schedules import RateSchedule
 from ..trainer.datamodule import DataModule
 from ..trainer.model_steps import OWN_NAMES
@@ -23,7 +23,7 @@ from .recipe import Recipe
 from .run_config import RunConfig
 from .signatures import name_of
 from .sources import CLASS
-from .violations import Problems, booleans_as_numbers, violations
+from .violations import Problems, booleans_as_numbers, report_of, violations
 
 _PHASES = ("train", "val", "test", "predict")
 
@@ -96,7 +96,7 @@ def build(config: ModuleConfig) -> Experiment:
     problems: Problems = []
     parts = _Parts(config.model_dump(exclude_none=True), problems)
     if problems:
-        raise report("config", [f"{path}: {text}" for path, text in problems], noun="setting")
+        raise report_of(f"{path}: {text}" for path, text in problems)
     trainer = config.make_trainer()
     seed_generators(trainer.settings.seed)  # initial weights, and what a dataset draws when it is built
     with trainer.main_process_first(per_node=True), _building("data"):  # which may be downloaded now

@@ -6,10 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from ..errors import report
 from ..trainer.trainer import Trainer
 from .trainer_section import merged_callbacks, read_trainer
-from .violations import Problems
+from .violations import Problems, report_of
 
 
 class RunConfig(BaseModel):
@@ -63,7 +62,7 @@ class RunConfig(BaseModel):
         problems: Problems = []
         given = read_trainer(self.trainer, "trainer", problems)
         if problems:
-            raise report("config", [f"{path}: {text}" for path, text in problems], noun="setting")
+            raise report_of(f"{path}: {text}" for path, text in problems)
         return given
 
     def recorded(self) -> dict[str, Any]:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from ..errors import nearest, shown
+from ..errors import PacelineError, nearest, report, shown
 from ..trainer.utils.secrets import masked
 
 Problems = list[tuple[str, str]]
 """(dotted key, what is wrong) of each value that is not right."""
+
+
+def report_of(lines: Iterable[str]) -> PacelineError:
+    """One error for all problems of a configuration.
+
+    Args:
+        lines: A line for each.
+    """
+    return report("config", list(lines), noun="setting")
 
 
 def violations(
@@ -31,7 +40,9 @@ def violations(
     for one in error.errors():
         path = list(_path(one, given))
         key = ".".join(path)
-        if one["type"] == "extra_forbidden":
+        if not path:
+            heads[key] = _allowed(one)
+        elif one["type"] == "extra_forbidden":
             heads[key] = "no such key" + _hint(path[-1], keys_beside(path))
         elif one["type"] == "missing" and not isinstance(one["loc"][-1], int):
             heads[key] = "this key is needed"
@@ -52,14 +63,14 @@ def _hint(name: str, known: Sequence[str]) -> str:
 
 def _path(error: Any, given: Any) -> Iterator[str]:
     """The keys of what is wrong. pydantic's location also has the types of a union, which are no keys."""
-    *_, last = location = error["loc"]
+    location = error["loc"]  # empty where a model refused its values as a whole
     for part in location:
         is_key = isinstance(given, Mapping) and part in given
         is_item = isinstance(given, (list, tuple)) and isinstance(part, int) and part < len(given)
         if is_key or is_item:
             given = given[part]
             yield str(part)
-        elif error["type"] == "missing" and part == last and isinstance(part, str):
+        elif error["type"] == "missing" and part == location[-1] and isinstance(part, str):
             yield part
 
 
@@ -100,6 +111,4 @@ def booleans_as_numbers(given: Any, kept: Any, path: str = "") -> Problems:
 def _part(kept: Any, name: Any) -> Any:
     if isinstance(kept, Mapping):
         return kept.get(name)
-    return (
-        getattr(kept, str(name), None) if isinstance(kept, BaseModel) or hasattr(kept, "__dict__") else None
-    )
+    return getattr(kept, str(name), None) if hasattr(kept, "__dict__") else None

@@ -326,3 +326,19 @@ def test_booleans_in_a_list_are_no_numbers(tmp_path):
 def test_a_record_of_a_module_has_what_was_given_and_no_more(project):
     recorded = load("mine:Net", [], ["data=mine:Points", "trainer.seed=3"]).checked().recorded()
     assert recorded == {"trainer": {"seed": 3}, "module": {"class": "mine:Net"}, "data": "mine:Points"}
+
+
+def test_a_rule_of_the_whole_configuration_is_a_problem_too(tmp_path):
+    rule = """
+
+    @model_validator(mode="after")
+    def _agree(self):
+        raise ValueError("epochs and kind do not go together")
+"""
+    text = RECIPE.replace("import BaseModel,", "import BaseModel, model_validator,")
+    (tmp_path / "other.py").write_text(
+        text.replace('kind: str = "plain"\n', 'kind: str = "plain"\n' + rule)
+    )
+    with pytest.raises(PacelineError, match="\\n  config: epochs and kind do not go together"):
+        load("other.py", [], ["epochs=3"]).checked()
+    sys.modules.pop("other")
