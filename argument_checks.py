@@ -60,16 +60,17 @@ COUNT_OR_ZERO = Kind(lambda: _number(int, ge=0), "an integer of at least 0")
 COUNT_OR_NONE = Kind(lambda: _number(int, ge=1) | None, "an integer of at least 1, or None")
 SEED = Kind(lambda: _number(int, ge=0, lt=2**64), "an integer from 0 to 2**64 - 1")
 AMOUNT = Kind(lambda: _number(float, ge=0, allow_inf_nan=False), "a number of at least 0")
-PART = Kind(lambda: _number(float, ge=0, le=1), "a number from 0 to 1")
 NUMBER_OR_NONE = Kind(lambda: _number(float, allow_inf_nan=False) | None, "a number, or None")
 ABOVE_ZERO = Kind(lambda: _number(float, gt=0, allow_inf_nan=False), "a number above 0")
 ABOVE_ZERO_OR_NONE = Kind(
     lambda: _number(float, gt=0, allow_inf_nan=False) | None, "a number above 0, or None"
 )
+ABOVE_ONE = Kind(lambda: _number(float, gt=1, allow_inf_nan=False), "a number above 1")
 ABOVE_ONE_OR_NONE = Kind(
     lambda: _number(float, gt=1, allow_inf_nan=False) | None, "a number above 1, or None"
 )
 PART = Kind(lambda: _number(float, ge=0, lt=1), "a number from 0 to less than 1")
+INSIDE_ONE = Kind(lambda: _number(float, gt=0, lt=1), "a number between 0 and 1")
 SWITCH = Kind(lambda: _number(bool), "True or False")
 SWITCH_OR_NONE = Kind(lambda: _number(bool) | None, "True, False or None")
 SWITCH_COUNT_OR_NONE = Kind(

@@ -106,7 +106,7 @@ class TrainerView(Protocol):
 
     @property
     def skipped_steps(self) -> int:
-        """Steps without an update: a loss or gradient was not finite, or there was no loss (None)."""
+        """Steps without an update: not finite, overflowed under ``fp16``, or without a loss (None)."""
 
     @property
     def samples_in_epoch(self) -> int:

@@ -159,6 +159,12 @@ class Strategy(ABC):
     def synchronise_gradients(self, enabled: bool) -> None:
         """Switch gradient reduction off for all but the last micro-batch of a step."""
 
+    def begin_accumulation(self) -> None:
+        """A step of several micro-batches begins: their gradients are summed in ``accumulate_dtype``."""
+
+    def finish_accumulation(self) -> None:
+        """The last of them has gone backward: gradients have the dtype of their parameters again."""
+
     @abstractmethod
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         """Accumulate the gradients of ``loss``; over ranks they are averaged.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -15,6 +16,7 @@ from ..argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE, check_
 from ..errors import PacelineError
 from .base import nan_loss, parameters_of
 from .distributed import Distributed
+from .reduction_dtype import average_in
 from .step_wrapper import Dispatch
 from .torch_internals import expect_every_gradient, rebuild_buckets
 
@@ -91,6 +93,7 @@ class DDP(Distributed):
         self._wrapped: DistributedDataParallel | None = None
         self._reducer_works = True
         self._first = False
+        self._seen: tuple[list[str], list[str]] | None = None
         self._last_micro_batch = True
         self._manual = False
         self._order: list[str] = []
@@ -106,7 +109,7 @@ class DDP(Distributed):
 
     def _wrap(self, module: nn.Module, **more: Any) -> None:
         """Wrap it; the order in which gradients come is looked at in the next step."""
-        device = self.device
+        device, reduce_dtype = self.device, self.precision.reduce_dtype
         dispatch = Dispatch(module, self.precision.context(device))
         ids = None if device.type == "cpu" else [device]
         if self._wrapped is None:
@@ -117,6 +120,8 @@ class DDP(Distributed):
             )
         # The argument is deprecated.
         self._wrapped.broadcast_buffers = self._broadcast_buffers
+        if any(p.dtype != torch.promote_types(p.dtype, reduce_dtype) for p in module.parameters()):
+            self._wrapped.register_comm_hook(reduce_dtype, average_in)
         self._first, self._reducer_works = self._looks, not self._looks
         self.synchronise_gradients(True)
 
@@ -145,10 +150,19 @@ class DDP(Distributed):
                 got="static_graph=True and several micro-batches in a step",
                 fix="leave static_graph out",
             )
-        self._wrapped.require_backward_grad_sync = enabled and self._reducer_works
+        self._wrapped.require_backward_grad_sync = enabled and self._reduces_in_backward
+
+    @property
+    def _sums_wide(self) -> bool:
+        """Whether micro-batches are summed in another dtype than the reducer's buckets have."""
+        return self._accumulation is not None and self._accumulation.is_open
+
+    @property
+    def _reduces_in_backward(self) -> bool:
+        return self._reducer_works and not self._sums_wide
 
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
-        if self._wrapped is None or not self._last_micro_batch or self._reducer_works:
+        if self._wrapped is None or not self._last_micro_batch or self._reduces_in_backward:
             super().backward(loss, retain_graph)
             return
         came: list[str] = []
@@ -162,7 +176,16 @@ class DDP(Distributed):
             hook.remove()
         used = self.average_gradients(list(trained.values()), _CHUNK)
         if self._first:
-            self._look([name for name, found in zip(trained, used, strict=True) if not found], came)
+            self._first = False
+            self._seen = ([name for name, found in zip(trained, used, strict=True) if not found], came)
+            if not self._sums_wide:
+                self._look(*self._seen)
+
+    def finish_accumulation(self) -> None:
+        sums_wide = self._sums_wide
+        super().finish_accumulation()
+        if sums_wide and self._seen is not None:
+            self._look(*self._seen)
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
         searched = self._options["find_unused_parameters"] or self._options["static_graph"]
@@ -170,7 +193,7 @@ class DDP(Distributed):
 
     def _look(self, unused: list[str], came: list[str]) -> None:
         """Step 1 has shown which parameters are used, all ranks see the same; and when gradients came."""
-        self._first = False
+        self._seen = None
         if not unused:
             # On this rank some may have had none.
             self._use_reducer([*dict.fromkeys([*came, *self._trained()])])

@@ -74,7 +74,7 @@ class Distributed(Single):
                 dist.broadcast(tensor.detach(), 0)
 
     def average_gradients(self, parameters: list[Tensor], most: float = math.inf) -> list[bool]:
-        """Average gradients over all ranks, in one collective for each dtype.
+        """Average gradients over all ranks, in one collective for each dtype, in ``reduce_dtype``.
 
         A parameter without a gradient counts as zeros where another rank has one.
 
@@ -91,6 +91,7 @@ class Distributed(Single):
             grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in mine]
             present = mine[0].new_tensor([p.grad is not None for p in mine])
             flat = torch.cat([*(g.reshape(-1) for g in grads), present])
+            flat = flat.to(torch.promote_types(mine[0].dtype, self.precision.reduce_dtype))
             dist.all_reduce(flat)
             *means, somewhere = (flat / self.environment.world_size).split(
                 [*(p.numel() for p in mine), len(mine)]
@@ -99,7 +100,8 @@ class Distributed(Single):
                 indices, mine, means, somewhere.tolist(), strict=True
             ):
                 used[index] = any_rank > 0
-                parameter.grad = mean.view_as(parameter) if any_rank else None
+                dtype = parameter.grad_dtype or parameter.dtype  # type: ignore[attr-defined]
+                parameter.grad = mean.view_as(parameter).to(dtype) if any_rank else None
         return used
 
     @contextmanager

@@ -106,7 +106,9 @@ class FSDP(Distributed):
         refuse_sharded(module)
         refuse_scalars(module, self.name)
         options: dict[str, Any] = {"mesh": self.make_mesh()}
-        options["mp_policy"] = self.mixed_precision or MixedPrecisionPolicy()
+        precision = self.precision
+        wider = precision.reduce_dtype if precision.reduce_dtype != precision.param_dtype else None
+        options["mp_policy"] = self.mixed_precision or MixedPrecisionPolicy(reduce_dtype=wider)
         options["reshard_after_forward"] = True if self._manual else self.reshard_after_forward
         if self.cpu_offload:
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.device.type != "cpu")
@@ -158,7 +160,9 @@ class FSDP(Distributed):
     def unscale(self, optimizer: Optimizer) -> None:
         super().unscale(optimizer)
         for found in self.precision.overflows(optimizer):  # each rank has looked at its shards only
-            dist.all_reduce(found, dist.ReduceOp.MAX)
+            everyones = found.to(self.device)
+            dist.all_reduce(everyones, dist.ReduceOp.MAX)
+            found.copy_(everyones)
 
     def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
         if self.plan.clip_norm is None or self.plan.hooked:

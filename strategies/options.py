@@ -117,7 +117,7 @@ _CLASSES: dict[str, type] = {
 def precisions(strategy: str) -> tuple[str, ...]:
     """The precisions that a strategy has, by name."""
     if strategy == "deepspeed":
-        return tuple(name for name in PRECISIONS if name in ("32", "bf16", "bf16-true"))
+        return tuple(name for name in PRECISIONS if name in ("32", "bf16", "fp16", "bf16-true"))
     return PRECISIONS
 
 

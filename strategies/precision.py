@@ -1,6 +1,7 @@
 """Precision plugins: which dtype parameters, computation and gradients have.
 
 They mean the same under every strategy. Each is a small object whose verbs default to doing nothing.
+docs/precision.md has the table.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..argument_checks import COUNT, check_arguments
 from ..errors import PacelineError, nearest
-from .torch_internals import overflow_flags, skips_by_itself
+from .finite_gradients import by_device, divide_and_flag
+from .loss_scale import LossScale
 
 
 class Precision:
@@ -31,12 +34,22 @@ class Precision:
 
     name = "32"
     param_dtype: torch.dtype = torch.float32
-    """The dtype the parameters are kept and updated in."""
+    """The dtype parameters are kept and updated in: there is no second copy of them."""
     compute_dtype: torch.dtype = torch.float32
     """The dtype of matrix products."""
+    accumulate_dtype: torch.dtype = torch.float32
+    """The dtype gradients of the micro-batches of a step are summed in."""
+    reduce_dtype: torch.dtype = torch.float32
+    """The dtype gradients are averaged over ranks in."""
     input_dtype: torch.dtype | None = None
     """The dtype floating inputs are cast to; None leaves them as they are."""
 
+    loss_scale: float = 1.0
+    """What the losses of the current step are multiplied by."""
+    skipped_in_a_row: int = 0
+    """Updates that were skipped since the last one, because scaled gradients overflowed."""
+    max_consecutive_skips: int = 20
+    """So many in a row are an error."""
     scales: bool = False
     """Whether ``scale`` and ``unscale`` do anything."""
 
@@ -70,9 +83,16 @@ class Precision:
     def unscale(self, optimizer: Optimizer) -> None:
         """Take the scale out of the gradients of ``optimizer``."""
 
+    def is_unscaled(self, optimizer: Optimizer) -> bool:
+        """Whether ``unscale`` has seen the gradients of ``optimizer`` in this step."""
+        return True
+
     def overflows(self, optimizer: Optimizer) -> list[Tensor]:
-        """The flags ``unscale`` set for gradients that are not finite; empty where nothing is scaled."""
+        """The flags ``unscale`` set for gradients that are not finite, float32 scalars, one a device."""
         return []
+
+    def record(self, overflowed: bool) -> None:
+        """A strategy has unscaled, and taken or skipped an update, by itself: in place of ``step``."""
 
     def step(self, optimizer: Optimizer) -> bool:
         """Update the weights; False when the update was skipped."""
@@ -110,13 +130,19 @@ class AutocastBF16(Precision):
 
 
 class AutocastFP16(AutocastBF16):
-    """fp32 parameters, products in float16 under autocast, with a gradient scaler.
+    """fp32 parameters, products in float16 under autocast, with a dynamic loss scale.
+
+    An update whose gradients overflowed, on any rank, is skipped on all; schedules do not step then.
 
     Args:
         init_scale: The loss scale of the first step.
         growth_factor: What the scale is multiplied by after ``growth_interval`` finite steps.
         backoff_factor: What it is multiplied by after a step whose gradients overflowed and is skipped.
         growth_interval: Finite steps in a row before the scale grows.
+        max_consecutive_skips: After so many skipped updates in a row the run ends with a diagnosis.
+
+    Raises:
+        PacelineError: for arguments that are not right.
 
     Example:
         >>> trainer = Trainer(precision=AutocastFP16(init_scale=1024.0, growth_interval=500))
@@ -132,68 +158,86 @@ class AutocastFP16(AutocastBF16):
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
+        *,
+        max_consecutive_skips: int = 20,
     ) -> None:
-        self._settings = {
-            "init_scale": init_scale,
-            "growth_factor": growth_factor,
-            "backoff_factor": backoff_factor,
-            "growth_interval": growth_interval,
-        }
-        self._stepped: set[int] = set()
+        check_arguments("AutocastFP16", max_consecutive_skips=(max_consecutive_skips, COUNT))
+        self._scale = LossScale(init_scale, growth_factor, backoff_factor, growth_interval)
+        self.max_consecutive_skips = max_consecutive_skips
+        self._flags: dict[int, dict[torch.device, Tensor]] = {}
+        self._ended: dict[int, bool] = {}
+
+    @property
+    def loss_scale(self) -> float:  # type: ignore[override]
+        return self._scale.value
+
+    @property
+    def skipped_in_a_row(self) -> int:  # type: ignore[override]
+        return self._scale.skipped_in_a_row
 
     def attach(self, device: torch.device) -> None:
         super().attach(device)
-        settings: dict[str, Any] = self._settings
-        self.scaler = torch.amp.GradScaler(device.type, **settings)
-        self._stepped.clear()
+        self._scale.restart()
+        self._flags.clear()
+        self._ended.clear()
 
     def scale(self, loss: Tensor) -> Tensor:
-        return self.scaler.scale(loss)
+        return loss.float() * self._scale.value  # in float16 the product could overflow itself
+
+    def is_unscaled(self, optimizer: Optimizer) -> bool:
+        return id(optimizer) in self._flags
 
     def unscale(self, optimizer: Optimizer) -> None:
-        if id(optimizer) in self._stepped:  # a second step of one optimizer is a new round
+        if id(optimizer) in self._ended:  # a second step of one optimizer is a new round
             self.update()
-        self.scaler.unscale_(optimizer)
+        flags = self._flags[id(optimizer)] = {}
+        for device, gradients in by_device(optimizer).items():
+            flags[device] = torch.zeros((), device=device)
+            divide_and_flag(gradients, self._scale.value, flags[device])
 
     def overflows(self, optimizer: Optimizer) -> list[Tensor]:
-        return overflow_flags(self.scaler, optimizer)
+        return list(self._flags[id(optimizer)].values())
 
     def step(self, optimizer: Optimizer) -> bool:
-        # The scaler does not tell whether it stepped; the optimizer's own hook does, with no sync.
-        applied: list[bool] = []
-        hook = optimizer.register_step_post_hook(lambda *_: applied.append(True))
-        try:
-            self.scaler.step(optimizer)
-        finally:
-            hook.remove()
-        self._stepped.add(id(optimizer))
-        if skips_by_itself(optimizer):
-            return not any(found.item() for found in self.overflows(optimizer))
-        return bool(applied)
+        overflowed = any(flag.item() > 0 for flag in self._flags.pop(id(optimizer)).values())
+        self._ended[id(optimizer)] = overflowed
+        if not overflowed:
+            optimizer.step()
+        return not overflowed
+
+    def record(self, overflowed: bool) -> None:
+        self._ended[0] = overflowed
 
     def skip(self, optimizer: Optimizer) -> None:
-        self._stepped.add(id(optimizer))
+        flags = self._flags.pop(id(optimizer), {})
+        self._ended[id(optimizer)] = any(flag.item() > 0 for flag in flags.values())
         self.update()
 
     def update(self) -> None:
-        if self._stepped:
-            self.scaler.update()
-            self._stepped.clear()
+        if self._ended:
+            self._scale.update(any(self._ended.values()))
+            self._ended.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        return self.scaler.state_dict()
+        return self._scale.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:  # a checkpoint of another precision has none
-            self.scaler.load_state_dict(state)
+            self._scale.load_state_dict(state)
 
 
 class Full(Precision):
     """Parameters, inputs and products all in one dtype: ``"64"``, ``"bf16-true"``, ``"fp16-true"``.
 
+    In 16 bits the gradients of several micro-batches are summed, and those of several ranks averaged, in
+    float32, and rounded once: ``accumulate`` micro-batches give the gradient of one large batch.
+
     Args:
         name: What it is called in messages.
         dtype: The dtype of parameters, inputs and products.
+        accumulate_dtype: What micro-batches are summed in; None: float32, or ``dtype`` where that is more.
+            ``dtype`` itself saves 2 bytes for each parameter while micro-batches are summed.
+        reduce_dtype: What ranks are averaged in; None likewise.
 
     Example:
         >>> Full("64", torch.float64).convert_module(module := Net())
@@ -201,9 +245,18 @@ class Full(Precision):
         torch.float64
     """
 
-    def __init__(self, name: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        *,
+        accumulate_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+    ) -> None:
         self.name = name
         self.param_dtype = self.compute_dtype = self.input_dtype = dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        self.accumulate_dtype, self.reduce_dtype = accumulate_dtype or wide, reduce_dtype or wide
 
     def convert_module(self, module: nn.Module) -> None:
         module.to(self.param_dtype)

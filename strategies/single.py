@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import tensor_state as state
+from .accumulation import WideAccumulation
 from .base import Strategy, parameters_of, refuse_sharded
+from .finite_gradients import flag_nonfinite
 from .materialise import is_on_meta, materialise
-from .torch_internals import check_and_multiply, multiply_each
+from .torch_internals import multiply_each
 
 T = TypeVar("T")
 
@@ -30,6 +32,7 @@ class Single(Strategy):
     """
 
     name = "single"
+    _accumulation: WideAccumulation | None = None
 
     def __init__(self, *, activation_checkpointing: bool = False) -> None:
         self.activation_checkpointing = activation_checkpointing
@@ -54,6 +57,7 @@ class Single(Strategy):
             materialise(module)
         self.precision.convert_module(module)
         module.to(self.device)
+        self._accumulation = WideAccumulation(module, self.precision.accumulate_dtype)
         self.recompute(module)
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
@@ -68,6 +72,14 @@ class Single(Strategy):
 
         return step_in_context
 
+    def begin_accumulation(self) -> None:
+        if self._accumulation is not None:
+            self._accumulation.begin()
+
+    def finish_accumulation(self) -> None:
+        if self._accumulation is not None:
+            self._accumulation.finish()
+
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         if self.precision.scales:
             loss = self.precision.scale(loss)
@@ -80,13 +92,7 @@ class Single(Strategy):
         grads = self.own_gradients(optimizer)
         if not grads:
             return True
-        try:
-            # One pass: multiplied by one, gradients stay as they are, to the bit.
-            check_and_multiply(grads, found, self._one)
-        except (RuntimeError, NotImplementedError):  # sparse ones, complex ones, several devices
-            for grad in grads:
-                values = grad.coalesce().values() if grad.is_sparse else grad
-                found += (~torch.isfinite(values).all()).to(found.device)
+        flag_nonfinite(grads, found, self._one)
         return True
 
     @cached_property
@@ -117,12 +123,14 @@ class Single(Strategy):
         return total
 
     def update(self, optimizer: Optimizer) -> bool:
+        if not self.precision.is_unscaled(optimizer):
+            self.unscale(optimizer)
         return self.precision.step(optimizer)
 
     def step(self, optimizer: Optimizer) -> bool:
         applied = True
         if self.precision.scales:
-            applied = self.precision.step(optimizer)
+            applied = self.update(optimizer)
             self.precision.update()
         else:
             optimizer.step()
@@ -156,4 +164,6 @@ class Single(Strategy):
 
     def close(self) -> None:
         self.stop_recomputing()
+        self.finish_accumulation()  # where a step failed
+        self._accumulation = None
         vars(self).pop("_one", None)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 # The collate table and the worker info, which have no public path: see "DataLoader" below.
@@ -24,20 +23,6 @@ check_and_multiply = torch._amp_foreach_non_finite_check_and_unscale_
 
 # What torch's own optimizers and clipping use to multiply a list of tensors: there is no public name.
 multiply_each = torch._foreach_mul_
-
-
-def overflow_flags(scaler: torch.amp.GradScaler, optimizer: Optimizer) -> list[Tensor]:
-    """The flags that ``scaler.unscale_`` has set for ``optimizer``, one for each device.
-
-    Under FSDP each rank has looked at its own shards, so the flags must be reduced before ``step`` reads
-    them. ``torch.distributed.fsdp.sharded_grad_scaler`` does the same through the same name.
-    """
-    return list(scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
-
-
-def skips_by_itself(optimizer: Optimizer) -> bool:
-    """Whether ``GradScaler.step`` calls ``optimizer.step`` even after an overflow, as for fused ones."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 # -- DistributedDataParallel ---------------------------------------------------------------------

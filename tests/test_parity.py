@@ -206,6 +206,6 @@ def test_fp16_equals_the_hand_written_scaler_loop(tmp_path):
     )
     trainer.fit(module, batches)
     assert trainer.optimizers[0].param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
-    assert precision.scaler.get_scale() == scaler.get_scale() != 2.0**20
+    assert precision.loss_scale == scaler.get_scale() != 2.0**20
     for mine, theirs in zip(module.net.parameters(), net.parameters(), strict=True):
         assert torch.equal(mine, theirs)

@@ -24,6 +24,7 @@ class TrainState:
         tokens: The weights that ``training_step`` returned, summed up to the last log point, all ranks.
         elapsed: Seconds of training, earlier sessions of a resumed run included.
         skipped_steps: Updates skipped because a loss or gradient was not finite.
+        overflowed_steps: Updates skipped because scaled gradients overflowed (``precision="fp16"``).
         steps_without_loss: Updates skipped because ``training_step`` returned None.
         weight_reference: The power of two that returned weights are divided by; None until needed.
         validated_step: The step of the last validation; -1 before the first.
@@ -45,6 +46,7 @@ class TrainState:
     tokens: float = 0.0
     elapsed: float = 0.0
     skipped_steps: int = 0
+    overflowed_steps: int = 0
     steps_without_loss: int = 0
     weight_reference: float | None = None
     validated_step: int = -1

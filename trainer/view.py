@@ -73,8 +73,13 @@ class RunView(RankView, MediaLogs):
 
     @property
     def skipped_steps(self) -> int:
-        """Steps without an update: a loss or gradient was not finite, or there was no loss (None)."""
-        return self._run.state.skipped_steps + self._run.state.steps_without_loss
+        """Steps without an update.
+
+        A loss or gradient was not finite, scaled gradients overflowed (``precision="fp16"``), or there was
+        no loss (None).
+        """
+        state = self._run.state
+        return state.skipped_steps + state.overflowed_steps + state.steps_without_loss
 
     @property
     def samples_in_epoch(self) -> int:

@@ -43,14 +43,14 @@ def read_accelerate(text: YamlText, file: Path, program: str) -> Reading:
     machines = _machines(top, kind)
     trainer: dict[str, Any] = {}
     _devices(top, kind, machines, trainer)
-    precision = _precision(top, kind)
+    precision = _precision(top)
     ranks = None if machines.ranks is None else machines.ranks * machines.count
     if kind == "DEEPSPEED":
         trainer |= read_zero(top.section("deepspeed_config"), findings, file, ranks, precision, top)
     else:
         trainer |= {"precision": precision} if precision else {}
         _strategy(top, kind, ranks, machines.count, trainer)
-    _note_precision(top, kind, precision, trainer.get("precision"))
+    _note_precision(top, precision, trainer.get("precision"))
     _switches(top, trainer)
     _compile(top, trainer)
     top.section("fp8_config", "fp8_").rest(names.FP8)
@@ -145,15 +145,15 @@ def _gpu_ids(top: Section) -> list[int] | None:
     return [int(part) for part in parts]
 
 
-def _precision(top: Section, kind: str) -> str | None:
+def _precision(top: Section) -> str | None:
     """The Trainer's name of ``mixed_precision``; None where the file does not say it."""
     name = top.word("mixed_precision", _PRECISIONS)
     old = top.switch("fp16")
     name = name or ("fp16" if old else None)
-    return "bf16" if name == "fp16" and kind == "DEEPSPEED" else _PRECISIONS.get(name or "")
+    return _PRECISIONS.get(name or "")
 
 
-def _note_precision(top: Section, kind: str, said: str | None, final: str | None) -> None:
+def _note_precision(top: Section, said: str | None, final: str | None) -> None:
     """Note ``mixed_precision``, which a file of DeepSpeed may say too."""
     if said == "32" and final != said:
         top.note("mixed_precision", DEFAULT, "deepspeed_config_file says it")
@@ -164,10 +164,6 @@ def _note_precision(top: Section, kind: str, said: str | None, final: str | None
         if name == "fp8":
             top.note(
                 key, NONE, "precision: bf16, which fp8 runs have for all but matrix products; no fp8 here"
-            )
-        elif name == "fp16" and kind == "DEEPSPEED":
-            top.note(
-                key, NONE, "precision: bf16; fp16 is not available under this strategy, under FSDP it is"
             )
     top.read("mixed_precision", "precision", final)
     top.note("fp16", DEFAULT, f"an old form of mixed_precision; precision: {final or 32}")

@@ -12,7 +12,10 @@ from .reading import DEFAULT, ELSEWHERE, NONE, READ, Reading
 from .section import Findings, Section, whole_mapping
 
 _AUTO = "auto: the run decides it"
-_NO_FP16 = "precision: bf16; fp16 is not available under this strategy, under FSDP it is"
+_FP16 = (
+    "precision: fp16, fp32 parameters with products in float16 and a loss scale; AutocastFP16 of "
+    "paceline.strategies has its settings"
+)
 
 
 def read_deepspeed(text: YamlText, file: Path) -> Reading:
@@ -131,7 +134,7 @@ def _precision(top: Section) -> tuple[str | None, bool]:
         if not enabled:
             top.note(key, DEFAULT, "precision decides it")
             continue
-        as_file = as_file and key == "bf16"
+        as_file = as_file and key in ("bf16", "fp16")
         if found is not None:
             top.problem(key, f"it is enabled, and precision {found} is too")
         elif key == "bf16" and block.switch("bf16_master_weights_and_grads"):
@@ -143,8 +146,8 @@ def _precision(top: Section) -> tuple[str | None, bool]:
             found = "bf16"
             top.note(key, READ, "precision: bf16, fp32 parameters with products in bfloat16")
         else:
-            found = "bf16"
-            top.note(key, NONE, _NO_FP16)
+            found = "fp16"
+            top.note(key, READ, _FP16)
     return found, as_file
 
 

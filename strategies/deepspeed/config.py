@@ -22,6 +22,8 @@ _RUN_SAYS = {
     "gradient_accumulation_steps": "accumulate",
     "gradient_clipping": "clip_grad_norm",
 }
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_COMPUTES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _WRITTEN_ELSEWHERE = {
     "optimizer": "configure_optimizers",
     "scheduler": "configure_optimizers",
@@ -125,27 +127,34 @@ def make_config(
         zero.setdefault("offload_optimizer", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
         if stage == 3:
             zero.setdefault("offload_param", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
-    return config | block
+    return _gradient_dtypes(precision, stage) | config | block
 
 
 def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
-    kept, computed = precision.param_dtype, precision.compute_dtype
-    if kept == computed == torch.float32:
+    """What the engine is to know of the precision: autocast and the loss scale are the strategy's own."""
+    kept = precision.param_dtype
+    if kept == torch.float32:
         return {}
-    if kept == torch.float32 and computed == torch.bfloat16:
-        # No modules named: gradients then keep the dtype of the parameters.
-        return {
-            "torch_autocast": {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": []}
-        }
-    if kept == computed == torch.bfloat16:
+    if kept == torch.bfloat16:
         states = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
         return {"bf16": {"enabled": True, **states}} if stage else {}
     raise PacelineError(
-        f"precision {precision.name!r} is not to be had under deepspeed",
+        f"deepspeed has no precision {precision.name!r}",
         got=f"precision={precision.name!r}",
-        allowed="32, bf16, bf16-true",
-        fix="strategy='fsdp' has it" if kept != torch.float16 else "precision='bf16'",
+        allowed="32, bf16, fp16, bf16-true",
+        fix=f"strategy='fsdp' has {precision.name!r}"
+        + ("; or precision='fp16', with parameters in float32" if kept == torch.float16 else ""),
     )
+
+
+def _gradient_dtypes(precision: Precision, stage: int) -> dict[str, Any]:
+    """What gradients of 16-bit parameters are summed and reduced in, unless the user's keys say it."""
+    if not stage or precision.param_dtype != torch.bfloat16:
+        return {}
+    found: dict[str, Any] = {"communication_data_type": _NAMES[precision.reduce_dtype]}
+    if stage > 1:  # at stage 1 it would bring a second copy of the parameters with it
+        found["data_types"] = {"grad_accum_dtype": _NAMES[precision.accumulate_dtype]}
+    return found
 
 
 def _refuse_conflicts(
@@ -173,7 +182,7 @@ def _refuse_conflicts(
         block = users.get(key)
         on = key in ("optimizer", "scheduler")  # the others are off unless enabled
         enabled = block.get("enabled", on) if isinstance(block, dict) else bool(block)
-        if not enabled or (key == "bf16" and precision.compute_dtype == torch.bfloat16):
+        if not enabled or precision.compute_dtype == _COMPUTES.get(key):
             continue
         said = f"precision={precision.name!r}" if ours == "precision" else f"{ours} is there"
         conflicts.append(f"{key} is given, and {said}")

@@ -132,7 +132,10 @@ class DeepSpeed(Distributed):
         self._turns = {name: turn for turn, name in enumerate(names.values())}
         carried = {} if late else zero_state.remember(module)
         self._engine, *_ = deepspeed.initialize(
-            model=Dispatch(module, None), optimizer=optimizer, config=config, dist_init_required=False
+            model=Dispatch(module, self.precision.context(self.device)),
+            optimizer=optimizer,
+            config=config,
+            dist_init_required=False,
         )
         self._module, self._carried = module, carried
         if self.stage == 0:
@@ -173,7 +176,13 @@ class DeepSpeed(Distributed):
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         if self.stage:
             internals.allow_backward(self._engine)
+        if self.precision.scales:
+            loss = self.precision.scale(loss)
         self._engine.backward(loss, retain_graph=retain_graph, scale_wrt_gas=False)
+
+    def begin_accumulation(self) -> None:
+        if self.stage < 2:  # there gradients stay in the parameters until the engine's step
+            super().begin_accumulation()
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
         return None if self.stage == 3 or self.sync_batchnorm else nan_loss(module)
@@ -203,7 +212,8 @@ class DeepSpeed(Distributed):
                 return {name: safe_get_full_grad(p) for name, p in module.named_parameters()}
 
             found = internals.finalised_gradients(self._engine, self.stage, read)
-        return {name: grad * self._factor for name, grad in found.items() if grad is not None}
+        factor = self._factor / self.precision.loss_scale
+        return {name: grad * factor for name, grad in found.items() if grad is not None}
 
     def gradient_norms(self, module: nn.Module) -> dict[str, Tensor]:
         found = self.full_gradients(module).items()
@@ -223,21 +233,24 @@ class DeepSpeed(Distributed):
     def step(self, optimizer: Optimizer) -> bool:
         engine, norm = self._engine, self._clip[0]
         internals.clip_norm_of_next_step(engine, self.stage, norm)
+        factor = self._factor / self.precision.loss_scale
         if self.stage:
-            engine.optimizer.loss_scale = 1.0 / float(self._factor)
-        elif not isinstance(self._factor, float) or self._factor != 1.0:
+            engine.optimizer.loss_scale = 1.0 / float(factor)
+        elif not isinstance(factor, float) or factor != 1.0:
             grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
-            multiply_each(grads, self._factor)
+            multiply_each(grads, factor)
         try:
             engine.step()
+            applied: bool = engine.was_step_applied()
         except _NoUpdate:
             engine.zero_grad()
-            return False
+            applied = False
         finally:
             self._clip, self._factor = (None, None), 1.0
             if self.stage:
                 engine.optimizer.loss_scale = 1.0
-        applied: bool = engine.was_step_applied()
+        self.precision.record(overflowed=not applied and not self._skips)
+        self.precision.update()
         return applied
 
     def skip(self, optimizer: Optimizer) -> None:
@@ -254,7 +267,8 @@ class DeepSpeed(Distributed):
         parameters = [p for p in self._engine.module.parameters() if p.grad is not None]
         if self._skips:
             raise _NoUpdate
-        if self.skip_nonfinite and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
+        checks = self.skip_nonfinite or self.precision.scales
+        if checks and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
             raise _NoUpdate
         if norm is not None:
             nn.utils.clip_grad_norm_(parameters, norm)

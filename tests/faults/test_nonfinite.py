@@ -271,7 +271,7 @@ def test_an_overflow_of_scaled_gradients_is_the_scaler_s(tmp_path, fused):
     """Scaled losses overflow at first, and nobody is to blame: the scale comes down."""
     trainer, before, error = fit(Line(fused=fused), tmp_path, precision=AutocastFP16(init_scale=2.0**24))
     assert error is None
-    assert trainer.skipped_steps == 0
+    assert trainer.skipped_steps == sum(same(a, b) for a, b in pairwise(before)) > 0
     assert same(before[0], before[1])
     assert not same(before[0], before[-1])
 

@@ -47,22 +47,6 @@ def test_multiply_each_takes_a_tensor():
     assert [v.tolist() for v in values] == [[0.5] * 2, [0.5] * 3]
 
 
-def test_grad_scaler_has_per_optimizer_states():
-    parameter = nn.Parameter(torch.ones(2))
-    optimizer, scaler = SGD([parameter], lr=0.1), GradScaler("cpu")
-    parameter.grad = torch.tensor([1.0, float("inf")])
-    scaler.scale(torch.ones(()))
-    scaler.unscale_(optimizer)
-    assert [flag.item() for flag in internals.overflow_flags(scaler, optimizer)] == [1.0]
-
-
-def test_fused_optimizers_have_step_supports_amp_scaling():
-    parameters = [nn.Parameter(torch.ones(2))]
-    assert internals.skips_by_itself(AdamW(parameters, fused=True))
-    assert not internals.skips_by_itself(AdamW(parameters))
-    assert "_step_supports_amp_scaling" in inspect.getsource(GradScaler.step)
-
-
 def test_the_reducer_of_ddp_has_prepare_for_backward_and_rebuild_buckets(group):
     wrapped = DistributedDataParallel(nn.Linear(2, 2))
     assert hasattr(wrapped.reducer, "prepare_for_backward")

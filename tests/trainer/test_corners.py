@@ -179,7 +179,7 @@ def test_a_scaler_starts_again_with_each_fit():
     scales = []
     for _ in range(3):
         trainer.fit(Net(), loader())
-        scales.append(precision.scaler.get_scale())
+        scales.append(precision.loss_scale)
     assert len(set(scales)) == 1
 
 

@@ -58,6 +58,7 @@ class _Counters(_Form):
     validated_step: Annotated[int, Field(ge=-1)]
     global_batch: _Whole
     validating: str = ""
+    overflowed_steps: _Whole = 0
     steps_without_loss: _Whole = 0
     tokens: Annotated[float, Field(ge=0)] = 0.0
     decay_start: Annotated[int, Field(ge=-1)] = -1

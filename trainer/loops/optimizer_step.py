@@ -15,6 +15,7 @@ from torch import Tensor
 from ...faultpoints import faultpoint
 from ..faults.nan_trace import FailedStep, Origin, find_origin
 from ..faults.nonfinite import Guard
+from ..faults.overflow import Overflows
 from ..module import is_overridden
 from ..runtime.compilation import uncompiled
 from ..runtime.discard_effects import nothing_kept
@@ -63,9 +64,9 @@ class OptimizerStep:
         self.guard = context.guard
         self.reads_losses = self.guard is not None and self.guard.reads_losses
         self.place = context.place
-        self.without_loss = StepsWithoutLoss(
-            module, self.strategy, self.guard, self.state, context.directory.log_line
-        )
+        precision, log_line = self.strategy.precision, context.directory.log_line
+        self.overflows = Overflows(precision, self.state, log_line) if precision.scales else None
+        self.without_loss = StepsWithoutLoss(module, self.strategy, self.guard, self.state, log_line)
         self.schedules = optimization.of_interval("step") if automatic else []
         self.on_step_start = context.hooks["on_step_start"]
         self.on_before_optimizer_step = context.hooks["on_before_optimizer_step"]
@@ -91,6 +92,8 @@ class OptimizerStep:
         step = _StepUnderWay(batches, sizes, total)
         last = len(batches) - 1
         own_update = self.own_update
+        if last:
+            self.strategy.begin_accumulation()
         for index, batch in enumerate(batches):
             if own_update is not None and index == last:
                 self.update_in_its_own_way(step)
@@ -159,6 +162,8 @@ class OptimizerStep:
     def finish_gradients(self, step: _StepUnderWay) -> bool:
         """Leave the step's true gradients, shown to hooks and clipped. False: there is no update."""
         guard = self.guard
+        if len(step.batches) > 1:
+            self.strategy.finish_accumulation()
         if self.without_loss.here and self.world_size == 1:
             self.without_loss.end_step(self.optimizer)
             return False
@@ -175,11 +180,16 @@ class OptimizerStep:
     def update(self, step: _StepUnderWay) -> bool:
         """Change the weights; False where the precision or strategy did not."""
         faultpoint("step.update")
-        if self.strategy.step(self.optimizer):
-            return True
-        if self.guard is not None and self.guard.skipped_by_strategy():
-            self.hold_back(self.guard, step.batches, step.sizes)
-        return False
+        applied = self.strategy.step(self.optimizer)
+        overflows, guard = self.overflows, self.guard
+        if not applied and guard is not None and guard.skipped_by_strategy():
+            self.hold_back(guard, step.batches, step.sizes)
+            if overflows is not None:
+                overflows.forgive()
+        elif overflows is not None:
+            samples = [[]] * len(step.batches)
+            overflows.look(partial(self.find_origin, step.batches, step.sizes, samples))
+        return applied
 
     def step_schedules(self) -> None:
         """The weights have changed: next come the learning rates that go by steps."""
@@ -219,26 +229,27 @@ class OptimizerStep:
 
     def hold_back(self, guard: Guard, batches: list[Any], sizes: list[int]) -> None:
         """A loss or gradient is not finite: an error, or a step without an update."""
+        if guard.hold_back(self.optimizer, len(batches), partial(self.find_origin, batches, sizes)):
+            self.without_loss.end_step(self.optimizer)
+
+    def find_origin(self, batches: list[Any], sizes: list[int], samples: list[list[Any]]) -> Origin:
+        """Run the current step once more, and find where a number is not finite first."""
 
         def forward(index: int) -> Any:
             return self.training_step(*self.arguments(batches[index], index - len(batches)))
 
-        def find(samples: list[list[Any]]) -> Origin:
-            return find_origin(
-                FailedStep(
-                    module=self.context.module,
-                    strategy=self.strategy,
-                    batches=batches,
-                    sizes=sizes,
-                    samples=samples,
-                    forward=forward,
-                    nothing_kept=self.nothing_kept,
-                    uncompiled=partial(uncompiled, self.context.compilation),
-                )
+        return find_origin(
+            FailedStep(
+                module=self.context.module,
+                strategy=self.strategy,
+                batches=batches,
+                sizes=sizes,
+                samples=samples,
+                forward=forward,
+                nothing_kept=self.nothing_kept,
+                uncompiled=partial(uncompiled, self.context.compilation),
             )
-
-        if guard.hold_back(self.optimizer, len(batches), find):
-            self.without_loss.end_step(self.optimizer)
+        )
 
     def padding_step(self, batch: Any) -> Any:
         """A rank without a sample runs the step's first one with weight 0; nothing of it is kept."""
@@ -277,6 +288,8 @@ class OptimizerStep:
         if sizes[0]:
             log_evaluation_output(output, self.store)
         self.strategy.precision.update()
+        if self.overflows is not None:
+            self.overflows.look()
         return [output] if sizes[0] else []
 
     def weigh(self, loss: Tensor, weight: Any, weights: list[Any], index: int, factor: float) -> Tensor:

@@ -201,6 +201,8 @@ class TrainLoop:
         values = self.logger.close_window()
         seconds = max(values.pop(_SECONDS), 1e-9)
         speed = {"perf/samples_per_second": (samples - samples_before) / seconds}
+        if self.optimizer_step.overflows is not None:
+            values |= self.optimizer_step.overflows.values()
         self.logger.publish(values | self.optimization.learning_rates() | speed)
         self.context.report_compilation()
 

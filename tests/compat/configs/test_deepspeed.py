@@ -105,9 +105,9 @@ def test_the_shortest_form(config, strategy, tmp_path, monkeypatch):
         ({"bf16": {"enabled": True}}, "bf16", "read"),
         ({"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}, "bf16-true", "read"),
         ({"torch_autocast": {"enabled": True, "dtype": "torch.bfloat16"}}, "bf16", "read"),
-        ({"torch_autocast": {"enabled": True, "dtype": "float16"}}, "bf16", "no counterpart"),
-        ({"fp16": {"enabled": True}}, "bf16", "no counterpart"),
-        ({"amp": {"enabled": True}}, "bf16", "no counterpart"),
+        ({"torch_autocast": {"enabled": True, "dtype": "float16"}}, "fp16", "read"),
+        ({"fp16": {"enabled": True}}, "fp16", "read"),
+        ({"amp": {"enabled": True}}, "fp16", "read"),
         ({"fp16": {"enabled": False}}, None, "default"),
     ],
 )

@@ -91,7 +91,8 @@ def test_values_that_agree_with_the_run_are_no_conflict():
         "zero_optimization": {"stage": 2},
     }
     assert config_of(users) == config_of()
-    assert "bf16" not in config_of({"bf16": {"enabled": True}}, precision="bf16")
+    for block in ("bf16", "fp16"):
+        assert config_of({block: {"enabled": True}}, precision=block) == config_of()
 
 
 def test_what_is_not_known_yet_is_no_conflict():
@@ -143,17 +144,28 @@ def test_clipping_of_theirs_without_one_of_ours_is_a_conflict():
     assert "clip_grad_norm" in message
 
 
-@pytest.mark.parametrize("precision", ["64", "fp16", "fp16-true"])
+@pytest.mark.parametrize("precision", ["64", "fp16-true"])
 def test_a_precision_it_has_not_is_refused_with_a_cure(precision):
     message = refusal(precision=precision)
     assert f"precision={precision!r}" in message
     assert "fix:" in message
-    assert "32, bf16, bf16-true" in message
+    assert "32, bf16, fp16, bf16-true" in message
 
 
-@pytest.mark.parametrize("precision", ["64", "fp16"])
+@pytest.mark.parametrize("stage", range(4))
+def test_gradients_in_16_bits_are_summed_and_reduced_in_float32_unless_the_user_says(stage):
+    config = config_of(stage=stage, precision="bf16-true")
+    assert config.get("communication_data_type") == ("fp32" if stage else None)
+    assert config.get("data_types") == ({"grad_accum_dtype": "fp32"} if stage > 1 else None)
+    users = {"communication_data_type": "bf16", "data_types": {"grad_accum_dtype": "bf16"}}
+    config = config_of(users, stage=stage, precision="bf16-true")
+    assert {key: config[key] for key in users} == users
+    assert "communication_data_type" not in config_of(stage=stage, precision="bf16")
+
+
+@pytest.mark.parametrize("precision", ["64", "fp16-true"])
 def test_it_is_refused_before_anything_is_started(precision):
-    with pytest.raises(PacelineError, match="not to be had under deepspeed"):
+    with pytest.raises(PacelineError, match="deepspeed has no precision"):
         DeepSpeed(2).attach(LAUNCHING, make_precision(precision))
 
 

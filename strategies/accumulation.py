@@ -1,0 +1,45 @@
+"""Sums the gradients of micro-batches in a wider dtype than that of 16-bit parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class WideAccumulation:
+    """Between ``begin`` and ``finish`` the gradients of 16-bit parameters are in a wider dtype.
+
+    In bfloat16 a sum of k micro-batches is rounded k times, each time to 8 bits.
+
+    Args:
+        module: Its parameters of a narrower dtype are meant, those frozen at ``begin`` excepted.
+        dtype: What gradients are summed in.
+
+    Attributes:
+        is_open: Whether gradients are being summed.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        self._parameters: list[Tensor] = [
+            p for p in module.parameters() if torch.promote_types(p.dtype, dtype) != p.dtype
+        ]
+        self._dtype = dtype
+        self.is_open = False
+
+    def begin(self) -> None:
+        """Several micro-batches come; no gradient is there yet."""
+        self.is_open = bool(self._parameters)
+        for parameter in self._parameters:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad_dtype = self._dtype  # type: ignore[attr-defined]
+
+    def finish(self) -> None:
+        """All have gone backward: their sums are rounded to the dtype of the parameters, once."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        for parameter in self._parameters:
+            if parameter.requires_grad:
+                total, parameter.grad = parameter.grad, None
+                parameter.grad_dtype = parameter.dtype  # type: ignore[attr-defined]
+                parameter.grad = None if total is None else total.to(parameter.dtype)

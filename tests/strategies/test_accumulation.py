@@ -1,0 +1,94 @@
+"""In 16-bit precisions micro-batches are summed, and ranks averaged, in float32 and rounded once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.jobs import load_job
+from helpers.ranks import run_cases
+from torch import nn
+
+from paceline.strategies.accumulation import WideAccumulation
+
+JOB = Path(__file__).with_name("precision_job.py")
+ROUNDING = 2.0**-8  # half the distance of two neighbours, of 8 significant bits
+ONCE = ("ddp", "fsdp", "hsdp", "deepspeed_stage_2", "deepspeed_stage_3")
+# These round a rank's own sum, and then the average over ranks.
+TWICE = ("deepspeed_stage_0", "deepspeed_stage_1")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    cases = {f"{s} {k}": {"strategy": s, "accumulate": k} for s in (*ONCE, *TWICE) for k in (4, 1)}
+    cases["narrow"] = {"strategy": "ddp", "accumulate": 4, "narrow": True}
+    return run_cases(JOB, tmp_path_factory.mktemp("sums"), cases, one_pair=True, function="gradients")
+
+
+@pytest.fixture(scope="module")
+def exact():
+    job = load_job(JOB)
+    return {count: job.exact_gradients(count) for count in (2, 8)}
+
+
+def error(found: dict[str, list[float]], exact: tuple[dict, dict], of_sizes: bool = False) -> float:
+    """The largest difference, as a part of the number itself, or of the size of what was summed."""
+    means, sizes = exact
+    assert found.keys() >= means.keys()
+    worst = 0.0
+    for name, mean in means.items():
+        apart = (mean.flatten() - torch.tensor(found[name], dtype=torch.float64)).abs()
+        scale = (sizes if of_sizes else means)[name].flatten().abs()
+        counts = scale > 1e-4 * scale.max()  # in float32 a sum that nearly cancels is not exact either
+        worst = max(worst, (apart / scale)[counts].max().item())
+    return worst
+
+
+@pytest.mark.parametrize("strategy", ONCE)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_micro_batches_and_ranks_are_summed_in_float32(found, exact, strategy, rank):
+    assert error(found[f"{strategy} 4"][rank], exact[8]) <= ROUNDING
+
+
+@pytest.mark.parametrize("strategy", ONCE)
+def test_ranks_are_averaged_in_float32(found, exact, strategy):
+    assert error(found[f"{strategy} 1"][0], exact[2]) <= ROUNDING
+
+
+@pytest.mark.parametrize("strategy", TWICE)
+@pytest.mark.parametrize("accumulate", [4, 1])
+def test_deepspeed_s_lower_stages_round_twice(found, exact, strategy, accumulate):
+    assert error(found[f"{strategy} {accumulate}"][0], exact[2 * accumulate], of_sizes=True) <= 2 * ROUNDING
+
+
+def test_the_narrow_sum_can_be_chosen_and_is_worse(found, exact):
+    assert error(found["narrow"][0], exact[8]) > 3 * ROUNDING
+
+
+def test_on_one_device_too(exact, tmp_path):
+    found = load_job(JOB).gradients(tmp_path, "single", devices=1, accumulate=8)
+    assert error(found, exact[8]) <= ROUNDING
+
+
+def test_parameters_of_another_dtype_and_frozen_ones_are_left_alone():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to(torch.bfloat16)
+    module[1].float()
+    module[0].bias.requires_grad_(False)
+    sums = WideAccumulation(module, torch.float32)
+    sums.begin()
+    assert sums.is_open
+    for _ in range(2):
+        module[1](module[0](torch.ones(1, 2, dtype=torch.bfloat16)).float()).sum().backward()
+    assert module[0].weight.grad.dtype == torch.float32
+    sums.finish()
+    assert not sums.is_open
+    assert module[0].weight.grad.dtype == module[0].weight.grad_dtype == torch.bfloat16
+    assert module[1].weight.grad.dtype == torch.float32
+    assert module[0].bias.grad is None
+
+
+def test_float32_parameters_need_none():
+    sums = WideAccumulation(nn.Linear(2, 2), torch.float32)
+    sums.begin()
+    assert not sums.is_open

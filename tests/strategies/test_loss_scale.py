@@ -1,0 +1,92 @@
+"""The loss scale moves as torch's GradScaler moves it, and reads what that one has saved."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from paceline import PacelineError
+from paceline.strategies.loss_scale import LossScale
+from paceline.strategies.precision import AutocastFP16
+
+SETTINGS = {"init_scale": 2.0**10, "growth_factor": 3.0, "backoff_factor": 0.25, "growth_interval": 3}
+
+
+def scaler_and_optimizer():
+    scaler = torch.amp.GradScaler("cpu", **SETTINGS)
+    return scaler, torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+
+
+def take(scaler, optimizer, overflows):
+    (parameter,) = optimizer.param_groups[0]["params"]
+    parameter.grad = torch.full((2,), float("inf") if overflows else 1.0)
+    scaler.scale(torch.ones(()))
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def test_it_moves_as_torch_s_grad_scaler_does():
+    draw = random.Random(3)
+    scaler, optimizer = scaler_and_optimizer()
+    ours = LossScale(**SETTINGS)
+    values = set()
+    for _ in range(60):
+        overflows = draw.random() < 0.2
+        take(scaler, optimizer, overflows)
+        ours.update(overflows)
+        assert ours.value == scaler.get_scale()
+        values.add(ours.value)
+    assert len(values) > 5
+
+
+def test_it_does_not_grow_beyond_what_float32_holds():
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=1)
+    _, optimizer = scaler_and_optimizer()
+    ours = LossScale(init_scale=2.0**126, growth_interval=1)
+    for _ in range(4):
+        take(scaler, optimizer, False)
+        ours.update(False)
+    assert ours.value == scaler.get_scale() == 2.0**127
+
+
+def test_it_reads_the_state_of_a_grad_scaler_and_continues_as_that_one():
+    scaler, optimizer = scaler_and_optimizer()
+    for overflows in (True, False, False):
+        take(scaler, optimizer, overflows)
+    ours = LossScale(**SETTINGS)
+    ours.load_state_dict(scaler.state_dict())
+    take(scaler, optimizer, False)  # the third finite one in a row
+    ours.update(False)
+    assert ours.value == scaler.get_scale() == 2.0**8 * 3
+    again = LossScale(**SETTINGS)
+    again.load_state_dict(ours.state_dict())
+    assert again.state_dict() == ours.state_dict()
+
+
+def test_skipped_updates_are_counted_until_the_next_finite_one():
+    scale = LossScale()
+    for overflowed, expected in ((True, 1), (True, 2), (False, 0), (True, 1)):
+        scale.update(overflowed)
+        assert scale.skipped_in_a_row == expected
+    again = LossScale()
+    again.load_state_dict(scale.state_dict())
+    assert again.skipped_in_a_row == 1
+
+
+def test_all_wrong_arguments_are_reported_together():
+    with pytest.raises(PacelineError) as caught:
+        AutocastFP16(init_scale=0.0, growth_factor=1.0, backoff_factor=1.0, growth_interval=0)
+    for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval"):
+        assert name in str(caught.value)
+    with pytest.raises(PacelineError, match="max_consecutive_skips"):
+        AutocastFP16(max_consecutive_skips=0)
+
+
+def test_a_loss_in_float16_is_scaled_in_float32():
+    precision = AutocastFP16(init_scale=2.0**16)
+    precision.attach(torch.device("cpu"))
+    scaled = precision.scale(torch.tensor(3.0, dtype=torch.float16))
+    assert scaled.item() == 3 * 2.0**16

@@ -1,0 +1,107 @@
+"""The table of docs/precision.md: each precision under each strategy trains as float32 does, or is refused.
+
+It takes half a minute, and runs with the launchers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.jobs import load_job
+from helpers.ranks import run_cases
+
+from paceline.strategies import PRECISIONS, make_precision
+from paceline.strategies.options import precisions
+
+pytestmark = pytest.mark.launch
+JOB = Path(__file__).with_name("precision_job.py")
+STRATEGIES = ("ddp", "fsdp", "hsdp", *(f"deepspeed_stage_{stage}" for stage in range(4)))
+# How far the loss of any of 50 steps may be from that of float32 on one device, which falls from 3.1 to 0.4.
+BOUNDS = {"32": 1e-4, "64": 1e-4, "bf16": 6e-3, "fp16": 1e-3, "bf16-true": 0.15, "fp16-true": 2e-3}
+# AdamW divides by the square root of squared gradients, which float16 has only down to 6e-8.
+OPTIMIZERS = {precision: "sgd" if precision == "fp16-true" else "adamw" for precision in PRECISIONS}
+ALLOWED = [
+    (strategy, precision)
+    for strategy in STRATEGIES
+    for precision in PRECISIONS
+    if precision in precisions(strategy.partition("_")[0])
+]
+REFUSED = [(s, p) for s in STRATEGIES for p in PRECISIONS if (s, p) not in ALLOWED]
+
+
+@pytest.fixture(scope="module")
+def on_ranks(tmp_path_factory):
+    cases = {
+        f"{strategy} {precision}": {
+            "strategy": strategy,
+            "precision": precision,
+            "optimizer": OPTIMIZERS[precision],
+        }
+        for strategy in STRATEGIES
+        for precision in PRECISIONS
+    }
+    return run_cases(JOB, tmp_path_factory.mktemp("table"), cases, one_pair=True, function="train")
+
+
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory):
+    job, found = load_job(JOB), {}
+
+    def of(precision: str, optimizer: str) -> dict:
+        if (precision, optimizer) not in found:
+            folder = tmp_path_factory.mktemp("one")
+            found[precision, optimizer] = job.train(folder, "single", precision, optimizer, devices=1)
+        return found[precision, optimizer]
+
+    return of
+
+
+def check(found: dict, exact: dict, precision: str) -> None:
+    """The losses, and the dtypes that the table states."""
+    kind = make_precision(precision)
+    assert len(found["losses"]) == len(exact["losses"]) == 50
+    assert exact["losses"][-1] < 0.2 * exact["losses"][0]
+    apart = max(abs(a - b) for a, b in zip(found["losses"], exact["losses"], strict=True))
+    assert apart <= BOUNDS[precision]
+    assert found["dtypes"] == {
+        "parameters": str(kind.param_dtype),
+        "moments": str(kind.param_dtype),
+        "computed": str(kind.compute_dtype),
+    }
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_on_one_device_it_trains_as_float32_does(on_one_device, precision):
+    optimizer = OPTIMIZERS[precision]
+    check(on_one_device(precision, optimizer), on_one_device("32", optimizer), precision)
+
+
+@pytest.mark.parametrize(("strategy", "precision"), ALLOWED)
+def test_on_two_ranks_it_trains_as_float32_does(on_ranks, on_one_device, strategy, precision):
+    check(on_ranks[f"{strategy} {precision}"][0], on_one_device("32", OPTIMIZERS[precision]), precision)
+
+
+@pytest.mark.parametrize(("strategy", "precision"), ALLOWED)
+def test_on_two_ranks_it_means_what_it_means_on_one(on_ranks, on_one_device, strategy, precision):
+    """Closer to the same precision on one device than that is to float32."""
+    optimizer = OPTIMIZERS[precision]
+    many, one = on_ranks[f"{strategy} {precision}"][0], on_one_device(precision, optimizer)
+    apart = max(abs(a - b) for a, b in zip(many["losses"], one["losses"], strict=True))
+    assert apart <= BOUNDS[precision] / (10 if precision in ("bf16-true", "bf16") else 1)
+    assert many["dtypes"] == one["dtypes"]
+
+
+@pytest.mark.parametrize(("strategy", "precision"), REFUSED)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_a_strategy_does_not_have_is_refused_with_an_alternative(on_ranks, strategy, precision, rank):
+    refused = on_ranks[f"{strategy} {precision}"][rank]["refused"]
+    assert f"deepspeed has no precision '{precision}'" in refused
+    assert f"strategy='fsdp' has '{precision}'" in refused
+    assert ("precision='fp16'" in refused) == (precision == "fp16-true")
+
+
+def test_the_table_is_complete():
+    assert len(ALLOWED) + len(REFUSED) == len(STRATEGIES) * len(PRECISIONS)
+    assert {p for _, p in REFUSED} == {"64", "fp16-true"}
+    assert {s.partition("_")[0] for s, _ in REFUSED} == {"deepspeed"}
