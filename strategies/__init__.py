@@ -13,18 +13,13 @@ from .base import StepPlan, Strategy
 from .ddp import DDP
 from .deepspeed.engine import DeepSpeed
 from .distributed import Distributed
+from .float8 import Float8
 from .fsdp import FSDP, HSDP
 from .launch.environment import Environment, find_environment
 from .launch.launcher import launch, start_ranks
 from .memory_estimate import StateBytes, choose_strategy, states_per_rank
-from .precision import (
-    PRECISIONS,
-    AutocastBF16,
-    AutocastFP16,
-    Full,
-    Precision,
-    make_precision,
-)
+from .precision import AutocastBF16, AutocastFP16, Full, Precision
+from .precision_names import PRECISIONS, make_precision
 from .repeated_blocks import find_units
 from .single import Single
 
@@ -39,6 +34,7 @@ __all__ = [
     "DeepSpeed",
     "Distributed",
     "Environment",
+    "Float8",
     "Full",
     "Precision",
     "Single",

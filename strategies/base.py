@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..argument_checks import check_names
-from ..errors import PacelineError
 from . import tensor_state as state
 from .launch.environment import Environment
 from .precision import Precision
@@ -59,6 +58,7 @@ class Strategy(ABC):
         activation_checkpointing: Keep the activations of the model's repeated blocks (or of its
             ``shard_units()``) no longer than their forward, and compute them again in backward.
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
+        channels_last: Weights of convolutions get this memory format, where they are not sharded.
         debug: Check that all ranks call the same collective before each of ours.
         simulated_ranks: For how many ranks this process computes, one after another (a replay).
         smaller_strategy: The argument for a strategy that needs less memory on each device, if any.
@@ -80,6 +80,7 @@ class Strategy(ABC):
     many_ranks: bool = False
     activation_checkpointing: bool = False
     sync_batchnorm: bool = False
+    channels_last: bool = False
     debug: bool = False
     simulated_ranks: int = 1
     smaller_strategy: str | None = None
@@ -116,11 +117,12 @@ class Strategy(ABC):
         debug: bool = False,
         sync_batchnorm: bool = False,
         skip_nonfinite: bool = True,
+        channels_last: bool = False,
         collective_timeout: float | None = None,
     ) -> None:
         """Take the run's settings, before ``attach``; the meanings are those of the attributes."""
         self.debug, self.sync_batchnorm, self.skip_nonfinite = debug, sync_batchnorm, skip_nonfinite
-        self.collective_timeout = collective_timeout
+        self.collective_timeout, self.channels_last = collective_timeout, channels_last
 
     def log_to(self, log_line: Callable[[str], None]) -> None:
         """Take what writes a line for the user: the log of each new run."""
@@ -368,34 +370,3 @@ def nan_loss(module: nn.Module) -> Tensor:
     """A scalar whose gradient is NaN for every trained parameter of ``module``."""
     parts = [(p * math.nan).sum() for p in module.parameters() if p.requires_grad]
     return torch.stack([part.float() for part in parts]).sum()
-
-
-def refuse_sharded(module: nn.Module) -> None:
-    """Refuse a module whose parameters lie in shards that another strategy made.
-
-    Raises:
-        PacelineError: with the ways to a whole one.
-    """
-    for name, parameter in module.named_parameters():
-        if is_sharded(parameter):
-            raise PacelineError(
-                f"{type(module).__name__} is still sharded by the strategy of an earlier run",
-                got=f"a sharded {name}",
-                fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a complete one; or "
-                "resume with the same strategy",
-            )
-
-
-def refuse_scalars(module: nn.Module, strategy: str) -> None:
-    """Refuse parameters without a dimension, for a strategy that cannot shard them.
-
-    Raises:
-        PacelineError: naming them, and the shape that serves.
-    """
-    scalars = [name for name, p in module.named_parameters() if p.ndim == 0]
-    if scalars:
-        raise PacelineError(
-            f"strategy {strategy!r} cannot hold parameters without a dimension",
-            got=", ".join(scalars[:6]),
-            fix="give them shape (1,): nn.Parameter(torch.zeros(1))",
-        )

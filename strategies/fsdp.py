@@ -14,9 +14,10 @@ from torch.optim import Optimizer
 
 from ..argument_checks import COUNT_OR_NONE, SWITCH, SWITCH_COUNT_OR_NONE, check_arguments, check_names
 from ..errors import PacelineError
-from .base import parameters_of, refuse_scalars, refuse_sharded
+from .base import parameters_of
 from .distributed import Distributed
 from .materialise import materialise
+from .module_checks import refuse_scalars, refuse_sharded
 from .repeated_blocks import find_units, untied
 from .sharding import is_sharded, local_part, whole
 from .step_wrapper import Dispatch

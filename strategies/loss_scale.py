@@ -16,7 +16,7 @@ class LossScale:
     After a step with a gradient that is not finite the scale is multiplied by ``backoff_factor``; after
     ``growth_interval`` finite steps in a row by ``growth_factor``. (Micikevicius et al., "Mixed Precision
     Training", 2018, section 3.2; the rule and the defaults of ``torch.amp.GradScaler``, whose saved state
-    this one reads and writes.)
+    can be loaded.)
 
     Args:
         init_scale: The scale of the first step.
@@ -80,18 +80,19 @@ class LossScale:
             self._finite_in_a_row = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data for a checkpoint; the names are those of ``torch.amp.GradScaler``."""
+        """Plain data for a checkpoint."""
         return {
             "scale": self.value,
             "growth_factor": self.growth_factor,
             "backoff_factor": self.backoff_factor,
             "growth_interval": self.growth_interval,
-            "_growth_tracker": self._finite_in_a_row,
+            "growth_tracker": self._finite_in_a_row,
             "skipped_in_a_row": self.skipped_in_a_row,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back the scale and its counts; the factors stay those that were given."""
-        self.value = float(state["scale"])
-        self._finite_in_a_row = int(state["_growth_tracker"])
-        self.skipped_in_a_row = int(state.get("skipped_in_a_row", 0))
+        named = {name.lstrip("_"): value for name, value in state.items()}  # torch's have an underscore
+        self.value = float(named["scale"])
+        self._finite_in_a_row = int(named["growth_tracker"])
+        self.skipped_in_a_row = int(named.get("skipped_in_a_row", 0))

@@ -9,7 +9,7 @@ from .ddp import DDP
 from .deepspeed.config import read_config
 from .deepspeed.engine import DeepSpeed
 from .fsdp import FSDP, HSDP
-from .precision import PRECISIONS
+from .precision_names import PRECISIONS
 from .single import Single
 
 
@@ -117,7 +117,7 @@ _CLASSES: dict[str, type] = {
 def precisions(strategy: str) -> tuple[str, ...]:
     """The precisions that a strategy has, by name."""
     if strategy == "deepspeed":
-        return tuple(name for name in PRECISIONS if name in ("32", "bf16", "fp16", "bf16-true"))
+        return tuple(name for name in PRECISIONS if name not in ("64", "fp16-true"))
     return PRECISIONS
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..argument_checks import COUNT, check_arguments
-from ..errors import PacelineError, nearest
+from ..errors import PacelineError
 from .finite_gradients import by_device, divide_and_flag
 from .loss_scale import LossScale
 
@@ -26,7 +26,7 @@ class Precision:
 
     Example:
         >>> class Clamped(Precision):
-        ...     name = "clamped"
+        ...     name, scales = "clamped", True
         ...     def scale(self, loss):
         ...         return loss.clamp(max=10.0)
         >>> trainer = Trainer(precision=Clamped())
@@ -52,6 +52,11 @@ class Precision:
     """So many in a row are an error."""
     scales: bool = False
     """Whether ``scale`` and ``unscale`` do anything."""
+
+    @property
+    def description(self) -> str:
+        """What the first lines of a run say, once ``convert_module`` was called."""
+        return self.name
 
     def attach(self, device: torch.device) -> None:
         """Begin a run. Refuse a device that cannot compute in this precision (one 2x2 product is tried).
@@ -260,61 +265,3 @@ class Full(Precision):
 
     def convert_module(self, module: nn.Module) -> None:
         module.to(self.param_dtype)
-
-
-_BUILDERS: dict[str, Callable[[], Precision]] = {
-    "32": Precision,
-    "bf16": AutocastBF16,
-    "fp16": AutocastFP16,
-    "64": lambda: Full("64", torch.float64),
-    "bf16-true": lambda: Full("bf16-true", torch.bfloat16),
-    "fp16-true": lambda: Full("fp16-true", torch.float16),
-}
-_READ_TOO = {
-    "32-true": "32",
-    "fp32": "32",
-    "float32": "32",
-    "bf16-mixed": "bf16",
-    "16": "fp16",
-    "16-mixed": "fp16",
-    "16-true": "fp16-true",
-    "no": "32",
-    "64-true": "64",
-    "fp64": "64",
-    "float64": "64",
-    "double": "64",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-}
-PRECISIONS = tuple(_BUILDERS)
-
-
-def make_precision(precision: str | int | Precision) -> Precision:
-    """The plugin of that name; an object of ``Precision`` is taken as it is.
-
-    Args:
-        precision: A name of ``PRECISIONS``, one of its usual synonyms (``16``, ``"bf16-mixed"``), or an
-            object.
-
-    Returns:
-        The object, not yet attached to a device.
-
-    Raises:
-        PacelineError: for a name that is none.
-
-    Example:
-        >>> make_precision(16).name
-        'fp16'
-    """
-    if isinstance(precision, Precision):
-        return precision
-    name = str(precision)
-    build = _BUILDERS.get(_READ_TOO.get(name, name))
-    if build is None:
-        raise PacelineError(
-            f"precision: there is no {name!r}",
-            got=precision,
-            allowed=", ".join(PRECISIONS) + ", or an object of paceline.strategies.Precision",
-            meant=nearest(name, [*PRECISIONS, *_READ_TOO]),
-        )
-    return build()

@@ -20,4 +20,5 @@ def average_in(dtype: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Fut
     def rounded(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         return narrow.copy_(done.value()[0])
 
-    return reduced.then(rounded)
+    result: torch.futures.Future[torch.Tensor] = reduced.then(rounded)
+    return result

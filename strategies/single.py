@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 
 from . import tensor_state as state
 from .accumulation import WideAccumulation
-from .base import Strategy, parameters_of, refuse_sharded
+from .base import Strategy, parameters_of
 from .finite_gradients import flag_nonfinite
 from .materialise import is_on_meta, materialise
+from .module_checks import refuse_sharded
 from .torch_internals import multiply_each
 
 T = TypeVar("T")
@@ -57,6 +58,8 @@ class Single(Strategy):
             materialise(module)
         self.precision.convert_module(module)
         module.to(self.device)
+        if self.channels_last:
+            _to_channels_last(module)
         self._accumulation = WideAccumulation(module, self.precision.accumulate_dtype)
         self.recompute(module)
 
@@ -167,3 +170,11 @@ class Single(Strategy):
         self.finish_accumulation()  # where a step failed
         self._accumulation = None
         vars(self).pop("_one", None)
+
+
+def _to_channels_last(module: nn.Module) -> None:
+    """Give 4-D and 5-D parameters and buffers the memory format with the channels last."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.ndim in formats:
+            tensor.data = tensor.data.contiguous(memory_format=formats[tensor.ndim])

@@ -100,7 +100,7 @@ def test_the_return_key_takes_defaults_for_this_machine(tmp_path):
         terminal.answer("ZeRO stage", "3")
         terminal.answer("Keep the optimizer's state", "yes")
         terminal.answer("Compute activations again", "")
-        terminal.answer("Precision (32, bf16, bf16-true)", "")
+        terminal.answer("Precision (32, bf16, fp16, bf16-true, fp8)", "")
         terminal.answer("torch.compile", "")
         assert terminal.end() == 0, terminal.printed
     assert trainer_of(tmp_path) == {
@@ -189,7 +189,7 @@ def test_options_answer_the_same_questions(tmp_path):
             ],
             "no use for --strategy-option offload",
         ),
-        (["--strategy", "deepspeed", "--precision", "fp16"], "--precision: that is none of the choices"),
+        (["--strategy", "deepspeed", "--precision", "64"], "--precision: that is none of the choices"),
         (["--strategy", "single", "--devices", "2"], "single is for one device, and there are 2 ranks"),
         (["--port", "3"], "no use for --port with the other answers"),
         (["--json"], "--json is the report of --from"),

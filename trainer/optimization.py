@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -154,12 +155,14 @@ def read_configuration(
     Raises:
         PacelineError: for another shape, for trainable parameters no optimizer holds, and for several
             optimizers under automatic optimization.
+        PacelineError: for an ``eps`` that is 0 in the dtype of float16 parameters.
     """
     optimizers, schedules = _sorted_out(configured)
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise _wrong(f"{type(optimizer).__name__} is no torch.optim.Optimizer", configured)
     _check_coverage(module, optimizers)
+    _check_eps(optimizers)
     if automatic:
         _check_automatic(optimizers)
     ours = [_ours(given) for given in schedules]
@@ -328,6 +331,24 @@ def _check_foreign(module: nn.Module, held: set[int]) -> None:
             got=f"{len(foreign)} of them",
             fix="assign what holds them to self in __init__",
         )
+
+
+def _check_eps(optimizers: list[Optimizer]) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            eps, dtypes = group.get("eps"), {p.dtype for p in group["params"]}
+            if (
+                isinstance(eps, float)
+                and eps > 0
+                and torch.float16 in dtypes
+                and torch.tensor(eps).half() == 0
+            ):
+                raise PacelineError(
+                    f"{type(optimizer).__name__} on parameters in float16: eps={eps:g} is 0 there, and "
+                    "small gradients would be divided by zero",
+                    got="parameters in float16, as with precision='fp16-true'",
+                    fix="precision='fp16' has parameters and moments in float32; or eps=1e-4",
+                )
 
 
 def _check_automatic(optimizers: list[Optimizer]) -> None:

@@ -27,8 +27,8 @@ from .loops.step_arguments import check_methods
 from .loops.training_loop import TrainLoop
 from .module import TrainModule
 from .run.run import Run
-from .runtime.determinism import deterministic
 from .runtime.garbage_collection import older_objects_frozen
+from .runtime.torch_settings import torch_settings
 from .tuner import Tuner
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Trainer(Tuner):
         strategy: A name of ``paceline.strategies.STRATEGIES`` or of an installed entry point, or a
             ``Strategy`` object. ``"auto"`` is the simplest one for the devices, or one that shards where
             the model's states do not fit them.
-        precision: ``"32"``, ``"bf16"``, ``"fp16"``, ``"64"``, ``"bf16-true"``, ``"fp16-true"``, or a
-            ``Precision`` object.
+        precision: ``"32"``, ``"bf16"``, ``"fp16"``, ``"64"``, ``"bf16-true"``, ``"fp16-true"``, ``"fp8"``,
+            or a ``Precision`` object.
         accelerator: ``"auto"``, ``"cpu"``, ``"gpu"`` or a device type ``torch.accelerator`` knows.
         devices: A count, -1, a list of ids, ``"0,1"`` or ``"auto"``: all accelerators, one CPU process, or
             the world a launcher made. ``fit`` starts a rank for each; the script is run in all of them, a
@@ -99,6 +99,11 @@ class Trainer(Tuner):
             of the last ``seed_everything`` before the Trainer was made, else 0; a resumed run keeps its
             own.
         deterministic: Torch's deterministic algorithms, while it runs: what has none is an error.
+        fp32_precision: How products and convolutions of float32 are computed inside, while it runs, as
+            ``torch.backends.fp32_precision`` has it: ``"ieee"`` is exact float32, ``"tf32"`` faster on
+            NVIDIA, ``"bf16"`` on some CPUs. None: as torch is set.
+        channels_last: Weights of convolutions and 4-D and 5-D tensors of batches get this memory format, in
+            which convolutions in 16 bits are faster on NVIDIA.
         compile: True, a mode of ``torch.compile``, or a dict of its arguments: compile the parts that a
             step calls, for the time of a run. ``"blocks"``: the blocks that the model repeats.
         run_dir, name: Runs go to ``run_dir/name/<n>``; the name is the module's class unless given. With
@@ -159,6 +164,8 @@ class Trainer(Tuner):
         profile: bool | Profiler = False,
         seed: int | None = None,
         deterministic: bool = False,
+        fp32_precision: str | None = None,
+        channels_last: bool = False,
         compile: bool | str | dict[str, Any] = False,
         run_dir: str | Path | None = "runs",
         name: str | None = None,
@@ -222,7 +229,7 @@ class Trainer(Tuner):
         )
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
         data = FitData(train_dataloader, val_dataloader, datamodule)
-        with deterministic(self.settings.deterministic), self._begin("fit", module, datamodule) as begun:
+        with torch_settings(self.settings), self._begin("fit", module, datamodule) as begun:
             fit_setup.check_module(begun.module)
             self.strategy.precision.attach(self.strategy.device)
             self._fit = context = fit_setup.prepare(
@@ -323,7 +330,7 @@ class Trainer(Tuner):
             module = self._module
             if dataloader is None and datamodule is None:
                 datamodule = self._datamodule
-        with deterministic(self.settings.deterministic), self._begin(name, module, datamodule) as context:
+        with torch_settings(self.settings), self._begin(name, module, datamodule) as context:
             result = run(evaluation_setup.prepare(context, dataloader, datamodule, weights))
             context.stop.agree()
         context.signals.reraise(context.stop.signal)

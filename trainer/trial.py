@@ -22,7 +22,16 @@ from .rng import generators_of, putting_back, untouched
 
 _KEPT = (
     *("precision", "accelerator", "devices", "num_nodes", "seed", "deterministic", "clip_grad_norm"),
-    *("clip_grad_value", "accumulate", "global_batch_size", "on_data_error", "sync_batchnorm", "debug"),
+    *(
+        "fp32_precision",
+        "channels_last",
+        "clip_grad_value",
+        "accumulate",
+        "global_batch_size",
+        "on_data_error",
+        "sync_batchnorm",
+        "debug",
+    ),
     "name",
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...trainer.config.yaml_reader import YamlText
 from . import deepspeed_names as names
-from .reading import DEFAULT, ELSEWHERE, NONE, READ, Reading
+from .reading import DEFAULT, ELSEWHERE, READ, Reading
 from .section import Findings, Section, whole_mapping
 
 _AUTO = "auto: the run decides it"

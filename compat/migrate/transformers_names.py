@@ -47,7 +47,7 @@ ARGUMENTS: dict[str, Entry] = {
         "bf16_full_eval fp16_full_eval", rewrite("leave it out: evaluations run under the same precision")
     ),
     **all_of("fp16_opt_level fp16_backend half_precision_backend", rewrite(_ALWAYS)),
-    "tf32": rewrite('call torch.set_float32_matmul_precision("high") before fit'),
+    "tf32": rewrite('write Trainer(fp32_precision="tf32")'),
     "gradient_checkpointing": rewrite(f"model.gradient_checkpointing_enable(): {_MODEL}"),
     "gradient_checkpointing_kwargs": rewrite(f"model.gradient_checkpointing_enable(...): {_MODEL}"),
     "activation_checkpointing": rewrite("write activation_checkpointing=True of a strategy's object"),

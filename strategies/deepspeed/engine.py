@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,16 +14,18 @@ from torch.optim import Optimizer
 from ...argument_checks import SWITCH, check_arguments
 from ...errors import PacelineError
 from .. import tensor_state as state
-from ..base import nan_loss, refuse_scalars, refuse_sharded
+from ..base import nan_loss
 from ..distributed import Distributed
 from ..launch.environment import Environment
 from ..materialise import is_on_meta, materialise
+from ..module_checks import refuse_scalars, refuse_sharded
 from ..precision import Precision
 from ..repeated_blocks import find_units, untied
 from ..step_wrapper import Dispatch
 from ..torch_internals import multiply_each
 from . import internals, zero_state
 from .config import make_config, read_config
+from .library import import_deepspeed
 
 T = TypeVar("T")
 
@@ -102,6 +101,9 @@ class DeepSpeed(Distributed):
         self._factor: Tensor | float = 1.0
         self._skips = False
 
+    def configure(self, *, channels_last: bool = False, **settings: Any) -> None:
+        super().configure(**settings)  # the engine takes contiguous parameters alone
+
     def attach(self, environment: Environment, precision: Precision) -> None:
         make_config(self.config, self.stage, self.offload, precision, None, 1)
         super().attach(environment, precision)
@@ -110,7 +112,7 @@ class DeepSpeed(Distributed):
         kept = vars(module).pop(_ENGINE, None)
         if kept is not None:
             zero_state.release(kept.engine, module, kept.carried)
-        deepspeed = _import_deepspeed(self.device)
+        deepspeed = import_deepspeed(self.device)
         parameters = sum(p.numel() for p in module.parameters())
         config = make_config(self.config, self.stage, self.offload, self.precision, self.plan, parameters)
         refuse_scalars(module, self.name)
@@ -376,32 +378,3 @@ class DeepSpeed(Distributed):
             else:
                 zero_state.release(self._engine, self._module, self._carried)
         self._engine = self._module = None
-
-
-def _import_deepspeed(device: torch.device) -> Any:
-    """Import DeepSpeed for this device, without its notices and its compiled kernels."""
-    os.environ.setdefault(
-        "LOCAL_RANK", "0"
-    )  # the process group is there; it asks for this one all the same
-    if device.type == "cpu":
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    try:
-        import deepspeed
-    except ImportError as error:
-        raise PacelineError(
-            "strategy deepspeed needs DeepSpeed, which is not installed",
-            got=str(error),
-            fix="pip install deepspeed (Linux), or strategy='fsdp'",
-        ) from None
-    from deepspeed.utils import logger
-
-    logger.setLevel(logging.ERROR)
-    for handler in logger.handlers:
-        handler.setLevel(logging.ERROR)
-    warnings.filterwarnings(
-        "ignore", category=FutureWarning, message=r".*torch\.distributed\..*deprecated.*"
-    )
-    internals.needs_no_compiler(deepspeed)
-    backend = "gloo" if device.type == "cpu" else None  # None: the accelerator's own
-    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
-    return deepspeed

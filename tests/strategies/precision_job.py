@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback
-from paceline.strategies import HSDP, Full
+from paceline.callbacks import Callback, Checkpoint
+from paceline.strategies import HSDP, Float8, Full
 
 SECONDS = 200
 STEPS, GLOBAL, TOKENS, WIDTH, LENGTH = 50, 16, 17, 32, 12
@@ -101,7 +101,7 @@ def train(
             strategy=HSDP(replicate=2) if strategy == "hsdp" else strategy,
             accelerator="cpu",
             devices=devices,
-            precision=precision,
+            precision=Float8(emulate=True, min_features=16) if precision == "fp8 emulated" else precision,
             max_steps=STEPS,
             global_batch_size=GLOBAL,
             callbacks=[watch],
@@ -116,6 +116,37 @@ def train(
     finally:
         faulthandler.cancel_dump_traceback_later()
     return {"losses": watch.losses, "dtypes": {**watch.dtypes, "computed": module.seen.pop()}}
+
+
+def resumed(
+    folder: Path, strategy: str, precision: str, optimizer: str, devices: int = 2
+) -> dict[str, Any]:
+    """The losses of a run, and of one that is stopped in the middle and resumed."""
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(SECONDS, exit=True)
+    found = {}
+    for name, stops in (("whole", [6]), ("parts", [3, 6])):
+        found[name] = []
+        for steps in stops:
+            watch = Watch()
+            trainer = Trainer(
+                strategy=HSDP(replicate=2) if strategy == "hsdp" else strategy,
+                accelerator="cpu",
+                devices=devices,
+                precision=precision,
+                max_steps=steps,
+                global_batch_size=GLOBAL,
+                callbacks=[watch, Checkpoint(every=100)],
+                progress=False,
+                loggers=False,
+                run_dir=folder / name,
+                name="n",
+            )
+            loader = DataLoader(rows(), GLOBAL // devices // 2, shuffle=True)
+            trainer.fit(Language(optimizer), loader, resume="latest" if found[name] else None)
+            found[name] += watch.losses
+    faulthandler.cancel_dump_traceback_later()
+    return found
 
 
 class Gradients(Callback):

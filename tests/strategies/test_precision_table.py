@@ -1,6 +1,6 @@
 """The table of docs/precision.md: each precision under each strategy trains as float32 does, or is refused.
 
-It takes half a minute, and runs with the launchers.
+And each is resumed bit-identically. It takes a minute, and runs with the launchers.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from paceline.strategies.options import precisions
 pytestmark = pytest.mark.launch
 JOB = Path(__file__).with_name("precision_job.py")
 STRATEGIES = ("ddp", "fsdp", "hsdp", *(f"deepspeed_stage_{stage}" for stage in range(4)))
-# How far the loss of any of 50 steps may be from that of float32 on one device, which falls from 3.1 to 0.4.
+# How far the loss of any of 50 steps may be from that of float32 on one device, which falls to 0.4.
 BOUNDS = {"32": 1e-4, "64": 1e-4, "bf16": 6e-3, "fp16": 1e-3, "bf16-true": 0.15, "fp16-true": 2e-3}
 # AdamW divides by the square root of squared gradients, which float16 has only down to 6e-8.
 OPTIMIZERS = {precision: "sgd" if precision == "fp16-true" else "adamw" for precision in PRECISIONS}
+TRAINED = [precision for precision in PRECISIONS if precision != "fp8"]  # test_float8.py
 ALLOWED = [
     (strategy, precision)
     for strategy in STRATEGIES
-    for precision in PRECISIONS
+    for precision in TRAINED
     if precision in precisions(strategy.partition("_")[0])
 ]
-REFUSED = [(s, p) for s in STRATEGIES for p in PRECISIONS if (s, p) not in ALLOWED]
+REFUSED = [(s, p) for s in STRATEGIES for p in TRAINED if (s, p) not in ALLOWED]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def on_ranks(tmp_path_factory):
             "optimizer": OPTIMIZERS[precision],
         }
         for strategy in STRATEGIES
-        for precision in PRECISIONS
+        for precision in TRAINED
     }
     return run_cases(JOB, tmp_path_factory.mktemp("table"), cases, one_pair=True, function="train")
 
@@ -71,7 +72,7 @@ def check(found: dict, exact: dict, precision: str) -> None:
     }
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", TRAINED)
 def test_on_one_device_it_trains_as_float32_does(on_one_device, precision):
     optimizer = OPTIMIZERS[precision]
     check(on_one_device(precision, optimizer), on_one_device("32", optimizer), precision)
@@ -92,6 +93,33 @@ def test_on_two_ranks_it_means_what_it_means_on_one(on_ranks, on_one_device, str
     assert many["dtypes"] == one["dtypes"]
 
 
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    cases = {
+        f"{strategy} {precision}": {
+            "strategy": strategy,
+            "precision": precision,
+            "optimizer": OPTIMIZERS[precision],
+        }
+        for strategy, precision in ALLOWED
+    }
+    return run_cases(JOB, tmp_path_factory.mktemp("resumed"), cases, one_pair=True, function="resumed")
+
+
+@pytest.mark.parametrize(("strategy", "precision"), ALLOWED)
+def test_a_resumed_run_is_bit_identical(resumed, strategy, precision):
+    for found in resumed[f"{strategy} {precision}"]:
+        assert len(found["whole"]) == 6
+        assert found["parts"] == found["whole"]
+
+
+@pytest.mark.parametrize("precision", TRAINED)
+def test_a_resumed_run_on_one_device_is_bit_identical(precision, tmp_path):
+    found = load_job(JOB).resumed(tmp_path, "single", precision, OPTIMIZERS[precision], 1)
+    assert found["parts"] == found["whole"]
+    assert len(set(found["whole"])) == 6
+
+
 @pytest.mark.parametrize(("strategy", "precision"), REFUSED)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_a_strategy_does_not_have_is_refused_with_an_alternative(on_ranks, strategy, precision, rank):
@@ -102,6 +130,6 @@ def test_what_a_strategy_does_not_have_is_refused_with_an_alternative(on_ranks, 
 
 
 def test_the_table_is_complete():
-    assert len(ALLOWED) + len(REFUSED) == len(STRATEGIES) * len(PRECISIONS)
+    assert len(ALLOWED) + len(REFUSED) == len(STRATEGIES) * len(TRAINED)
     assert {p for _, p in REFUSED} == {"64", "fp16-true"}
     assert {s.partition("_")[0] for s, _ in REFUSED} == {"deepspeed"}

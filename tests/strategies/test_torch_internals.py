@@ -7,10 +7,8 @@ import inspect
 import pytest
 import torch
 from torch import nn
-from torch.amp import GradScaler
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from paceline.strategies import torch_internals as internals

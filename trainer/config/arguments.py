@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
@@ -194,8 +194,8 @@ class TrainerArguments(BaseModel):
     )
     precision: Any = _argument(
         "32",
-        '``"32"``, ``"bf16"``, ``"fp16"``, ``"64"``, ``"bf16-true"``, ``"fp16-true"``, or a ``Precision`` '
-        "object.",
+        '``"32"``, ``"bf16"``, ``"fp16"``, ``"64"``, ``"bf16-true"``, ``"fp16-true"``, ``"fp8"``, or a '
+        "``Precision`` object.",
         ", ".join(PRECISIONS),
     )
     accelerator: str = _argument(
@@ -346,6 +346,18 @@ class TrainerArguments(BaseModel):
     )
     deterministic: bool = _argument(
         False, "Torch's deterministic algorithms, while it runs: what has none is an error."
+    )
+    fp32_precision: Literal["ieee", "tf32", "bf16"] | None = _argument(
+        None,
+        "How products and convolutions of float32 are computed inside, while it runs, as "
+        '``torch.backends.fp32_precision`` has it: ``"ieee"`` is exact float32, ``"tf32"`` faster on '
+        'NVIDIA, ``"bf16"`` on some CPUs. None: as torch is set.',
+        "ieee, tf32, bf16, or None",
+    )
+    channels_last: bool = _argument(
+        False,
+        "Weights of convolutions and 4-D and 5-D tensors of batches get this memory format, in which "
+        "convolutions in 16 bits are faster on NVIDIA.",
     )
     compile: Annotated[Any, BeforeValidator(_compile)] = _argument(
         False,

@@ -17,11 +17,14 @@ from ..rng import seeded
 from ..utils.nested import map_tensors, to_device
 
 
-def make_transfer(device: torch.device, dtype: torch.dtype | None) -> Callable[[Any], Any] | None:
-    """What brings a batch to the device and its floats to ``dtype``; None where nothing would change."""
-    if device.type == "cpu" and dtype is None:
+def make_transfer(
+    device: torch.device, dtype: torch.dtype | None, channels_last: bool = False
+) -> Callable[[Any], Any] | None:
+    """What brings a batch to the device, its dtype and format; None where nothing would change."""
+    if device.type == "cpu" and dtype is None and not channels_last:
         return None
-    return TransferAside(device, dtype) if copies_aside(device) else Transfer(device, dtype)
+    kind = TransferAside if copies_aside(device) else Transfer
+    return kind(device, dtype, channels_last)
 
 
 class Transfer:
@@ -29,17 +32,20 @@ class Transfer:
 
     Args:
         dtype: What floats become; None leaves them.
+        channels_last: Whether images get this memory format.
     """
 
-    def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
-        self.device, self.dtype = device, dtype
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype | None, channels_last: bool = False
+    ) -> None:
+        self.device, self.dtype, self.channels_last = device, dtype, channels_last
 
     def __call__(self, batch: Any) -> Any:
         return map_tensors(batch, self.move)
 
     def move(self, value: Any) -> Any:
         """One tensor or object."""
-        return to_device(value, self.device, self.dtype)
+        return to_device(value, self.device, self.dtype, self.channels_last)
 
 
 class TransferAside(Transfer):
@@ -48,8 +54,10 @@ class TransferAside(Transfer):
     The host is ahead of the device, so that a step's batch is copied while the step before is computed.
     """
 
-    def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
-        super().__init__(device, dtype)
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype | None, channels_last: bool = False
+    ) -> None:
+        super().__init__(device, dtype, channels_last)
         self._aside = torch.Stream(device)
         self._moved: list[Tensor] = []
 

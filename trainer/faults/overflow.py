@@ -38,7 +38,7 @@ class Overflows:
         """The step has ended. To be called on all ranks.
 
         Args:
-            find_origin: Runs the step again, and finds where the first number that is not finite comes from.
+            find_origin: Runs the step again, and finds where a number is not finite first.
 
         Raises:
             PacelineError: after ``max_consecutive_skips`` skipped updates in a row.
@@ -60,7 +60,7 @@ class Overflows:
             f"{self._seen} updates in a row were skipped: gradients overflow in float16, and would at any "
             f"loss scale (it is {scale:g} now)",
             where=f"{self._state.step_label}{where}",
-            got="gradients of all parameters that are not finite" if origin is None else origin.description,
+            got="gradients that are not finite" if origin is None else origin.description,
             fix='precision="bf16" has the range of float32; or keep that part in float32 with '
             "torch.autocast(device_type, enabled=False); or a lower learning rate",
         )

@@ -19,7 +19,8 @@ class FeedRequest:
         self._arguments, self._stage = arguments, context.name
         self._simulated_ranks = strategy.simulated_ranks
         device, dtype = environment.device, strategy.precision.input_dtype
-        transfer, hooks = make_transfer(device, dtype), batch_hooks_of(context.datamodule, context.module)
+        transfer = make_transfer(device, dtype, arguments.channels_last)
+        hooks = batch_hooks_of(context.datamodule, context.module)
         self._common = FeedSettings(
             seed=arguments.seed,
             rank=environment.rank,

@@ -43,6 +43,7 @@ def attach(
     strategy.configure(
         debug=settings.debug,
         sync_batchnorm=settings.sync_batchnorm,
+        channels_last=settings.channels_last,
         skip_nonfinite=settings.nonfinite != "ignore",
         collective_timeout=collective_timeout,
     )

@@ -187,8 +187,8 @@ class OptimizerStep:
             if overflows is not None:
                 overflows.forgive()
         elif overflows is not None:
-            samples = [[]] * len(step.batches)
-            overflows.look(partial(self.find_origin, step.batches, step.sizes, samples))
+            unknown: list[list[Any]] = [[] for _ in step.batches]
+            overflows.look(partial(self.find_origin, step.batches, step.sizes, unknown))
         return applied
 
     def step_schedules(self) -> None:

@@ -32,7 +32,7 @@ def first_lines(
         f"paceline {__version__}: {directory.name}"
         + (f" in {shown_path(directory.path)}" if directory.path else ", nothing is written"),
         f"{ranks} ({environment.device}), strategy {strategy.name}, "
-        f"precision {strategy.precision.name}{_arithmetic(environment.device, optimizers)}",
+        f"precision {strategy.precision.description}{_arithmetic(environment.device, optimizers)}",
         _global_batch(feed, environment.world_size),
         _steps(context, feed),
         f"resumes from {shown_path(source)}" if source else "starts fresh",

@@ -93,12 +93,23 @@ def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     return batch
 
 
-def to_device(value: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
-    """A tensor on a device, floats in ``dtype`` unless it is None; or what an object's ``.to`` gives."""
+def to_device(
+    value: Any, device: torch.device, dtype: torch.dtype | None = None, channels_last: bool = False
+) -> Any:
+    """A tensor on a device, or what an object's ``.to`` gives.
+
+    Args:
+        value: A tensor, or an object with ``.to``.
+        device: Where it is needed.
+        dtype: What floats become; None leaves them.
+        channels_last: Images and volumes, 4-D and 5-D, get this memory format.
+    """
     if not isinstance(value, Tensor):
         return value.to(device)
     floats = dtype is not None and value.is_floating_point()
-    return value.to(device, dtype if floats else value.dtype, non_blocking=True)
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d} if channels_last else {}
+    format_ = formats.get(value.ndim, torch.preserve_format)
+    return value.to(device, dtype if floats else value.dtype, non_blocking=True, memory_format=format_)
 
 
 def _rebuilt_mapping(batch: Mapping[Any, Any], changed: dict[Any, Any]) -> Any:

@@ -56,6 +56,8 @@ REFUSED = [
     ("checkpoint", _A_SWITCH, _SWITCHED),
     ("record", _A_SWITCH, _SWITCHED),
     ("loggers", ["tensorbord", 3, [Callback()], [JSONLogger]], "paceline.callbacks.Logger"),
+    ("fp32_precision", ["high", True, 32, ""], "ieee, tf32, bf16, or None"),
+    ("channels_last", _A_SWITCH, _SWITCHED),
     ("nonfinite", ["rais", "", True, None, "skip:0", "skip:", 3], "'raise', 'skip', 'skip:100', 'ignore'"),
     (
         "on_data_error",

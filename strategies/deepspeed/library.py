@@ -1,0 +1,46 @@
+"""DeepSpeed itself, imported for a device."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from typing import Any
+
+import torch
+
+from ...errors import PacelineError
+from . import internals
+
+
+def import_deepspeed(device: torch.device) -> Any:
+    """Import DeepSpeed for this device, without its notices and its compiled kernels.
+
+    Raises:
+        PacelineError: where it is not installed.
+    """
+    os.environ.setdefault(
+        "LOCAL_RANK", "0"
+    )  # the process group is there; it asks for this one all the same
+    if device.type == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    try:
+        import deepspeed
+    except ImportError as error:
+        raise PacelineError(
+            "strategy deepspeed needs DeepSpeed, which is not installed",
+            got=str(error),
+            fix="pip install deepspeed (Linux), or strategy='fsdp'",
+        ) from None
+    from deepspeed.utils import logger
+
+    logger.setLevel(logging.ERROR)
+    for handler in logger.handlers:
+        handler.setLevel(logging.ERROR)
+    warnings.filterwarnings(
+        "ignore", category=FutureWarning, message=r".*torch\.distributed\..*deprecated.*"
+    )
+    internals.needs_no_compiler(deepspeed)
+    backend = "gloo" if device.type == "cpu" else None  # None: the accelerator's own
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+    return deepspeed

@@ -1,0 +1,39 @@
+"""Modules that a strategy cannot train as they are."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..errors import PacelineError
+from .sharding import is_sharded
+
+
+def refuse_sharded(module: nn.Module) -> None:
+    """Refuse a module whose parameters lie in shards that another strategy made.
+
+    Raises:
+        PacelineError: with the ways to a whole one.
+    """
+    for name, parameter in module.named_parameters():
+        if is_sharded(parameter):
+            raise PacelineError(
+                f"{type(module).__name__} is still sharded by the strategy of an earlier run",
+                got=f"a sharded {name}",
+                fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a complete one; or "
+                "resume with the same strategy",
+            )
+
+
+def refuse_scalars(module: nn.Module, strategy: str) -> None:
+    """Refuse parameters without a dimension, for a strategy that cannot shard them.
+
+    Raises:
+        PacelineError: naming them, and the shape that serves.
+    """
+    scalars = [name for name, p in module.named_parameters() if p.ndim == 0]
+    if scalars:
+        raise PacelineError(
+            f"strategy {strategy!r} cannot hold parameters without a dimension",
+            got=", ".join(scalars[:6]),
+            fix="give them shape (1,): nn.Parameter(torch.zeros(1))",
+        )
