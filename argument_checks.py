@@ -79,6 +79,10 @@ SWITCH_COUNT_OR_NONE = Kind(
 TEXT = Kind(lambda: _number(str, min_length=1), "a string")
 TEXT_OR_NONE = Kind(lambda: _number(str, min_length=1) | None, "a string, or None")
 TEXTS = Kind(lambda: _texts(), "a string, or several in a list")
+SWITCH_OR_TEXTS = Kind(
+    lambda: _number(bool) | _number(str, min_length=1) | _texts(),
+    "True, False, a name, or several in a list",
+)
 NAME = Kind(lambda: _number(str, pattern=r"^[^/\x00]{1,100}$"), "a short name without '/'")
 NAME_OR_NONE = Kind(
     lambda: _number(str, pattern=r"^[^/\x00]{1,100}$") | None, "a short name without '/', or None"

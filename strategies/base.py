@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 
 from ..argument_checks import check_names
 from . import tensor_state as state
+from .activations import Activations
 from .launch.environment import Environment
 from .precision import Precision
-from .repeated_blocks import Recomputation
 from .sharding import is_sharded, local_part, whole
 
 T = TypeVar("T")
@@ -56,7 +56,10 @@ class Strategy(ABC):
         name: What it is called in messages and in ``Trainer(strategy=...)``.
         many_ranks: Whether it can compute on more ranks than one.
         activation_checkpointing: Keep the activations of the model's repeated blocks (or of its
-            ``shard_units()``) no longer than their forward, and compute them again in backward.
+            ``shard_units()``) no longer than their forward, and compute them again in backward; with
+            ``"selective"`` all but the results of matrix products and attention.
+        activation_offload: Keep the activations of those blocks (True), or of the submodules with these
+            names or patterns, in the host's memory until backward.
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         channels_last: Weights of convolutions get this memory format, where they are not sharded.
         debug: Check that all ranks call the same collective before each of ours.
@@ -78,7 +81,8 @@ class Strategy(ABC):
 
     name: str = ""
     many_ranks: bool = False
-    activation_checkpointing: bool = False
+    activation_checkpointing: bool | str = False
+    activation_offload: bool | str | Sequence[str] = False
     sync_batchnorm: bool = False
     channels_last: bool = False
     debug: bool = False
@@ -349,16 +353,15 @@ class Strategy(ABC):
 
     # -- for strategies ------------------------------------------------------------------------
 
-    def recompute(self, module: nn.Module) -> None:
-        """Apply ``activation_checkpointing``; ``close`` takes it back."""
-        if self.activation_checkpointing:
-            self._recomputation = Recomputation(module)
+    def change_activations(self, module: nn.Module) -> None:
+        """Apply ``activation_checkpointing`` and ``activation_offload``; ``close`` takes them back."""
+        self._activations = Activations(module, self.activation_checkpointing, self.activation_offload)
 
-    def stop_recomputing(self) -> None:
-        """Take ``recompute`` back."""
-        recomputation = self.__dict__.pop("_recomputation", None)
-        if recomputation is not None:
-            recomputation.undo()
+    def restore_activations(self) -> None:
+        """Take ``change_activations`` back."""
+        activations = self.__dict__.pop("_activations", None)
+        if activations is not None:
+            activations.undo()
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:

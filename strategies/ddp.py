@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -46,7 +46,10 @@ class DDP(Distributed):
             batch norms have some, False saves that: they get them before each validation anyway.
         bucket_cap_mb: Size of the buckets in which gradients are reduced; None is torch's default, 25.
         gradient_as_bucket_view: Let gradients live in those buckets, which saves a copy of them.
-        activation_checkpointing: Compute the activations of the repeated blocks again in backward.
+        activation_checkpointing: Compute the activations of the repeated blocks again in backward:
+            all (True), or all but the results of matrix products and attention (``"selective"``).
+        activation_offload: Keep the activations of the repeated blocks (True), or of submodules by name
+            (``["blocks.*"]``), in the host's memory until backward.
 
     Raises:
         PacelineError: for ``static_graph`` together with ``find_unused_parameters``.
@@ -65,7 +68,8 @@ class DDP(Distributed):
         broadcast_buffers: bool = True,
         bucket_cap_mb: float | None = None,
         gradient_as_bucket_view: bool = True,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: bool | str = False,
+        activation_offload: bool | str | Sequence[str] = False,
     ) -> None:
         check_arguments(
             "DDP",
@@ -75,7 +79,9 @@ class DDP(Distributed):
             bucket_cap_mb=(bucket_cap_mb, ABOVE_ZERO_OR_NONE),
             gradient_as_bucket_view=(gradient_as_bucket_view, SWITCH),
         )
-        super().__init__(activation_checkpointing=activation_checkpointing)
+        super().__init__(
+            activation_checkpointing=activation_checkpointing, activation_offload=activation_offload
+        )
         if static_graph and find_unused_parameters:
             raise PacelineError(
                 "DDP: static_graph already detects unused parameters",

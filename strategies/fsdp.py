@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -43,7 +43,10 @@ class FSDP(Distributed):
         reshard_after_forward: Free what was gathered between forward and backward; None frees all but the
             outermost part, which backward needs first.
         cpu_offload: Keep the shards in the host's memory; pinned where there is an accelerator.
-        activation_checkpointing: Compute the activations of the units again in backward.
+        activation_checkpointing: Compute the activations of the repeated blocks again in backward:
+            all (True), or all but the results of matrix products and attention (``"selective"``).
+        activation_offload: Keep the activations of the repeated blocks (True), or of submodules by name
+            (``["blocks.*"]``), in the host's memory until backward.
 
     Example:
         >>> from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -60,14 +63,17 @@ class FSDP(Distributed):
         mixed_precision: Any = None,
         reshard_after_forward: bool | int | None = None,
         cpu_offload: bool = False,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: bool | str = False,
+        activation_offload: bool | str | Sequence[str] = False,
     ) -> None:
         check_arguments(
             type(self).__name__,
             reshard_after_forward=(reshard_after_forward, SWITCH_COUNT_OR_NONE),
             cpu_offload=(cpu_offload, SWITCH),
         )
-        super().__init__(activation_checkpointing=activation_checkpointing)
+        super().__init__(
+            activation_checkpointing=activation_checkpointing, activation_offload=activation_offload
+        )
         self.mixed_precision, self.cpu_offload = mixed_precision, cpu_offload
         self.reshard_after_forward = reshard_after_forward
         self._root: Dispatch | None = None
@@ -91,7 +97,7 @@ class FSDP(Distributed):
         root.context = self.precision.context(self.device)
         self._root = root
         self._forget_last_run()
-        self.recompute(module)
+        self.change_activations(module)
         return build_optimizers()
 
     def _forget_last_run(self) -> None:

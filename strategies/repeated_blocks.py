@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from ..errors import PacelineError
 
@@ -83,22 +81,3 @@ def untied(module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
         if all(owners[key] == count for key, count in inside.items()):
             free.append(unit)
     return free
-
-
-class Recomputation:
-    """Activation checkpointing of a module's units, in place: no name in the module changes."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._units = find_units(module)
-        if not self._units:
-            raise PacelineError(
-                "activation_checkpointing found no repeated blocks in the module",
-                fix="def shard_units(self): return self.blocks",
-            )
-        for unit in self._units:
-            vars(unit)["forward"] = partial(checkpoint, unit.forward, use_reentrant=False)
-
-    def undo(self) -> None:
-        """Give the units their own forward back."""
-        for unit in self._units:
-            vars(unit).pop("forward", None)

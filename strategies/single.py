@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..argument_checks import SWITCH_OR_TEXTS, check_arguments, one_of
 from . import tensor_state as state
 from .accumulation import WideAccumulation
+from .activations import SELECTIVE
 from .base import Strategy, parameters_of
 from .finite_gradients import flag_nonfinite
 from .materialise import is_on_meta, materialise
@@ -26,7 +28,10 @@ class Single(Strategy):
     """Computes on one device of any kind ``torch.accelerator`` knows, or on the CPU.
 
     Args:
-        activation_checkpointing: Compute the activations of the repeated blocks again in backward.
+        activation_checkpointing: Compute the activations of the repeated blocks again in backward:
+            all (True), or all but the results of matrix products and attention (``"selective"``).
+        activation_offload: Keep the activations of the repeated blocks (True), or of submodules by name
+            (``["blocks.*"]``), in the host's memory until backward.
 
     Example:
         >>> trainer = Trainer(strategy=Single(activation_checkpointing=True), devices=1)
@@ -35,8 +40,19 @@ class Single(Strategy):
     name = "single"
     _accumulation: WideAccumulation | None = None
 
-    def __init__(self, *, activation_checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        activation_checkpointing: bool | str = False,
+        activation_offload: bool | str | Sequence[str] = False,
+    ) -> None:
+        check_arguments(
+            type(self).__name__,
+            activation_checkpointing=(activation_checkpointing, one_of(False, True, SELECTIVE)),
+            activation_offload=(activation_offload, SWITCH_OR_TEXTS),
+        )
         self.activation_checkpointing = activation_checkpointing
+        self.activation_offload = activation_offload
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self.prepare_module(module)
@@ -61,7 +77,7 @@ class Single(Strategy):
         if self.channels_last:
             _to_channels_last(module)
         self._accumulation = WideAccumulation(module, self.precision.accumulate_dtype)
-        self.recompute(module)
+        self.change_activations(module)
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         step: Callable[..., Any] = getattr(module, name)
@@ -166,7 +182,7 @@ class Single(Strategy):
         return state.load_tensors(files, names, like)
 
     def close(self) -> None:
-        self.stop_recomputing()
+        self.restore_activations()
         self.finish_accumulation()  # where a step failed
         self._accumulation = None
         vars(self).pop("_one", None)

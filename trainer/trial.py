@@ -85,7 +85,10 @@ def run_trial(
     strategy = run.strategy
     if alone:
         here = replace(strategy.environment, rank=0, world_size=1, local_world_size=1)
-        strategy = Single(activation_checkpointing=strategy.activation_checkpointing)
+        strategy = Single(
+            activation_checkpointing=strategy.activation_checkpointing,
+            activation_offload=strategy.activation_offload,
+        )
         strategy.attach(here, run.strategy.precision)
     run._compute_with(strategy, quiet=True)
     loader, datamodule = data

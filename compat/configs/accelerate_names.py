@@ -107,7 +107,6 @@ FSDP: Known = {
         DEFAULT,
         "a checkpoint can be read on any number of ranks, under every strategy",
     ),
-    "fsdp_activation_checkpointing_offload": (NONE, "activations are computed again, not offloaded"),
     "fsdp_ignored_modules": (NONE, "all modules are sharded; leave one out of the module itself"),
 }
 READ_FSDP = (
@@ -116,6 +115,7 @@ READ_FSDP = (
     "fsdp_reshard_after_forward",
     "fsdp_offload_params",
     "fsdp_activation_checkpointing",
+    "fsdp_activation_checkpointing_offload",
 )
 SHARDING = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 """In the order of their numbers, from 1."""

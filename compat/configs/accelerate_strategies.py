@@ -40,6 +40,7 @@ def read_sharded(section: Section, parallel: Section, ranks: int | None, machine
     for key, name in (
         ("fsdp_offload_params", "cpu_offload"),
         ("fsdp_activation_checkpointing", "activation_checkpointing"),
+        ("fsdp_activation_checkpointing_offload", "activation_offload"),
     ):
         if section.switch(key):
             options[name] = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,7 +58,10 @@ class DeepSpeed(Distributed):
         config: A DeepSpeed configuration, a dict or the path of a JSON file. Its batch sizes,
             clipping, precision and optimizers must agree with the run, or be ``"auto"``.
         offload: Keep the optimizer's state (and under stage 3 the parameters) in the host's memory.
-        activation_checkpointing: Compute the activations of the repeated blocks again in backward.
+        activation_checkpointing: Compute the activations of the repeated blocks again in backward:
+            all (True), or all but the results of matrix products and attention (``"selective"``).
+        activation_offload: Keep the activations of the repeated blocks (True), or of submodules by name
+            (``["blocks.*"]``), in the host's memory until backward.
 
     Raises:
         PacelineError: for a stage that is none, and a configuration that cannot be read.
@@ -77,10 +80,13 @@ class DeepSpeed(Distributed):
         config: dict[str, Any] | str | Path | None = None,
         *,
         offload: bool = False,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: bool | str = False,
+        activation_offload: bool | str | Sequence[str] = False,
     ) -> None:
         check_arguments("DeepSpeed", offload=(offload, SWITCH))
-        super().__init__(activation_checkpointing=activation_checkpointing)
+        super().__init__(
+            activation_checkpointing=activation_checkpointing, activation_offload=activation_offload
+        )
         self.config = read_config(config)
         stated = self.config.get("zero_optimization", {}).get("stage", 2)
         self.stage: int = stated if stage is None else stage

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import Single
-from paceline.strategies.repeated_blocks import Recomputation, find_units
+from paceline.strategies.activations import Activations
+from paceline.strategies.repeated_blocks import find_units
 
 
 class Block(nn.Module):
@@ -207,7 +208,7 @@ def test_a_model_without_repeated_blocks_is_an_error_that_shows_shard_units():
 
 def test_nothing_is_computed_again_without_gradients():
     module = Model()
-    recomputation = Recomputation(module)
+    recomputation = Activations(module, True)
     with torch.no_grad():
         module.training_step((torch.ones(2, 4), torch.zeros(2, dtype=torch.long)))
     recomputation.undo()
