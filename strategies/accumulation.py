@@ -12,7 +12,7 @@ class WideAccumulation:
     In bfloat16 a sum of k micro-batches is rounded k times, each time to 8 bits.
 
     Args:
-        module: Its parameters of a narrower dtype are meant, those frozen at ``begin`` excepted.
+        module: Its parameters of a narrower dtype are meant.
         dtype: What gradients are summed in.
 
     Attributes:
@@ -30,7 +30,7 @@ class WideAccumulation:
         """Several micro-batches come; no gradient is there yet."""
         self.is_open = bool(self._parameters)
         for parameter in self._parameters:
-            if parameter.requires_grad and parameter.grad is None:
+            if parameter.grad is None:
                 parameter.grad_dtype = self._dtype  # type: ignore[attr-defined]
 
     def finish(self) -> None:
@@ -39,7 +39,6 @@ class WideAccumulation:
             return
         self.is_open = False
         for parameter in self._parameters:
-            if parameter.requires_grad:
-                total, parameter.grad = parameter.grad, None
-                parameter.grad_dtype = parameter.dtype  # type: ignore[attr-defined]
-                parameter.grad = None if total is None else total.to(parameter.dtype)
+            total, parameter.grad = parameter.grad, None
+            parameter.grad_dtype = parameter.dtype  # type: ignore[attr-defined]
+            parameter.grad = None if total is None else total.to(parameter.dtype)

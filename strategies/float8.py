@@ -79,7 +79,6 @@ class Float8(AutocastBF16):
 
     def attach(self, device: torch.device) -> None:
         super().attach(device)
-        _import_torchao()
         if not self.emulate and not _has_float8(device):
             raise PacelineError(
                 "precision 'fp8' needs a device with float8 products",
@@ -87,6 +86,7 @@ class Float8(AutocastBF16):
                 allowed="NVIDIA with compute capability 8.9 or more (L4, RTX 40, H100 ...), AMD MI300",
                 fix='precision="bf16"; Float8(emulate=True) of paceline.strategies runs anywhere, slowly',
             )
+        _import_torchao()
         self.converted, self.left_out = set(), {}
 
     def convert_module(self, module: nn.Module) -> None:

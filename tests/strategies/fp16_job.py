@@ -21,12 +21,12 @@ GLOBAL, SAMPLES = 8, 48  # six steps in an epoch
 
 
 class Net(TrainModule):
-    """In the given steps the gradient of one rank's output is infinite."""
+    """In the given steps one rank has infinite gradients: of all blocks, or of one row of a weight."""
 
-    def __init__(self, steps: list[int], rank: int) -> None:
+    def __init__(self, steps: list[int], rank: int, row: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.steps, self.rank = steps, rank
+        self.steps, self.rank, self.row = steps, rank, row
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2))
         self.head = nn.Linear(6, 3)
 
@@ -34,9 +34,16 @@ class Net(TrainModule):
         x = batch[0]
         for block in self.blocks:
             x = block(x)
-        if self.global_step + 1 in self.steps and self.trainer.rank == self.rank:
+        planted = self.global_step + 1 in self.steps and self.trainer.rank == self.rank
+        if planted and not self.row:
             x.register_hook(lambda gradient: gradient * float("inf"))
-        return F.cross_entropy(self.head(x), batch[1])
+        loss = F.cross_entropy(self.head(x), batch[1])
+        if self.row:  # under FSDP one rank alone has this row
+            last = F.linear(x.detach(), self.head.weight)[:, -1]
+            if planted:
+                last.register_hook(lambda gradient: gradient + float("inf"))
+            loss = loss + 0 * last.mean()
+        return loss
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
@@ -76,7 +83,7 @@ def fit(
     folder: Path, strategy: str, steps: list[int], rank: int, watch: Watch, devices: int = 2, **more: Any
 ) -> tuple[Any, str | None]:
     settings: dict[str, Any] = {"init_scale": 2.0**12, "max_consecutive_skips": more.pop("most", 20)}
-    resume = more.pop("resume", None)
+    resume, row = more.pop("resume", None), more.pop("row", False)
     trainer = Trainer(
         strategy=HSDP(replicate=2) if strategy == "hsdp" else strategy,
         accelerator="cpu",
@@ -94,18 +101,20 @@ def fit(
     draw = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(SAMPLES, 6, generator=draw), torch.arange(SAMPLES) % 3)
     try:
-        trainer.fit(Net(steps, rank), DataLoader(data, GLOBAL // devices), resume=resume)
+        trainer.fit(Net(steps, rank, row), DataLoader(data, GLOBAL // devices), resume=resume)
     except PacelineError as error:
         return trainer, str(error)
     return trainer, None
 
 
-def planted(folder: Path, strategy: str, rank: int, clip: bool, reads: bool) -> dict[str, Any]:
+def planted(folder: Path, strategy: str, rank: int, clip: bool, reads: bool, row: bool) -> dict[str, Any]:
     """An overflow in step 3 on one rank."""
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     watch = Reader() if reads else Watch()
-    trainer, error = fit(folder, strategy, [3], rank, watch, clip_grad_norm=0.5 if clip else None)
+    norm = 0.5 if clip else None
+    more = {"row": True, "nonfinite": "ignore"} if row else {}
+    trainer, error = fit(folder, strategy, [3], rank, watch, clip_grad_norm=norm, **more)
     faulthandler.cancel_dump_traceback_later()
     return {
         "steps": watch.steps,
@@ -114,6 +123,24 @@ def planted(folder: Path, strategy: str, rank: int, clip: bool, reads: bool) -> 
         "rows": Run(trainer.folder).rows,
         "log": (trainer.folder / "log.txt").read_text() if trainer.rank == 0 else "",
     }
+
+
+class Skip(Watch):
+    """Wants no update in step 2."""
+
+    def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
+        if trainer.global_step == 1:
+            trainer.skip_update()
+
+
+def skipped(folder: Path, strategy: str) -> dict[str, Any]:
+    """A hook skips an update whose gradients are finite."""
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(SECONDS, exit=True)
+    watch = Skip()
+    _, error = fit(folder, strategy, [], 0, watch)
+    faulthandler.cancel_dump_traceback_later()
+    return {"error": error, "steps": watch.steps}
 
 
 def given_up(folder: Path, strategy: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Block(nn.Module):
 class Language(TrainModule):
     """Next-token prediction on sequences that count upwards from a random start, in random strides."""
 
-    def __init__(self, optimizer: str) -> None:
+    def __init__(self, optimizer: str, unused: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.tokens = nn.Embedding(TOKENS, WIDTH)
@@ -45,6 +45,8 @@ class Language(TrainModule):
         self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, TOKENS)
         self.seen: set[str] = set()
+        if unused:
+            self.unused = nn.Parameter(torch.zeros(3))
 
     def training_step(self, batch: Any) -> Any:
         rows = batch[0]
@@ -56,6 +58,8 @@ class Language(TrainModule):
         return F.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
 
     def configure_optimizers(self) -> Any:
+        if self.hparams["optimizer"] == "still":
+            return torch.optim.SGD(self.parameters(), lr=0.0)
         if self.hparams["optimizer"] == "sgd":
             return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
         return torch.optim.AdamW(self.parameters(), lr=3e-3)
@@ -150,15 +154,28 @@ def resumed(
 
 
 class Gradients(Callback):
+    """Those of each step."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, list[float]]] = []
+
     def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
         found = trainer.strategy.full_gradients(trainer.module)
-        self.found = {n: g.double().flatten().tolist() for n, g in found.items()}
+        self.found.append({n: g.double().flatten().tolist() for n, g in found.items()})
 
 
 def gradients(
-    folder: Path, strategy: str, devices: int = 2, accumulate: int = 4, narrow: bool = False
+    folder: Path,
+    strategy: str,
+    devices: int = 2,
+    accumulate: int = 4,
+    narrow: bool = False,
+    unused: bool = False,
 ) -> dict[str, Any]:
-    """The gradients of the first step under bf16-true, of several micro-batches on each rank."""
+    """The gradients of two steps under bf16-true, of several micro-batches on each rank.
+
+    In the first one DDP looks which parameters get a gradient, and averages them without its reducer.
+    """
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     watch = Gradients()
@@ -168,7 +185,7 @@ def gradients(
         accelerator="cpu",
         devices=devices,
         precision=Full("bf16-true", torch.bfloat16, accumulate_dtype=dtype, reduce_dtype=dtype),
-        max_steps=1,
+        max_steps=2,
         global_batch_size=GLOBAL,
         callbacks=[watch],
         progress=False,
@@ -176,17 +193,19 @@ def gradients(
         checkpoint=False,
         run_dir=None,
     )
-    trainer.fit(Language("sgd"), DataLoader(rows(), GLOBAL // devices // accumulate))
+    trainer.fit(Language("still", unused), DataLoader(rows(), GLOBAL // devices // accumulate))
     faulthandler.cancel_dump_traceback_later()
-    return watch.found
+    return {"steps": watch.found}
 
 
-def exact_gradients(micro_batches: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def exact_gradients(
+    micro_batches: int, step: int
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Those of the same micro-batches in bfloat16, and their sizes, averaged in double precision."""
-    module = Language("sgd").to(torch.bfloat16)
+    module = Language("still").to(torch.bfloat16)
     means = {n: torch.zeros(p.shape, dtype=torch.float64) for n, p in module.named_parameters()}
     sizes = {name: mean.clone() for name, mean in means.items()}
-    for part in rows().tensors[0][:GLOBAL].chunk(micro_batches):
+    for part in rows().tensors[0][step * GLOBAL :][:GLOBAL].chunk(micro_batches):
         module.zero_grad()
         module.training_step([part]).backward()
         for name, parameter in module.named_parameters():

@@ -22,6 +22,7 @@ TWICE = ("deepspeed_stage_0", "deepspeed_stage_1")
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     cases = {f"{s} {k}": {"strategy": s, "accumulate": k} for s in (*ONCE, *TWICE) for k in (4, 1)}
+    cases["unused"] = {"strategy": "ddp", "accumulate": 4, "unused": True}
     cases["narrow"] = {"strategy": "ddp", "accumulate": 4, "narrow": True}
     return run_cases(JOB, tmp_path_factory.mktemp("sums"), cases, one_pair=True, function="gradients")
 
@@ -29,19 +30,19 @@ def found(tmp_path_factory):
 @pytest.fixture(scope="module")
 def exact():
     job = load_job(JOB)
-    return {count: job.exact_gradients(count) for count in (2, 8)}
+    return {count: [job.exact_gradients(count, step) for step in (0, 1)] for count in (2, 8)}
 
 
-def error(found: dict[str, list[float]], exact: tuple[dict, dict], of_sizes: bool = False) -> float:
-    """The largest difference, as a part of the number itself, or of the size of what was summed."""
-    means, sizes = exact
-    assert found.keys() >= means.keys()
+def error(found: dict, exact: list[tuple[dict, dict]], of_sizes: bool = False) -> float:
+    """The largest difference in two steps, as a part of the number, or of the size of what was summed."""
     worst = 0.0
-    for name, mean in means.items():
-        apart = (mean.flatten() - torch.tensor(found[name], dtype=torch.float64)).abs()
-        scale = (sizes if of_sizes else means)[name].flatten().abs()
-        counts = scale > 1e-4 * scale.max()  # in float32 a sum that nearly cancels is not exact either
-        worst = max(worst, (apart / scale)[counts].max().item())
+    for gradients, (means, sizes) in zip(found["steps"], exact, strict=True):
+        assert gradients.keys() >= means.keys()
+        for name, mean in means.items():
+            apart = (mean.flatten() - torch.tensor(gradients[name], dtype=torch.float64)).abs()
+            scale = (sizes if of_sizes else means)[name].flatten().abs()
+            counts = scale > 1e-4 * scale.max()  # in float32 a sum that nearly cancels is not exact either
+            worst = max(worst, (apart / scale)[counts].max().item())
     return worst
 
 
@@ -66,6 +67,11 @@ def test_the_narrow_sum_can_be_chosen_and_is_worse(found, exact):
     assert error(found["narrow"][0], exact[8]) > 3 * ROUNDING
 
 
+def test_ddp_names_unused_parameters_where_micro_batches_are_summed(found):
+    assert "1 parameter gets no gradient in step 1" in found["unused"][0]["output"]
+    assert "no gradient" not in found["ddp 4"][0]["output"]
+
+
 def test_on_one_device_too(exact, tmp_path):
     found = load_job(JOB).gradients(tmp_path, "single", devices=1, accumulate=8)
     assert error(found, exact[8]) <= ROUNDING
@@ -86,6 +92,39 @@ def test_parameters_of_another_dtype_and_frozen_ones_are_left_alone():
     assert module[0].weight.grad.dtype == module[0].weight.grad_dtype == torch.bfloat16
     assert module[1].weight.grad.dtype == torch.float32
     assert module[0].bias.grad is None
+
+
+def test_a_step_that_fails_between_micro_batches_leaves_plain_gradients(tmp_path):
+    job = load_job(JOB)
+
+    class Fails(job.Language):
+        calls = 0
+
+        def training_step(self, batch):
+            self.calls += 1
+            if self.calls == 2:
+                raise RuntimeError("enough")
+            return super().training_step(batch)
+
+    module = Fails("adamw")
+
+    def fit(batch_size):
+        job.Trainer(
+            accelerator="cpu",
+            precision="bf16-true",
+            max_steps=1,
+            global_batch_size=4,
+            progress=False,
+            loggers=False,
+            checkpoint=False,
+            run_dir=None,
+        ).fit(module, job.DataLoader(job.rows(), batch_size))
+
+    with pytest.raises(RuntimeError, match="enough"):
+        fit(2)
+    assert {p.grad_dtype for p in module.parameters()} == {torch.bfloat16}
+    fit(4)
+    assert module.calls == 3
 
 
 def test_float32_parameters_need_none():

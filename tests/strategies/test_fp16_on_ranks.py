@@ -13,16 +13,26 @@ JOB = Path(__file__).with_name("fp16_job.py")
 STRATEGIES = ("ddp", "fsdp", "hsdp", *(f"deepspeed_stage_{stage}" for stage in range(4)))
 # Whether gradients are clipped, and whether a hook reads them: else nothing but the update unscales them.
 CASES = {
-    f"{strategy} rank {rank}{' clipped' * clip}{' read' * reads}": (strategy, rank, clip, reads)
+    f"{strategy} rank {rank}{' clipped' * clip}{' read' * reads}{' row' * row}": (
+        strategy,
+        rank,
+        clip,
+        reads,
+        row,
+    )
     for strategy in STRATEGIES
-    for rank, clip, reads in ((0, False, False), (1, True, True))
+    for rank, clip, reads, row in (
+        (0, False, False, False),
+        (1, True, True, False),
+        (1, False, False, True),
+    )
 }
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     cases = {
-        name: dict(zip(("strategy", "rank", "clip", "reads"), case, strict=True))
+        name: dict(zip(("strategy", "rank", "clip", "reads", "row"), case, strict=True))
         for name, case in CASES.items()
     }
     return run_cases(JOB, tmp_path_factory.mktemp("planted"), cases, one_pair=True, function="planted")
@@ -48,7 +58,7 @@ def test_an_overflow_on_one_rank_skips_the_update_on_all(planted, name):
 @pytest.mark.parametrize("name", CASES)
 def test_all_strategies_end_with_the_same_weights(planted, name):
     """To float16's rounding: the same update is skipped, and no other."""
-    _, _, _, reads = CASES[name]
+    reads = CASES[name][3]
     other = planted["ddp rank 1 clipped read" if reads else "ddp rank 0"][0]["steps"][-1]["weights"]
     found = planted[name][0]["steps"][-1]["weights"]
     for (weight, value), (expected_weight, expected) in zip(found, other, strict=True):
@@ -73,6 +83,22 @@ def test_skipped_updates_and_the_scale_are_logged(planted):
     assert [rows[step]["fp16/skipped_steps"] for step in (2, 3, 4)] == [0.0, 1.0, 1.0]
     assert "step 3, epoch 1: gradients overflowed in float16, the update is skipped;" in found["log"]
     assert "the loss scale is now 2048" in found["log"]
+
+
+@pytest.fixture(scope="module")
+def skipped(tmp_path_factory):
+    cases = {strategy: {"strategy": strategy} for strategy in ("ddp", "deepspeed_stage_2")}
+    return run_cases(JOB, tmp_path_factory.mktemp("skipped"), cases, one_pair=True, function="skipped")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "deepspeed_stage_2"])
+def test_an_update_that_a_hook_skips_is_no_overflow(skipped, strategy):
+    found = skipped[strategy][0]
+    assert found["error"] is None
+    assert [step["scale"] for step in found["steps"]] == [2.0**12] * 2 + [2.0**13] * 3 + [2.0**14]
+    assert [step["skipped"] for step in found["steps"]] == [0] * 6
+    sums = [step["weights"] for step in found["steps"]]
+    assert sums[0] == sums[1] != sums[2]
 
 
 @pytest.fixture(scope="module")

@@ -85,6 +85,51 @@ def test_all_wrong_arguments_are_reported_together():
         AutocastFP16(max_consecutive_skips=0)
 
 
+def overflowed(precision):
+    """An optimizer of which ``precision`` has seen an infinite gradient."""
+    precision.attach(torch.device("cpu"))
+    (parameter,) = parameters = [nn.Parameter(torch.ones(2))]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    parameter.grad = torch.full((2,), float("inf"))
+    precision.unscale(optimizer)
+    return optimizer, parameter
+
+
+def test_the_second_step_of_an_optimizer_has_the_scale_that_its_first_one_left():
+    """As under manual optimization, where ``update`` comes once, after both."""
+    precision = AutocastFP16(init_scale=8.0)
+    optimizer, parameter = overflowed(precision)
+    assert not precision.step(optimizer)
+    parameter.grad = torch.full((2,), 8.0)
+    precision.unscale(optimizer)
+    assert precision.loss_scale == 4.0
+    assert parameter.grad.tolist() == [2.0, 2.0]
+    assert precision.step(optimizer)
+    precision.update()
+    assert precision.skipped_in_a_row == 0
+
+
+def test_an_overflow_counts_where_a_hook_wants_no_update_too():
+    precision = AutocastFP16(init_scale=8.0)
+    precision.skip(overflowed(precision)[0])
+    assert (precision.loss_scale, precision.skipped_in_a_row) == (4.0, 1)
+
+
+def test_sparse_and_complex_gradients_are_divided_and_looked_at():
+    precision = AutocastFP16(init_scale=8.0)
+    precision.attach(torch.device("cpu"))
+    table, turn = nn.Embedding(4, 2, sparse=True), nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    optimizer = torch.optim.SGD([table.weight, turn], lr=0.1)
+    (8.0 * (table(torch.tensor([1, 1])).sum() + (turn * 2j).real.sum() + turn.real.sum())).backward()
+    precision.unscale(optimizer)
+    assert table.weight.grad.to_dense()[1].tolist() == [2.0, 2.0]
+    assert turn.grad[0].real.item() == 1.0
+    assert [flag.item() for flag in precision.overflows(optimizer)] == [0.0]
+    turn.grad[1] = complex(0, float("nan"))
+    precision.unscale(optimizer)
+    assert [flag.item() > 0 for flag in precision.overflows(optimizer)] == [True]
+
+
 def test_a_loss_in_float16_is_scaled_in_float32():
     precision = AutocastFP16(init_scale=2.0**16)
     precision.attach(torch.device("cpu"))

@@ -21,7 +21,7 @@ class Overflows:
 
     def __init__(self, precision: Precision, state: TrainState, log_line: Callable[[str], None]) -> None:
         self._precision, self._state, self._log_line = precision, state, log_line
-        self._seen = precision.skipped_in_a_row
+        self._seen = 0
 
     def values(self) -> dict[str, float]:
         """What a log point has of it."""
@@ -29,10 +29,6 @@ class Overflows:
             "fp16/loss_scale": self._precision.loss_scale,
             "fp16/skipped_steps": float(self._state.overflowed_steps),
         }
-
-    def forgive(self) -> None:
-        """The step has ended, and what was skipped is reported elsewhere."""
-        self._seen = self._precision.skipped_in_a_row
 
     def look(self, find_origin: Callable[[], Origin] | None = None) -> None:
         """The step has ended. To be called on all ranks.
@@ -50,7 +46,7 @@ class Overflows:
         scale = self._precision.loss_scale
         self._log_line(
             f"{self._state.step_label}: gradients overflowed in float16, the update is skipped; "
-            f"the loss scale is now {scale:g}"
+            f"the loss scale is now {scale:.10g}"
         )
         if self._seen < self._precision.max_consecutive_skips:
             return
@@ -58,7 +54,7 @@ class Overflows:
         where = "" if origin is None or origin.rank is None else f", rank {origin.rank}"
         raise PacelineError(
             f"{self._seen} updates in a row were skipped: gradients overflow in float16, and would at any "
-            f"loss scale (it is {scale:g} now)",
+            f"loss scale (it is {scale:.10g} now)",
             where=f"{self._state.step_label}{where}",
             got="gradients that are not finite" if origin is None else origin.description,
             fix='precision="bf16" has the range of float32; or keep that part in float32 with '

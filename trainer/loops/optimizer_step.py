@@ -184,8 +184,6 @@ class OptimizerStep:
         overflows, guard = self.overflows, self.guard
         if not applied and guard is not None and guard.skipped_by_strategy():
             self.hold_back(guard, step.batches, step.sizes)
-            if overflows is not None:
-                overflows.forgive()
         elif overflows is not None:
             unknown: list[list[Any]] = [[] for _ in step.batches]
             overflows.look(partial(self.find_origin, step.batches, step.sizes, unknown))
