@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.jobs import load_job
-from helpers.ranks import run_cases
+from helpers.ranks import run_cases, run_ranks
 from torch import nn
 
 from paceline.strategies.accumulation import WideAccumulation
@@ -61,6 +62,16 @@ def test_ranks_are_averaged_in_float32(found, exact, strategy):
 @pytest.mark.parametrize("accumulate", [4, 1])
 def test_deepspeed_s_lower_stages_round_twice(found, exact, strategy, accumulate):
     assert error(found[f"{strategy} {accumulate}"][0], exact[2 * accumulate], of_sizes=True) <= 2 * ROUNDING
+
+
+def test_four_ranks_are_averaged_in_float32(tmp_path):
+    """In the first step, without DDP's reducer, and in the second, with it."""
+    path = Path(__file__).with_name("reduction_job.py")
+    run_ranks(path, 4, tmp_path, folder=tmp_path)
+    job = load_job(path)
+    for rank in range(4):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == {strategy: [[job.MEAN]] * 2 for strategy in ("ddp", "fsdp")}
 
 
 def test_the_narrow_sum_can_be_chosen_and_is_worse(found, exact):
