@@ -130,6 +130,11 @@ def make_config(
 
 def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
     kept, computed = precision.param_dtype, precision.compute_dtype
+    if getattr(precision, "keep_fp32", ()):
+        raise PacelineError(
+            "deepspeed keeps all parameters in one dtype, and this precision's keep_fp32 asks for two",
+            fix="strategy='fsdp', or precision='bf16': float32 parameters, products in bfloat16",
+        )
     if kept == computed == torch.float32:
         return {}
     if kept == torch.float32 and computed == torch.bfloat16:
