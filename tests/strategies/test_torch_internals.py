@@ -154,6 +154,37 @@ def test_functions_are_registered_around_compilations():
     assert len(seen) == 1
 
 
+def test_a_compilation_has_its_id_torch_s_reason_and_its_graph_breaks():
+    @torch.compile(backend="eager", dynamic=False)
+    def broken(x):
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+    seen = []
+    torch.compiler.reset()
+    callbacks, before = internals.compile_callbacks(), internals.graph_breaks()  # dynamo.utils.counters
+    callbacks.register_end_callback(seen.append)
+    try:
+        broken(torch.ones(2))
+        assert internals.graph_breaks() == before + 1
+        broken(torch.ones(3))
+    finally:
+        callbacks.remove_end_callback(seen.append)
+        torch.compiler.reset()
+    records = internals.compilation_records()[-4:]  # dynamo.utils.get_compilation_metrics
+    assert [str(about.compile_id) for about in seen] == [str(record.compile_id) for record in records]
+    assert {about.callback_trigger.name for about in seen} == {"DYNAMO"}
+    assert [record.recompile_reason is None for record in records] == [True, True, False, False]
+    assert "size mismatch at index 0. expected 2, actual 3" in records[-1].recompile_reason
+    for record in records:
+        assert record.is_forward
+        assert record.fail_type is None
+        assert record.co_filename == __file__
+        assert "broken" in record.co_name
+        assert record.co_firstlineno > 0
+
+
 def test_a_snapshot_of_cuda_s_memory_has_its_name():
     assert internals.dump_memory_snapshot is torch.cuda.memory._dump_snapshot
     assert "filename" in inspect.signature(internals.dump_memory_snapshot).parameters
