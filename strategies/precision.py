@@ -5,7 +5,7 @@ They mean the same under every strategy. Each is a small object whose verbs defa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -205,7 +205,7 @@ class Full(Precision):
     """
 
     def __init__(
-        self, name: str, dtype: torch.dtype | None = None, keep_fp32: Sequence[type | str] = ()
+        self, name: str, dtype: torch.dtype | None = None, keep_fp32: Collection[type | str] = ()
     ) -> None:
         self.name = name
         dtype = _DTYPES.get(name) if dtype is None else dtype
@@ -216,8 +216,9 @@ class Full(Precision):
                 meant=nearest(name, [*_DTYPES]),
                 fix=f"Full({name!r}, torch.bfloat16)",
             )
-        wrong = [one for one in keep_fp32 if not isinstance(one, (type, str))]
-        if wrong or isinstance(keep_fp32, str) or (keep_fp32 and dtype.itemsize != 2):
+        is_list = isinstance(keep_fp32, (list, tuple, set, frozenset))
+        right = is_list and all(isinstance(one, (type, str)) for one in keep_fp32)
+        if not right or (keep_fp32 and dtype.itemsize != 2):
             raise PacelineError(
                 "keep_fp32 takes a list of classes of modules, or of their names, beside a 16-bit dtype",
                 got=f"Full({name!r}, {dtype}, keep_fp32={keep_fp32!r})",

@@ -133,7 +133,10 @@ def compilation_records() -> list[Any]:
 
 
 def graph_breaks() -> int:
-    """How many graph breaks torch.compile has met in this process. ``torch._dynamo.explain`` runs a model."""
+    """How many graph breaks torch.compile has met in this process.
+
+    ``torch._dynamo.explain`` counts them too, and runs the model for it.
+    """
     from torch._dynamo.utils import counters
 
     return sum(counters["graph_break"].values())

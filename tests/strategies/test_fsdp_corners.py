@@ -178,6 +178,7 @@ def test_kept_classes_are_given_by_class_or_name():
     ("arguments", "said"),
     [
         ({"name": "bf16-true", "keep_fp32": "LayerNorm"}, "a list of classes"),
+        ({"name": "bf16-true", "keep_fp32": nn.LayerNorm}, "a list of classes"),
         ({"name": "bf16-true", "keep_fp32": [3]}, "a list of classes"),
         ({"name": "64", "keep_fp32": ["LayerNorm"]}, "16-bit"),
         ({"name": "bf16-tru"}, "did you mean: bf16-true"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 
 import pytest
 import torch
@@ -183,6 +184,21 @@ def test_a_compilation_has_its_id_torch_s_reason_and_its_graph_breaks():
         assert record.co_filename == __file__
         assert "broken" in record.co_name
         assert record.co_firstlineno > 0
+        assert 0 < record.start_time_us <= time.time_ns() // 1000
+
+
+def test_a_function_that_torch_gives_up_is_recorded_under_its_number():
+    @torch.compile(backend="eager", dynamic=False)
+    def plus(x):
+        return x + 1
+
+    torch.compiler.reset()
+    for size in range(2, 3 + torch._dynamo.config.recompile_limit):
+        plus(torch.ones(size))
+    *_, last, failed = internals.compilation_records()
+    torch.compiler.reset()
+    assert failed.fail_type
+    assert str(failed.compile_id).partition("/")[0] == str(last.compile_id).partition("/")[0]
 
 
 def test_a_snapshot_of_cuda_s_memory_has_its_name():

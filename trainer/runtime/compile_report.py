@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ class CompileReport:
         self._callbacks: Any = None
         self._started = self._seconds = 0.0
         self._done: list[tuple[str, str]] = []  # what torch has compiled, and its id
-        self._breaks = 0
-        self._again: Counter[str] = Counter()
+        self._breaks = self._began = 0
+        self._functions: dict[str, _Function] = {}
         self._warned = False
 
     def begin(self) -> None:
@@ -37,7 +37,7 @@ class CompileReport:
         self._callbacks = compile_callbacks()
         self._callbacks.register_start_callback(self._starts)
         self._callbacks.register_end_callback(self._ends)
-        self._breaks = graph_breaks()
+        self._breaks, self._began = graph_breaks(), time.time_ns() // 1000
 
     def end(self) -> None:
         """Stop counting."""
@@ -56,11 +56,14 @@ class CompileReport:
         """Log what was compiled since the last time."""
         if not self._done:
             return
-        records = {str(record.compile_id): record for record in compilation_records() if record.is_forward}
-        forwards = [records.get(key) for kind, key in self._done if kind == _TRACED]
-        given_up = [record for record in forwards if record is not None and record.fail_type]
-        graphs = sum(kind in (_TRACED, _BACKWARD) for kind, _ in self._done) - len(given_up)
-        again = [r for r in forwards if r is not None and r.recompile_reason and not r.fail_type]
+        mine = [
+            r for r in compilation_records() if r.start_time_us >= self._began and r.is_forward is not False
+        ]
+        records = {str(record.compile_id): record for record in mine}
+        forwards = [records[key] for kind, key in self._done if kind == _TRACED and key in records]
+        graphs = sum(kind in (_TRACED, _BACKWARD) for kind, _ in self._done)
+        graphs -= sum(bool(record.fail_type) for record in forwards)
+        again = [r for r in forwards if r.recompile_reason and not r.fail_type]
         breaks = graph_breaks()
         details = [f"{len(again)} recompiled: {_short(again[-1].recompile_reason)}"] if again else []
         if breaks > self._breaks:
@@ -70,16 +73,19 @@ class CompileReport:
             self._log_line(f"{place}: compiled {_count(graphs, 'graph')}{about} in {self._seconds:.1f} s")
         self._done, self._seconds, self._breaks = [], 0.0, breaks
         for record in again:
-            self._note(record)
+            self._functions.setdefault(_frame(record), _Function()).note(record)
+        for record in mine:
+            if record.fail_type and _frame(record) in self._functions:
+                self._functions[_frame(record)].given_up = True
+        self._warn()
 
-    def _note(self, record: Any) -> None:
+    def _warn(self) -> None:
         """Warn, once, about a function that is compiled again and again."""
-        name = f"{record.co_name} ({Path(record.co_filename).name}:{record.co_firstlineno})"
-        self._again[name] += 1
-        if self._again[name] <= _MOST_AGAIN or self._warned:
+        worst = max(self._functions.values(), key=lambda one: one.times, default=None)
+        if self._warned or worst is None or worst.times <= _MOST_AGAIN:
             return
         self._warned = True
-        reason = _short(record.recompile_reason)
+        reason = worst.usual_reason()
         if re.search("size|stride|shape|rank", reason):
             cure = (
                 "for shapes that change: compile={'dynamic': True}, inputs that are padded to a few sizes, "
@@ -87,10 +93,45 @@ class CompileReport:
             )
         else:
             cure = "keep what changes in a tensor, or out of the compiled part"
+        ends = ", and runs it uncompiled from here on" if worst.given_up else ""
         self._log_line(
-            f"warning: torch.compile has compiled again {self._again[name]} times {name}, at last because: "
-            f"{reason}; {cure} (TORCH_LOGS=recompiles lists every reason)"
+            f"warning: torch.compile has compiled {worst.name} again {worst.times} times{ends}; the usual "
+            f"reason was: {reason}; {cure} (TORCH_LOGS=recompiles lists every reason)"
         )
+
+
+@dataclass
+class _Function:
+    """What is known of one that was compiled again.
+
+    Attributes:
+        name: Its name and place.
+        times: How often it was compiled again.
+        given_up: Whether torch runs it uncompiled by now.
+        reasons: How often each kind of reason came, and the latest one of that kind.
+    """
+
+    name: str = ""
+    times: int = 0
+    given_up: bool = False
+    reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def note(self, record: Any) -> None:
+        """Count a compilation, as torch has recorded it."""
+        self.name = f"{record.co_name} ({Path(record.co_filename).name}:{record.co_firstlineno})"
+        self.times += 1
+        reason = _short(record.recompile_reason)
+        kind = re.sub(r"\d+", "#", reason)
+        self.reasons[kind] = self.reasons.get(kind, (0, ""))[0] + 1, reason
+
+    def usual_reason(self) -> str:
+        """The latest one of the kind that came most often."""
+        return max(self.reasons.values(), key=lambda counted: counted[0])[1]
+
+
+def _frame(record: Any) -> str:
+    """Torch's number of the function: a record of one that it gave up has no name."""
+    return str(record.compile_id).partition("/")[0]
 
 
 def _count(number: int, what: str) -> str:
@@ -98,6 +139,6 @@ def _count(number: int, what: str) -> str:
 
 
 def _short(reason: str) -> str:
-    """torch's reason without the number of the graph, its hint and the spaces for alignment."""
+    """Torch's reason without the number of the graph, its hint and the spaces for alignment."""
     first = reason.split("\n")[0].partition("(HINT:")[0]
     return " ".join(re.sub(r"^\d+/\d+: ", "", first).split())[:_SHOWN]
