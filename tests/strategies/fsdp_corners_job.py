@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback, Checkpoint
+from paceline.callbacks import Callback, Checkpoint, Freeze
 from paceline.strategies import HSDP, Full
 
 GLOBAL, STEPS, STOP, SAMPLES = 16, 8, 5, 91  # an epoch's last step takes 11 samples
@@ -89,7 +89,7 @@ class Base(TrainModule):
         return self.training_step(batch)
 
     def configure_optimizers(self):
-        trained = [p for p in self.parameters() if p.requires_grad]
+        trained = [p for p in self.parameters() if p.requires_grad or self.options.get("all")]
         return torch.optim.AdamW(trained, lr=0.02, eps=1e-3, weight_decay=0.1)
 
 
@@ -339,6 +339,7 @@ class Case:
 
     Args:
         stops: Train to step ``STOP``, then resume in a new module.
+        frozen: Parameters that are trained from step 4 on.
     """
 
     model: Callable[..., TrainModule]
@@ -346,6 +347,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
     stops: bool = False
+    frozen: str | None = None
 
 
 def kept_norms() -> Full:
@@ -361,6 +363,7 @@ CASES = {
     "mixed-hsdp": Case(Mixed, lambda: HSDP(replicate=2), trainer=AS_IT_IS | CLIPPED),
     "mixed-bf16": Case(Mixed, options=IN_BFLOAT16, trainer=AS_IT_IS | CLIPPED),
     "mixed-inner": Case(InnerMixed, trainer=AS_IT_IS | CLIPPED),
+    "mixed-unfrozen": Case(Mixed, options={"all": True}, trainer=AS_IT_IS | CLIPPED, frozen="*norm*"),
     "mixed-own": Case(OwnMixed, trainer=AS_IT_IS),
     "mixed-tied": Case(TiedMixed, trainer=AS_IT_IS | CLIPPED),
     "mixed-frozen": Case(LowRankInFloat, trainer=AS_IT_IS | CLIPPED),
@@ -420,12 +423,13 @@ def built(case: Case) -> TrainModule:
 
 def fit(case: Case, name: str, devices: int, folder: Path, given: Any, module: Any, **more: Any) -> Any:
     watch = Watch()
+    freeze = [] if case.frozen is None else [Freeze(case.frozen, until="3st")]
     trainer = Trainer(
         strategy=given,
         accelerator="cpu",
         devices=devices,
         global_batch_size=GLOBAL,
-        callbacks=[watch, Checkpoint(every=1000)],
+        callbacks=[watch, Checkpoint(every=1000), *freeze],
         run_dir=folder / "runs",
         name=name,
         sanity_val_batches=0,
