@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import Run, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
 
-SECONDS = 120
+SECONDS = 400  # for a case: up to fifteen runs
 SETTINGS = {"whole": {"backend": "aot_eager"}, "blocks": {"backend": "aot_eager", "blocks": True}}
 STEPS, STOP = 6, 4  # three steps in an epoch
 

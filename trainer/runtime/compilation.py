@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class Compilation:
     def __init__(self, module: nn.Module, setting: Any, log_line: Callable[[str], None]) -> None:
         self._module, self._setting = module, setting
         self._parts: list[nn.Module] = []
+        self._forwards: list[nn.Module] = []
         self._report = CompileReport(log_line)
 
     def begin(self) -> None:
@@ -55,8 +57,17 @@ class Compilation:
                 fix="def shard_units(self): return self.blocks" if blocks else "assign the layers to self",
             )
         self._parts = [part for part in parts if not is_compiled(part)]  # the user's own stay
+        of_torch: dict[Any, Callable[..., Any]] = {}
         for part in self._parts:
-            part.compile(**options)
+            forward = type(part).forward
+            if not forward.__module__.startswith("torch.") or "forward" in vars(part):
+                part.compile(**options)
+                continue
+            # Of a Sequential, say, Module.compile compiles nothing: torch's own files are not traced.
+            if forward not in of_torch:
+                of_torch[forward] = torch.compile(_in_a_frame(forward, type(part).__name__), **options)
+            vars(part)["forward"] = partial(of_torch[forward], part)
+            self._forwards.append(part)
         for name in _PYTHON:  # traced, they would be compiled again whenever a counter moves
             method = getattr(module, name, None)
             if callable(method):
@@ -70,10 +81,22 @@ class Compilation:
     def undo(self) -> None:
         """Leave the module as it was."""
         for part in self._parts:
-            vars(part).pop("_compiled_call_impl")
+            vars(part).pop("_compiled_call_impl", None)
+        for part in self._forwards:
+            vars(part).pop("forward", None)  # with the recomputation around it, if that was not undone yet
         for name in _PYTHON:
             vars(self._module).pop(name, None)
         self._report.end()
+
+
+def _in_a_frame(forward: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """``forward`` in a function that is traced, with code of its own: torch keeps graphs by code."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        return forward(*args, **named)
+
+    call.__code__ = call.__code__.replace(co_name=f"{name}.forward")
+    return call
 
 
 def uncompiled(compilation: Compilation | None) -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from ...strategies.torch_internals import compilation_records, compile_callbacks, graph_breaks
 
 _TRACED, _BACKWARD = "DYNAMO", "LAZY_BACKWARD"
-_MOST_AGAIN = 3  # of one function: another batch size, evaluation, and evaluation in another size
+_MOST_REASONS = 3  # of one kind: what a training batch, an evaluation and the last ones of both differ in
 _SHOWN = 160
 
 
@@ -81,11 +81,14 @@ class CompileReport:
 
     def _warn(self) -> None:
         """Warn, once, about a function that is compiled again and again."""
-        worst = max(self._functions.values(), key=lambda one: one.times, default=None)
-        if self._warned or worst is None or worst.times <= _MOST_AGAIN:
+        worst = max(self._functions.values(), key=lambda one: len(one.usual_reasons()), default=None)
+        worst = next((one for one in self._functions.values() if one.given_up), worst)
+        if self._warned or worst is None:
+            return
+        if len(worst.usual_reasons()) <= _MOST_REASONS and not worst.given_up:
             return
         self._warned = True
-        reason = worst.usual_reason()
+        reason = worst.usual_reasons()[-1]
         if re.search("size|stride|shape|rank", reason):
             cure = (
                 "for shapes that change: compile={'dynamic': True}, inputs that are padded to a few sizes, "
@@ -108,25 +111,26 @@ class _Function:
         name: Its name and place.
         times: How often it was compiled again.
         given_up: Whether torch runs it uncompiled by now.
-        reasons: How often each kind of reason came, and the latest one of that kind.
+        reasons: The different ones of each kind: they are of one kind where only numbers differ.
     """
 
     name: str = ""
     times: int = 0
     given_up: bool = False
-    reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
+    reasons: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, record: Any) -> None:
         """Count a compilation, as torch has recorded it."""
         self.name = f"{record.co_name} ({Path(record.co_filename).name}:{record.co_firstlineno})"
         self.times += 1
         reason = _short(record.recompile_reason)
-        kind = re.sub(r"\d+", "#", reason)
-        self.reasons[kind] = self.reasons.get(kind, (0, ""))[0] + 1, reason
+        of_kind = self.reasons.setdefault(re.sub(r"\d+", "#", reason), [])
+        if reason not in of_kind:
+            of_kind.append(reason)
 
-    def usual_reason(self) -> str:
-        """The latest one of the kind that came most often."""
-        return max(self.reasons.values(), key=lambda counted: counted[0])[1]
+    def usual_reasons(self) -> list[str]:
+        """Those of the kind that has most of them."""
+        return max(self.reasons.values(), key=len)
 
 
 def _frame(record: Any) -> str:
