@@ -16,6 +16,7 @@ from ..argument_checks import COUNT_OR_NONE, SWITCH, SWITCH_COUNT_OR_NONE, check
 from ..errors import PacelineError
 from .base import parameters_of
 from .distributed import Distributed
+from .dtype_groups import shard_by_dtype
 from .materialise import materialise
 from .module_checks import refuse_scalars, refuse_sharded
 from .repeated_blocks import find_units, untied
@@ -77,7 +78,7 @@ class FSDP(Distributed):
         self.mixed_precision, self.cpu_offload = mixed_precision, cpu_offload
         self.reshard_after_forward = reshard_after_forward
         self._root: Dispatch | None = None
-        self._manual = False
+        self._manual = self._unfreezes = False
         self._norm: Tensor | None = None
 
     def make_mesh(self) -> Any:
@@ -128,10 +129,17 @@ class FSDP(Distributed):
             materialise(module, part if part is not root else None)
             self.precision.convert_module(part)
             self._broadcast_tensors([t for t in (*part.parameters(), *part.buffers()) if not is_sharded(t)])
-            fully_shard(part, **options)
+            shard_by_dtype(module, part, partial(fully_shard, **options), self._is_reduced)
         for name, buffer in [*module.named_buffers()]:
             owner = module.get_submodule(name.rpartition(".")[0])
             setattr(owner, name.rpartition(".")[2], buffer.to(self.device))
+
+    def _is_reduced(self, parameter: nn.Parameter) -> bool:
+        """Whether a parameter has a gradient at any time of the run."""
+        return parameter.requires_grad or self._unfreezes
+
+    def check_unfreezing(self) -> None:
+        self._unfreezes = True
 
     def _outer_parts(self, module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
         """Under manual optimization: the module's children, each a root of units."""
@@ -233,9 +241,14 @@ class FSDP(Distributed):
         mine: dict[str, Any] = self.module_tensors(module)
 
         def placed(name: str, value: Any) -> Any:
-            if not isinstance(value, Tensor) or is_sharded(value) or not is_sharded(mine[name]):
+            shards = mine.get(name)  # None for a name that is not in the module, which torch reports
+            if (
+                shards is None
+                or not is_sharded(shards)
+                or not isinstance(value, Tensor)
+                or is_sharded(value)
+            ):
                 return value
-            shards = mine[name]
             return distribute_tensor(value, shards.device_mesh, shards.placements, src_data_rank=None)
 
         super().load_module(module, {name: placed(name, value) for name, value in values.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import torch
@@ -29,30 +30,44 @@ def materialise(module: nn.Module, within: nn.Module | None = None) -> None:
         within: Only the parts of this submodule.
 
     Raises:
-        PacelineError: for a part that owns parameters and cannot initialise them.
+        PacelineError: for a part that owns parameters or buffers and does not initialise them.
     """
     chosen = {id(part) for part in (within or module).modules()}
     made: dict[int, nn.Parameter] = {}
     kept: list[nn.Parameter] = []  # an id is only good while its object lives
+    fresh: list[tuple[nn.Module, str, str]] = []
     for name, part in reversed(list(module.named_modules())):
         if id(part) not in chosen:
             continue
-        fresh = False
+        before = len(fresh)
         for key, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
             if not parameter.is_meta:
                 continue
-            fresh = True
+            fresh.append((part, name, key))
             if id(parameter) not in made:  # tied parameters stay tied
-                empty = torch.empty_like(parameter, device="cpu")
-                made[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+                made[id(parameter)] = nn.Parameter(_unfilled(parameter), parameter.requires_grad)
                 kept.append(parameter)
             setattr(part, key, made[id(parameter)])
         for key, buffer in list(part.named_buffers(recurse=False, remove_duplicate=False)):
             if buffer.is_meta:
-                setattr(part, key, torch.empty_like(buffer, device="cpu"))
-                fresh = True
-        if fresh:
+                setattr(part, key, _unfilled(buffer))
+                fresh.append((part, name, key))
+        if len(fresh) > before:
             _initialise(part, name)
+    for part, name, key in fresh:
+        if bool(getattr(part, key).isnan().any()):
+            raise PacelineError(
+                f"{name or type(part).__name__}.reset_parameters() does not fill {key}, which "
+                "configure_model built on the meta device",
+                got=f"{key} of {type(part).__name__}",
+                fix=f"fill it in {type(part).__name__}.reset_parameters(self), as its __init__ does",
+            )
+
+
+def _unfilled(like: torch.Tensor) -> torch.Tensor:
+    """Memory on the CPU, of NaN where there is one: what nobody fills can be seen."""
+    nan = math.nan if like.is_floating_point() or like.is_complex() else 0
+    return torch.full_like(like, nan, device="cpu", requires_grad=False)
 
 
 def _initialise(part: nn.Module, name: str) -> None:

@@ -6,7 +6,7 @@ docs/precision.md has the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..argument_checks import COUNT, check_arguments
-from ..errors import PacelineError
+from ..errors import PacelineError, nearest
 from .finite_gradients import by_device, divide_and_flag
 from .loss_scale import LossScale
 
@@ -239,7 +239,9 @@ class Full(Precision):
 
     Args:
         name: What it is called in messages.
-        dtype: The dtype of parameters, inputs and products.
+        dtype: The dtype of parameters, inputs and products; None: the one of that name.
+        keep_fp32: Classes of modules, or their names, whose own parameters and buffers stay float32: norms,
+            say. Steps then run under autocast, which casts where two dtypes meet. For 16-bit dtypes.
         accumulate_dtype: What micro-batches are summed in; None: float32, or ``dtype`` where that is more.
             ``dtype`` itself saves 2 bytes for each parameter while micro-batches are summed.
         reduce_dtype: What ranks are averaged in; None likewise.
@@ -248,20 +250,66 @@ class Full(Precision):
         >>> Full("64", torch.float64).convert_module(module := Net())
         >>> module.layer.weight.dtype
         torch.float64
+        >>> trainer = Trainer(precision=Full("bf16-true", keep_fp32=[nn.LayerNorm]))
     """
 
     def __init__(
         self,
         name: str,
-        dtype: torch.dtype,
+        dtype: torch.dtype | None = None,
+        keep_fp32: Collection[type | str] = (),
         *,
         accumulate_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
     ) -> None:
         self.name = name
+        dtype = _DTYPES.get(name) if dtype is None else dtype
+        if dtype is None:
+            raise PacelineError(
+                f"precision: there is no dtype of the name {name!r}",
+                allowed=", ".join(_DTYPES),
+                meant=nearest(name, [*_DTYPES]),
+                fix=f"Full({name!r}, torch.bfloat16)",
+            )
+        is_list = isinstance(keep_fp32, (list, tuple, set, frozenset))
+        right = is_list and all(isinstance(one, (type, str)) for one in keep_fp32)
+        if not right or (keep_fp32 and dtype.itemsize != 2):
+            raise PacelineError(
+                "keep_fp32 takes a list of classes of modules, or of their names, beside a 16-bit dtype",
+                got=f"Full({name!r}, {dtype}, keep_fp32={keep_fp32!r})",
+                fix='Full("bf16-true", keep_fp32=[nn.LayerNorm])',
+            )
         self.param_dtype = self.compute_dtype = self.input_dtype = dtype
         wide = torch.promote_types(dtype, torch.float32)
         self.accumulate_dtype, self.reduce_dtype = accumulate_dtype or wide, reduce_dtype or wide
+        self.keep_fp32 = tuple(keep_fp32)
+        self._found: set[type | str] | None = None  # of keep_fp32, in what was converted
 
     def convert_module(self, module: nn.Module) -> None:
-        module.to(self.param_dtype)
+        self._found = self._found or set()
+        for part in module.modules():
+            # Subclasses are kept too: fully_shard makes one of each class it has sharded.
+            kinds = {kind for cls in type(part).__mro__ for kind in (cls, cls.__name__)}
+            kept = kinds.intersection(self.keep_fp32)
+            self._found |= kept
+            dtype = torch.float32 if kept else self.param_dtype
+            for parameter in part.parameters(recurse=False):
+                if parameter.is_floating_point() and parameter.dtype != dtype:
+                    parameter.data = parameter.data.to(dtype)
+            for name, buffer in part.named_buffers(recurse=False):
+                if buffer.is_floating_point():  # complex ones would lose half of what they are
+                    setattr(part, name, buffer.to(dtype))
+
+    def context(self, device: torch.device) -> Callable[[], AbstractContextManager[Any]] | None:
+        if not self.keep_fp32:
+            return None
+        missing = [] if self._found is None else [k for k in self.keep_fp32 if k not in self._found]
+        if missing:
+            raise PacelineError(
+                "keep_fp32 gives classes of which the module has no part",
+                got=", ".join(one if isinstance(one, str) else one.__qualname__ for one in missing),
+            )
+        return partial(torch.autocast, device.type, dtype=self.compute_dtype)
+
+
+_DTYPES = {"64": torch.float64, "bf16-true": torch.bfloat16, "fp16-true": torch.float16}

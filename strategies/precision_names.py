@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import torch
+from functools import partial
 
 from ..errors import PacelineError, nearest
 from .float8 import Float8
@@ -14,9 +13,7 @@ _BUILDERS: dict[str, Callable[[], Precision]] = {
     "32": Precision,
     "bf16": AutocastBF16,
     "fp16": AutocastFP16,
-    "64": lambda: Full("64", torch.float64),
-    "bf16-true": lambda: Full("bf16-true", torch.bfloat16),
-    "fp16-true": lambda: Full("fp16-true", torch.float16),
+    **{name: partial(Full, name) for name in ("64", "bf16-true", "fp16-true")},
     "fp8": Float8,
 }
 _READ_TOO = {

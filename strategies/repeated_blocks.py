@@ -14,7 +14,8 @@ def find_units(module: nn.Module) -> list[nn.Module]:
     """The module's own ``shard_units()``, else its repeated blocks; outer ones win over inner ones.
 
     Repeated blocks are the members of a ``ModuleList`` or ``Sequential`` of at least two modules of one
-    class that have parameters and submodules themselves.
+    class that have parameters and submodules themselves. Where there are none, they are the modules whose
+    class a Hugging Face model names in ``_no_split_modules``.
 
     Args:
         module: The module to search; its parameters may be on the meta device.
@@ -43,6 +44,20 @@ def find_units(module: nn.Module) -> list[nn.Module]:
         repeated = [b for b in blocks if kinds.count(type(b)) > 1]
         units += repeated
         inside |= {id(m) for b in repeated for m in b.modules()}
+    return units or _not_to_split(module)
+
+
+def _not_to_split(module: nn.Module) -> list[nn.Module]:
+    """What Hugging Face's models name for Accelerate and FSDP: a list of class names on the model."""
+    names: set[str] = set()
+    for part in module.modules():
+        names.update(getattr(part, "_no_split_modules", None) or ())
+    units: list[nn.Module] = []
+    inside: set[int] = set()
+    for part in module.modules():
+        if type(part).__name__ in names and id(part) not in inside:
+            units.append(part)
+            inside |= {id(m) for m in part.modules()}
     return units
 
 

@@ -107,6 +107,26 @@ def compile_callbacks() -> Any:
     return callback.callback_handler
 
 
+def compilation_records() -> list[Any]:
+    """The latest compilations of this process, the last 64: their ids, and why torch compiled again.
+
+    The reason is written to torch's own log only, for those who set ``TORCH_LOGS``.
+    """
+    from torch._dynamo.utils import get_compilation_metrics
+
+    return get_compilation_metrics()
+
+
+def graph_breaks() -> int:
+    """How many graph breaks torch.compile has met in this process.
+
+    ``torch._dynamo.explain`` counts them too, and runs the model for it.
+    """
+    from torch._dynamo.utils import counters
+
+    return sum(counters["graph_break"].values())
+
+
 # -- memory --------------------------------------------------------------------------------------
 
 # Documented, with the underscore: https://docs.pytorch.org/docs/stable/torch_cuda_memory.html

@@ -133,6 +133,11 @@ def make_config(
 def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
     """What the engine is to know of the precision: autocast and the loss scale are the strategy's own."""
     kept = precision.param_dtype
+    if getattr(precision, "keep_fp32", ()):
+        raise PacelineError(
+            "deepspeed keeps all parameters in one dtype, and this precision's keep_fp32 asks for two",
+            fix="strategy='fsdp', or precision='bf16': float32 parameters, products in bfloat16",
+        )
     if kept == torch.float32:
         return {}
     if kept == torch.bfloat16:

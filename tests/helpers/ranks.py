@@ -217,11 +217,13 @@ def run_cases(
     one_pair: bool,
     function: str = "on_rank",
     seconds: float = SECONDS,
+    ranks: int = 2,
 ) -> dict[str, list[dict[str, Any]]]:
-    """By name of the case: what ``function(folder, **case)`` returned on each of two ranks.
+    """By name of the case: what ``function(folder, **case)`` returned on each rank.
 
     Args:
-        one_pair: The same two ranks do all of the cases; else each case has its own two, which it may end.
+        one_pair: The same ranks do all of the cases; else each case has its own ones, which it may end.
+        ranks: How many.
 
     Returns:
         With ``"output"``, what the rank printed.
@@ -232,8 +234,8 @@ def run_cases(
     for part in parts:
         arguments = [str(script), function, part]
         options = {"function": f"{__name__}:_do_cases", "check": False, "seconds": seconds}
-        run_ranks(script, 2, *arguments, folder=folder, **options)
-    return {name: [_found(folder / _folder_name(name), rank) for rank in (0, 1)] for name in cases}
+        run_ranks(script, ranks, *arguments, folder=folder, **options)
+    return {name: [_found(folder / _folder_name(name), rank) for rank in range(ranks)] for name in cases}
 
 
 def _folder_name(case: str) -> str:

@@ -1,4 +1,4 @@
-"""Trains a small model with and without torch.compile on each of two ranks ."""
+"""Trains a small model with and without torch.compile, on one device or on several ranks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import faulthandler
 from pathlib import Path
 from typing import Any
 
-import deepspeed  # noqa: F401  (with the next: once, not on each rank)
 import torch
-import torch._inductor.compile_fx
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -16,24 +14,30 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import Run, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
 
-SECONDS = 90
+SECONDS = 400  # for a case: up to fifteen runs
+SETTINGS = {"whole": {"backend": "aot_eager"}, "blocks": {"backend": "aot_eager", "blocks": True}}
+STEPS, STOP = 6, 4  # three steps in an epoch
 
 
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        self.norm = nn.LayerNorm(6)
         self.first, self.last = nn.Linear(6, 12), nn.Linear(12, 6)
 
     def forward(self, x: Any) -> Any:
-        return x + self.last(torch.tanh(self.first(x)))
+        return x + self.last(torch.tanh(self.first(self.norm(x))))
 
 
 class Net(TrainModule):
+    """Logs inside and outside of what is compiled, as a whole or by blocks."""
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.blocks = nn.ModuleList(Block() for _ in range(3))
         self.head = nn.Linear(6, 3)
+        self.register_buffer("steps", torch.tensor(0))
 
     def forward(self, x: Any) -> Any:
         for block in self.blocks:
@@ -42,40 +46,69 @@ class Net(TrainModule):
         return self.head(x)
 
     def training_step(self, batch: Any) -> Any:
-        return F.cross_entropy(self(batch[0]), batch[1])
+        loss = F.cross_entropy(self(batch[0]), batch[1])
+        self.log("twice", 2 * loss.detach())
+        self.steps += 1
+        return loss
 
     def validation_step(self, batch: Any) -> None:
         self.log("loss", F.cross_entropy(self(batch[0]), batch[1]))
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.parameters(), lr=0.01)
+        return torch.optim.AdamW(self.parameters(), lr=0.01, eps=1e-3)
 
 
-def train(folder: Path, strategy: str, setting: Any) -> dict[str, Any]:
-    """What a run logged, and how often it said that something was compiled."""
+def train(
+    folder: Path,
+    name: str,
+    setting: Any,
+    *,
+    strategy: str,
+    precision: str,
+    devices: int,
+    steps: int = STEPS,
+    resume: str | None = None,
+) -> dict[str, Any]:
+    """What a run logged, its newest checkpoint, and how often it said that something was compiled."""
+    torch.compiler.reset()  # what the run before has compiled
     draw = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(44, 6, generator=draw), torch.arange(44) % 3)
     trainer = Trainer(
-        strategy=strategy, accelerator="cpu", devices=2, progress=False, max_epochs=2,
-        loggers=["-tensorboard", "-curves"],
-        accumulate=2, log_every=1, compile=setting, run_dir=folder, name="n", callbacks=[Checkpoint()],
+        strategy=strategy, accelerator="cpu", devices=devices, progress=False, max_steps=steps,
+        loggers=["-tensorboard", "-curves"], precision=precision, global_batch_size=16,
+        log_every=1, compile=setting, run_dir=folder, name=name, callbacks=[Checkpoint(every=1000)],
     )  # fmt: skip
-    run = trainer.fit(Net(), DataLoader(data, 4, shuffle=True), DataLoader(data, 8))
+    loader = DataLoader(data, 8 // devices, shuffle=True)
+    run = trainer.fit(Net(), loader, DataLoader(data, 8), resume=resume)
     rows = [
         {k: v for k, v in row.items() if not k.startswith(("perf/", "time"))}
         for row in Run(run.folder).rows
     ]
-    said = (run.folder / "log.txt").read_text().count(": compiled ") if trainer.rank == 0 else 0
-    return {"rows": rows, "said": said, "run": str(run.folder)}
+    log = (run.folder / "log.txt").read_text() if trainer.rank == 0 else ""
+    compiled = [line for line in log.splitlines() if ": compiled " in line]
+    return {"rows": rows, "compiled": compiled, "latest": str(trainer.latest)}
 
 
-def runs(folder: Path, strategy: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The run without torch.compile, and with each of these settings."""
+def runs(
+    folder: Path, settings: list[str], *, stops: bool = False, devices: int = 2, **what: Any
+) -> dict[str, Any]:
+    """The run without torch.compile, and with each of these settings.
+
+    Args:
+        stops: Also train a part of the run, and resume it, with and without torch.compile.
+        **what: The strategy and the precision.
+    """
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
-    found = {"plain": train(folder / "plain", strategy, False)}
-    for name, setting in settings.items():
-        torch.compiler.reset()  # what the run before has compiled
-        found[name] = train(folder / name, strategy, setting)
+    what["devices"] = devices
+    found = {"plain": train(folder, "plain", False, **what)}
+    for name in settings:
+        found[name] = train(folder, name, SETTINGS[name], **what)
+        ways = {"both": (True, True), "first": (True, False), "then": (False, True)} if stops else {}
+        for way, switches in ways.items():
+            first, then = (SETTINGS[name] if on else False for on in switches)
+            cut = f"{name}-{way}"
+            train(folder, cut, first, steps=STOP, **what)
+            found[cut] = train(folder, cut, then, resume="latest", **what)
     faulthandler.cancel_dump_traceback_later()
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 
 import pytest
 import torch
@@ -134,6 +135,52 @@ def test_functions_are_registered_around_compilations():
     finally:
         callbacks.remove_start_callback(seen.append)
     assert len(seen) == 1
+
+
+def test_a_compilation_has_its_id_torch_s_reason_and_its_graph_breaks():
+    @torch.compile(backend="eager", dynamic=False)
+    def broken(x):
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+    seen = []
+    torch.compiler.reset()
+    callbacks, before = internals.compile_callbacks(), internals.graph_breaks()  # dynamo.utils.counters
+    callbacks.register_end_callback(seen.append)
+    try:
+        broken(torch.ones(2))
+        assert internals.graph_breaks() == before + 1
+        broken(torch.ones(3))
+    finally:
+        callbacks.remove_end_callback(seen.append)
+        torch.compiler.reset()
+    records = internals.compilation_records()[-4:]  # dynamo.utils.get_compilation_metrics
+    assert [str(about.compile_id) for about in seen] == [str(record.compile_id) for record in records]
+    assert {about.callback_trigger.name for about in seen} == {"DYNAMO"}
+    assert [record.recompile_reason is None for record in records] == [True, True, False, False]
+    assert "size mismatch at index 0. expected 2, actual 3" in records[-1].recompile_reason
+    for record in records:
+        assert record.is_forward
+        assert record.fail_type is None
+        assert record.co_filename == __file__
+        assert "broken" in record.co_name
+        assert record.co_firstlineno > 0
+        assert 0 < record.start_time_us <= time.time_ns() // 1000
+
+
+def test_a_function_that_torch_gives_up_is_recorded_under_its_number():
+    @torch.compile(backend="eager", dynamic=False)
+    def plus(x):
+        return x + 1
+
+    torch.compiler.reset()
+    for size in range(2, 3 + torch._dynamo.config.recompile_limit):
+        plus(torch.ones(size))
+    *_, last, failed = internals.compilation_records()
+    torch.compiler.reset()
+    assert failed.fail_type
+    assert str(failed.compile_id).partition("/")[0] == str(last.compile_id).partition("/")[0]
 
 
 def test_a_snapshot_of_cuda_s_memory_has_its_name():

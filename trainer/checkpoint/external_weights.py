@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -123,17 +124,33 @@ def _split(path: Path, content: Any) -> ExternalWeights:
     return ExternalWeights({str(k): v for k, v in content.items() if isinstance(v, Tensor)}, hparams)
 
 
-def fit_names(tensors: dict[str, Tensor], mine: dict[str, Any]) -> dict[str, Tensor]:
+def fit_names(
+    tensors: dict[str, Tensor], mine: dict[str, Any], ties: Collection[Collection[str]] = ()
+) -> dict[str, Tensor]:
     """The tensors under this module's names.
 
     Wrappers' prefixes are taken off; weights of a part serve a module that has no other.
+
+    Args:
+        tensors: By the file's names.
+        mine: The module's, by its names.
+        ties: The names of each tensor that the module has under several: files have one of them.
     """
     plain = {_unwrapped(name): value for name, value in tensors.items()}
     for prefix in ["", *sorted({f"{name.partition('.')[0]}." for name in mine})]:
-        renamed = {prefix + name: value for name, value in plain.items()}
+        renamed = _under_all_names({prefix + name: value for name, value in plain.items()}, ties)
         if renamed.keys() == mine.keys():
             return renamed
-    return tensors if tensors.keys() & mine.keys() else plain
+    return _under_all_names(tensors if tensors.keys() & mine.keys() else plain, ties)
+
+
+def _under_all_names(tensors: dict[str, Tensor], ties: Collection[Collection[str]]) -> dict[str, Tensor]:
+    found = dict(tensors)
+    for names in ties:
+        present = next((name for name in names if name in tensors), None)
+        if present is not None:
+            found |= {name: tensors[present] for name in names if name not in tensors}
+    return found
 
 
 @cache

@@ -119,7 +119,7 @@ class StageContext(RunContext):
     def report_compilation(self) -> None:
         """Log what was compiled since the last time."""
         if self.compilation is not None:
-            self.compilation.report(self.state.step_label)
+            self.compilation.report(f"step {self.state.global_step}")  # it is done
 
 
 def parts_of(context: Any) -> dict[str, Any]:

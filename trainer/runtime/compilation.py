@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from torch import nn
 
 from ...errors import PacelineError
 from ...strategies import find_units
-from ...strategies.torch_internals import compile_callbacks, is_compiled
+from ...strategies.torch_internals import is_compiled
+from .compile_report import CompileReport
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 BLOCKS = "blocks"
@@ -20,7 +21,7 @@ _PYTHON = ("log", "log_dict", "print", "manual_backward")
 
 
 class Compilation:
-    """What of a module is compiled, from ``begin`` to ``undo``, and how long that took.
+    """What of a module is compiled, from ``begin`` to ``undo``, and what is reported of it.
 
     Each part compiles at its first call: the module itself where it has a ``forward``, and the parts that a
     step calls directly; or each of the blocks that repeat, which share what one of them compiled to.
@@ -33,11 +34,10 @@ class Compilation:
     """
 
     def __init__(self, module: nn.Module, setting: Any, log_line: Callable[[str], None]) -> None:
-        self._module, self._setting, self._log_line = module, setting, log_line
+        self._module, self._setting = module, setting
         self._parts: list[nn.Module] = []
-        self._callbacks: Any = None
-        self._started = self._seconds = 0.0
-        self._count = 0
+        self._forwards: list[nn.Module] = []
+        self._report = CompileReport(log_line)
 
     def begin(self) -> None:
         """Compile the parts at their first calls from here on.
@@ -56,40 +56,47 @@ class Compilation:
                 got=f"{type(module).__name__}, compile={setting!r}",
                 fix="def shard_units(self): return self.blocks" if blocks else "assign the layers to self",
             )
-        self._callbacks = compile_callbacks()
         self._parts = [part for part in parts if not is_compiled(part)]  # the user's own stay
+        of_torch: dict[Any, Callable[..., Any]] = {}
         for part in self._parts:
-            part.compile(**options)
+            forward = type(part).forward
+            if not forward.__module__.startswith("torch.") or "forward" in vars(part):
+                part.compile(**options)
+                continue
+            # Of a Sequential, say, Module.compile compiles nothing: torch's own files are not traced.
+            if forward not in of_torch:
+                of_torch[forward] = torch.compile(_in_a_frame(forward, type(part).__name__), **options)
+            vars(part)["forward"] = partial(of_torch[forward], part)
+            self._forwards.append(part)
         for name in _PYTHON:  # traced, they would be compiled again whenever a counter moves
             method = getattr(module, name, None)
             if callable(method):
                 vars(module)[name] = torch.compiler.disable(method)
-        self._callbacks.register_start_callback(self._started_one)
-        self._callbacks.register_end_callback(self._ended_one)
-
-    def _started_one(self, about: Any) -> None:
-        self._started = time.perf_counter()
-
-    def _ended_one(self, about: Any) -> None:
-        self._seconds += time.perf_counter() - self._started
-        self._count += 1
+        self._report.begin()
 
     def report(self, place: str) -> None:
         """Log what was compiled since the last time."""
-        if self._count:
-            graphs = f"{self._count} graph{'s' if self._count > 1 else ''}"
-            self._log_line(f"{place}: compiled {graphs} in {self._seconds:.1f} s")
-            self._count, self._seconds = 0, 0.0
+        self._report.report(place)
 
     def undo(self) -> None:
         """Leave the module as it was."""
         for part in self._parts:
-            vars(part).pop("_compiled_call_impl")
+            vars(part).pop("_compiled_call_impl", None)
+        for part in self._forwards:
+            vars(part).pop("forward", None)  # with the recomputation around it, if that was not undone yet
         for name in _PYTHON:
             vars(self._module).pop(name, None)
-        if self._callbacks is not None:
-            self._callbacks.remove_start_callback(self._started_one)
-            self._callbacks.remove_end_callback(self._ended_one)
+        self._report.end()
+
+
+def _in_a_frame(forward: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """``forward`` in a function that is traced, with code of its own: torch keeps graphs by code."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        return forward(*args, **named)
+
+    call.__code__ = call.__code__.replace(co_name=f"{name}.forward")
+    return call
 
 
 def uncompiled(compilation: Compilation | None) -> AbstractContextManager[Any]:

@@ -211,3 +211,32 @@ def test_resuming_from_weights_says_how_to_begin_with_them(kind, tmp_path):
 def test_a_missing_path_is_reported(tmp_path):
     with pytest.raises(PacelineError, match="no checkpoint at this path"):
         Net.load_from_checkpoint(tmp_path / "nothing.ckpt")
+
+
+class Tied(Net):
+    def __init__(self):
+        super().__init__()
+        self.again = nn.Linear(3, 4)
+        self.again.weight = self.net.weight
+
+
+@pytest.mark.parametrize("kept", ["net.weight", "again.weight"])
+def test_a_tied_weight_is_read_under_the_one_name_that_the_file_has(tmp_path, kept):
+    weights = dict(Tied().state_dict())
+    given = {
+        n: v.clone() for n, v in weights.items() if n == kept or n not in ("net.weight", "again.weight")
+    }
+    save_file(given, tmp_path / "weights.safetensors")
+    module = Tied.load_from_checkpoint(tmp_path / "weights.safetensors")
+    assert module.again.weight is module.net.weight
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+
+
+def test_a_tied_weight_that_the_file_has_under_no_name_is_missing(tmp_path):
+    given = {
+        n: v.clone() for n, v in Tied().state_dict().items() if n not in ("net.weight", "again.weight")
+    }
+    save_file(given, tmp_path / "weights.safetensors")
+    with pytest.raises(PacelineError, match=r"missing in the checkpoint: net\.weight"):
+        Tied.load_from_checkpoint(tmp_path / "weights.safetensors")

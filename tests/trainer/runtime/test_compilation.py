@@ -104,7 +104,7 @@ def test_it_is_the_same_run_to_the_bit(tmp_path, setting):
     assert rows(compiled) == rows(plain)
     for name, value in expected.state_dict().items():
         assert torch.equal(found.state_dict()[name], value), name
-    assert re.search(r"compiled \d+ graphs? in \d+\.\d s", log_of(compiled))
+    assert re.search(r"compiled \d+ graphs? .*in \d+\.\d s", log_of(compiled))
     assert "compiled" not in log_of(plain)
 
 
@@ -227,3 +227,54 @@ def test_settings():
 def test_a_mistake_is_answered_at_construction():
     with pytest.raises(PacelineError, match="did you mean 'blocks'"):
         Trainer(compile="block")
+
+
+class OfTorch(Net):
+    """Parts and blocks whose forward is torch's own; nothing of the module itself is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3))
+        self.net = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 6))
+
+    forward = nn.Module.forward
+
+    def training_step(self, batch, batch_idx):
+        x = self.net(batch[0])
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(x), batch[1])
+
+    def validation_step(self, batch):
+        self.log("loss", self.training_step(batch, 0))
+
+
+@pytest.mark.parametrize("setting", [EAGER, EAGER | {"blocks": True}])
+def test_modules_of_torch_itself_are_compiled_too(tmp_path, setting):
+    _, expected = fit(tmp_path / "plain", False, module=OfTorch())
+    compiled, found = fit(tmp_path / "compiled", setting, module=OfTorch())
+    assert re.search(r"step \d+: compiled \d+ graphs?", log_of(compiled))
+    for name, value in expected.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value), name
+    assert not any("forward" in vars(part) for part in found.modules())
+
+
+def test_blocks_of_torch_itself_share_a_graph_and_copies_are_their_own(tmp_path):
+    graphs, copies = [], []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    class Copying(OfTorch):
+        def on_step_end(self, trainer):
+            copies.append(copy.deepcopy(self))
+
+    fit(tmp_path, {"backend": backend, "blocks": True}, module=Copying(), max_steps=1, max_epochs=1)
+    assert (
+        1 <= len(graphs) <= 3
+    )  # of the first block, whose input has no gradient, of others, and of evaluation
+    with torch.no_grad():
+        for parameter in copies[0].parameters():
+            parameter.zero_()
+    assert copies[0].blocks[0](torch.ones(1, 6)).abs().sum() == 0
