@@ -127,7 +127,7 @@ class FSDP(Distributed):
         for part in parts:
             # One part after the other: a model built on meta never stands on one device as a whole.
             materialise(module, part if part is not root else None)
-            self.precision.convert_module(part)
+            self.precision.convert_module(part if part is not root else module)
             self._broadcast_tensors([t for t in (*part.parameters(), *part.buffers()) if not is_sharded(t)])
             shard_by_dtype(module, part, partial(fully_shard, **options), self._is_reduced)
         for name, buffer in [*module.named_buffers()]:

@@ -110,7 +110,8 @@ def test_it_trains_as_float32_does_within_float8_s_rounding(found, exact, strate
     apart = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
     assert 1e-3 < apart < 0.1
     assert found[strategy][0]["dtypes"]["parameters"] == "torch.float32"
-    assert "fp8: 8 linear layers in float8, not " in found[strategy][0]["output"]
+    said = "precision fp8: 8 linear layers in float8, not head (by its name)\n"
+    assert said in found[strategy][0]["output"]
 
 
 def test_all_else_is_bf16():

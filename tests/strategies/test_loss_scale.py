@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline import PacelineError
+from paceline import PacelineError, Trainer, TrainModule
 from paceline.strategies.loss_scale import LossScale
 from paceline.strategies.precision import AutocastFP16
 
@@ -128,6 +128,47 @@ def test_sparse_and_complex_gradients_are_divided_and_looked_at():
     turn.grad[1] = complex(0, float("nan"))
     precision.unscale(optimizer)
     assert [flag.item() > 0 for flag in precision.overflows(optimizer)] == [True]
+
+
+class Manual(TrainModule):
+    """In every second step the gradient is infinite, or in all from the third on."""
+
+    def __init__(self, all_from=1000):
+        super().__init__()
+        self.automatic_optimization = False
+        self.layer, self.all_from = nn.Linear(2, 1), all_from
+
+    def training_step(self, batch):
+        out, step = self.layer(batch), self.global_step + 1
+        if step % 2 == 0 or step >= self.all_from:
+            out.register_hook(lambda gradient: gradient * float("inf"))
+        self.manual_backward(out.mean())
+        self.optimizers().step()
+        self.optimizers().zero_grad()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit_manually(module, **settings):
+    trainer = Trainer(
+        accelerator="cpu",
+        precision=AutocastFP16(init_scale=2.0**10, **settings),
+        progress=False,
+        loggers=False,
+        checkpoint=False,
+        run_dir=None,
+    )
+    trainer.fit(module, [torch.ones(4, 2)] * 8)
+    return trainer
+
+
+def test_under_manual_optimization_skipped_updates_are_counted_too(capsys):
+    trainer = fit_manually(Manual())
+    assert (trainer.global_step, trainer.skipped_steps) == (8, 4)
+    assert capsys.readouterr().out.count("gradients overflowed in float16") == 4
+    with pytest.raises(PacelineError, match="3 updates in a row were skipped"):
+        fit_manually(Manual(all_from=5), max_consecutive_skips=3)
 
 
 def test_a_loss_in_float16_is_scaled_in_float32():
