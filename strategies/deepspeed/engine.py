@@ -25,7 +25,7 @@ from ..precision import Precision
 from ..repeated_blocks import find_units, untied
 from ..step_wrapper import Dispatch
 from ..torch_internals import multiply_each
-from . import internals, zero_state
+from . import internals, zero_matrices, zero_state
 from .config import make_config, read_config
 
 T = TypeVar("T")
@@ -141,6 +141,7 @@ class DeepSpeed(Distributed):
         if self.stage == 0:
             internals.clip_reduced_with(self._engine, self._clip_reduced)
         else:
+            zero_matrices.provide(self._engine, optimizer)
             internals.unscale_with(self._engine, lambda unscale: partial(self._unscale_and_clip, unscale))
         return built
 
