@@ -1,4 +1,4 @@
-"""MuonWithAdamW: Muon for the hidden matrices of a module and AdamW for everything else, as one optimizer."""
+"""MuonWithAdamW: Muon for the hidden matrices of a module and AdamW for the rest, as one optimizer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MuonWithAdamW(Optimizer):
     """Muon (Jordan et al. 2024) for hidden matrices, torch's AdamW for all other parameters.
 
     Muon makes each momentum nearly orthogonal before it subtracts it; that is for matrices between hidden
-    layers only. Which these are by default, and how to name others: ``muon_matrices``. ``split()`` shows it.
+    layers only. ``muon_matrices`` says which these are by default, and ``split()`` shows them.
 
     Where each rank has a part of a matrix, the whole of it is gathered, and every rank orthogonalises it.
 
@@ -38,7 +38,7 @@ class MuonWithAdamW(Optimizer):
         module: Its parameters are updated, shared ones once. Frozen ones get no update.
         lr: AdamW's learning rate.
         muon_lr: Muon's learning rate.
-        weight_decay: Decoupled, of matrices on both sides; biases, norms and what ``no_decay`` names have none.
+        weight_decay: Decoupled, on both sides; biases, norms and what ``no_decay`` names have none.
         momentum: Muon's.
         nesterov: Whether Muon's momentum is Nesterov's.
         betas: AdamW's.
@@ -65,7 +65,7 @@ class MuonWithAdamW(Optimizer):
     """
 
     whole_matrices: WholeMatrices
-    """Computes with whole matrices what lies in parts; a strategy that keeps them in its own way replaces it."""
+    """Computes with the whole of what lies in parts; a strategy with a layout of its own replaces it."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class MuonWithAdamW(Optimizer):
                 fix='muon=["..."] names some, or use torch.optim.AdamW',
             )
         self._split = {_MUON: matrices, _ADAMW: [name for name in names if name not in set(matrices)]}
-        group = {
+        group: dict[str, Any] = {
             "params": [names[name] for name in matrices],
             "method": _MUON,
             "lr": muon_lr,

@@ -28,8 +28,8 @@ def muon_matrices(module: nn.Module, *, muon: Sequence[str] = (), adamw: Sequenc
     ``transformer.wte.weight``, ``"blocks.0"`` all of that block.
 
     Raises:
-        PacelineError: for a pattern that matches nothing, a parameter that both match, and one for Muon that
-            is no matrix.
+        PacelineError: for a pattern that matches nothing, a parameter that both match, and one for Muon
+            that is no matrix.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9))

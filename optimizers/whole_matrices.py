@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -44,6 +44,7 @@ def in_place(parameter: Tensor, update: Tensor, function: Callable[[Tensor], Ten
     assert isinstance(update, DTensor)
     mesh = update.device_mesh
     # Parts that lie in the host's memory are gathered on the device: there its process group works.
-    whole = update.to(mesh.device_type).full_tensor()
+    on_device: Any = update.to(mesh.device_type)
+    whole = on_device.full_tensor()
     parts = distribute_tensor(function(whole), mesh, update.placements, src_data_rank=None)
     return parts.to(update.device)

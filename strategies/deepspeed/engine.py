@@ -169,6 +169,7 @@ class DeepSpeed(Distributed):
                 got=f"{len(optimizers)} optimizers",
                 fix="strategy='ddp' or 'fsdp' takes several",
             )
+        zero_matrices.refuse_quantised(self.name, optimizers[0])
         return optimizers[0]
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:

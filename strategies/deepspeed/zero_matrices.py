@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...errors import PacelineError
 from . import zero_state
 
 
@@ -20,9 +21,24 @@ def provide(engine: Any, optimizer: Optimizer) -> None:
         engine: The DeepSpeedEngine, of stage 1, 2 or 3.
         optimizer: The user's.
     """
-    for one in (optimizer, getattr(optimizer, "optimizer", None)):
+    nested: list[Any] = [optimizer, getattr(optimizer, "optimizer", None)]
+    for one in nested:
         if hasattr(one, "whole_matrices"):
             one.whole_matrices = ZeroMatrices(engine)
+
+
+def refuse_quantised(name: str, optimizer: Optimizer) -> None:
+    """Refuse torchao's optimizers, whose moments are no tensors that can be cut and put together.
+
+    Raises:
+        PacelineError: naming what takes them.
+    """
+    if type(optimizer).__module__.startswith("torchao."):
+        raise PacelineError(
+            f"strategy {name!r} keeps optimizer state in its own layout, and torchao's is in another",
+            got=type(optimizer).__name__,
+            fix="strategy='fsdp' or 'ddp' takes it; or LowPrecisionState of paceline.optimizers",
+        )
 
 
 class ZeroMatrices:

@@ -1,4 +1,4 @@
-"""LowPrecisionState on one device: bytes, rounding, what it does to the loss, and that nothing else changes."""
+"""LowPrecisionState on one device: bytes, rounding, the loss, and that nothing else changes."""
 
 from __future__ import annotations
 

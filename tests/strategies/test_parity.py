@@ -28,7 +28,7 @@ HYBRID = (
     "bf16-adamw",
     "64-muon",
 )
-# Muon's updates are rate x O, and O computed in bfloat16 is right to some 6 bits; all rates together are 0.11.
+# Muon's updates are rate x O, and O computed in bfloat16 is right to some 6 bits. All rates: 0.11.
 MUON_BF16 = 0.11 * 2**-6
 # What is trained, on one device and on all others alike, and how far apart they may end.
 KINDS = {
