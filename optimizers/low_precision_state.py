@@ -121,9 +121,19 @@ class LowPrecisionState(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave; moments in another dtype are rounded to the nearest."""
-        super().load_state_dict(state_dict)  # which casts them to their parameters' dtypes
-        for parameter in self.state:
-            self._narrow(parameter, {}, None)
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        own = [parameter for group in self.param_groups for parameter in group["params"]]
+        parameters = dict(zip(numbers, own, strict=False))
+        moments: dict[Any, dict[str, Tensor]] = {number: {} for number in parameters}
+        rest: dict[Any, dict[str, Any]] = {}
+        for number, state in state_dict["state"].items():
+            for key, value in state.items():
+                is_moment = number in parameters and _is_moment(value, parameters[number])
+                (moments if is_moment else rest).setdefault(number, {})[key] = value
+        super().load_state_dict({**state_dict, "state": rest})  # it would widen all moments at once
+        for number, found in moments.items():
+            for key, value in found.items():
+                self.state[parameters[number]][key] = value.to(parameters[number].device, _LOW)
 
     def _chunks(self, parameters: list[Tensor]) -> Iterator[list[Tensor]]:
         chunk: list[Tensor] = []
@@ -140,11 +150,8 @@ class LowPrecisionState(Optimizer):
             yield chunk
 
     def _moments(self, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """What is kept as low as that: one number for each of the parameter's."""
-        for key, value in self.state.get(parameter, {}).items():
-            is_like = isinstance(value, Tensor) and value.ndim and value.shape == parameter.shape
-            if is_like and value.is_floating_point() and parameter.dtype.itemsize > _LOW.itemsize:
-                yield key, value
+        found = self.state.get(parameter, {}).items()
+        return ((key, value) for key, value in found if _is_moment(value, parameter))
 
     def _widen(self, parameter: Tensor) -> dict[str, Tensor]:
         """Widen its moments; what was there, to be written to again."""
@@ -170,6 +177,13 @@ class LowPrecisionState(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         own = ("optimizer", "_rounding", "_seed", "_chunk")
         return super().__getstate__() | {name: vars(self)[name] for name in own}
+
+
+def _is_moment(value: Any, parameter: Tensor) -> bool:
+    """Whether it is kept as low as that: wider floating-point numbers, one for each of the parameter's."""
+    if parameter.dtype.itemsize <= _LOW.itemsize or not isinstance(value, Tensor):
+        return False
+    return value.ndim > 0 and value.shape == parameter.shape and value.is_floating_point()
 
 
 def _rounded_stochastically(values: Tensor, generator: torch.Generator) -> Tensor:

@@ -51,7 +51,8 @@ class MuonWithAdamW(Optimizer):
             AdamW's, so that its rate may be used (Liu et al. 2025, https://arxiv.org/abs/2502.16982).
         orthogonalisation_dtype: torch.float32 gives the same numbers on any number of ranks (and computes
             float64 parameters in float64); torch.bfloat16 is faster on accelerators and is what
-            torch.optim.Muon does, but its rounding differs from layout to layout. Or torch.float64.
+            torch.optim.Muon does, but its rounding differs from layout to layout. Or torch.float64. A name
+            serves too: ``"bfloat16"``.
         orthogonalisation_steps: Newton-Schulz iterations.
 
     Raises:
@@ -82,7 +83,7 @@ class MuonWithAdamW(Optimizer):
         adamw: Sequence[str] = (),
         no_decay: Sequence[str] = ("*.bias",),
         adjust_lr: str = "original",
-        orthogonalisation_dtype: torch.dtype = torch.float32,
+        orthogonalisation_dtype: torch.dtype | str = torch.float32,
         orthogonalisation_steps: int = 5,
     ) -> None:
         check_arguments(
@@ -96,6 +97,12 @@ class MuonWithAdamW(Optimizer):
             adjust_lr=(adjust_lr, one_of(*_ADJUSTMENTS)),
             orthogonalisation_steps=(orthogonalisation_steps, COUNT),
         )
+        if not isinstance(module, nn.Module):
+            raise PacelineError(
+                "MuonWithAdamW takes a module, whose layers say what is a hidden matrix",
+                got=type(module).__name__,
+                fix="MuonWithAdamW(self, lr=...), not self.parameters()",
+            )
         names = dict(module.named_parameters())
         matrices = muon_matrices(module, muon=muon, adamw=adamw)
         if not matrices:
@@ -191,7 +198,7 @@ def _direction(
 def _name_of(dtype: Any) -> str:
     """A name, which checkpoints hold as plain data."""
     for name, known in _DTYPES.items():
-        if dtype is known:
+        if dtype is known or dtype == name:
             return name
     raise PacelineError(
         "MuonWithAdamW: orthogonalisation_dtype is none that it computes in",

@@ -212,6 +212,18 @@ def test_the_state_of_a_plain_optimizer_is_rounded_when_it_is_loaded():
         assert torch.equal(value, moments(plain)[name].bfloat16()), name
 
 
+def test_loading_a_state_never_widens_all_of_it():
+    module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+    optimizer = LowPrecisionState(torch.optim.AdamW(module.parameters(), lr=0.1))
+    stepped(module, optimizer)
+    state = copy.deepcopy(optimizer.state_dict())
+    again = LowPrecisionState(torch.optim.AdamW(module.parameters(), lr=0.1))
+    with Bytes() as counted:
+        again.load_state_dict(state)
+    assert counted.most < 4 * WIDTH * WIDTH
+    assert {value.dtype for value in moments(again).values()} == {torch.bfloat16}
+
+
 def test_schedules_and_param_groups_are_the_optimizers_own():
     inner = sgd(Transformer())
     optimizer = LowPrecisionState(inner)

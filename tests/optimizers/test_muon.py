@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from paceline import PacelineError
+from paceline import PacelineError, TrainModule
 from paceline.optimizers import MuonWithAdamW, muon_matrices, orthogonalise
 
 
@@ -79,6 +80,17 @@ def test_mistakes_are_named(arguments, words):
         MuonWithAdamW(Language(), **arguments)
     assert all(word in str(error.value) for word in words), str(error.value)
     assert len(str(error.value).splitlines()) <= 12
+
+
+def test_it_takes_the_module_and_not_its_parameters():
+    with pytest.raises(PacelineError, match=r"not self.parameters\(\)"):
+        MuonWithAdamW(Language().parameters())
+
+
+def test_train_module_of_gives_it_the_module():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5))
+    module = TrainModule.of(model, nn.functional.cross_entropy, partial(MuonWithAdamW, lr=0.01))
+    assert module.configure_optimizers().split()["muon"] == ["model.1.weight"]
 
 
 def set_gradients(generator, *modules):
