@@ -111,7 +111,8 @@ class MuonWithAdamW(Optimizer):
                 got=", ".join([*names][:6]) or "no parameter",
                 fix='muon=["..."] names some, or use torch.optim.AdamW',
             )
-        self._split = {_MUON: matrices, _ADAMW: [name for name in names if name not in set(matrices)]}
+        taken = set(matrices)
+        self._split = {_MUON: matrices, _ADAMW: [name for name in names if name not in taken]}
         group: dict[str, Any] = {
             "params": [names[name] for name in matrices],
             "method": _MUON,
