@@ -123,7 +123,7 @@ def is_users_frame(filename: str) -> bool:
     if path.startswith(_PACKAGE) and not path.startswith(_RECIPES):
         in_package = path[len(_PACKAGE) :].split(os.sep)
         own_code = (
-            in_package[0] in {"commands", "config", "trainer", "callbacks", "strategies"}
+            in_package[0] in {"commands", "config", "trainer", "callbacks", "strategies", "optimizers"}
             or len(in_package) == 1
         )
         return not own_code

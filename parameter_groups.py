@@ -17,6 +17,11 @@ __all__ = [
 ]
 
 
+def dimensions(parameter: nn.Parameter) -> int:
+    """The dimensions of a parameter; of the whole one where a rank's part of it is flat."""
+    return len(getattr(parameter, "ds_shape", parameter.shape))
+
+
 def decay_groups(
     module: nn.Module, weight_decay: float, *, no_decay: Sequence[str] = ("*.bias",), **settings: Any
 ) -> list[dict[str, Any]]:
@@ -45,7 +50,7 @@ def decay_groups(
     without: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
         matches = any(fnmatchcase(name, pattern) for pattern in no_decay)
-        (without if parameter.ndim < 2 or matches else kept).append(parameter)
+        (without if dimensions(parameter) < 2 or matches else kept).append(parameter)
     groups = [
         {"params": kept, "weight_decay": weight_decay, **settings},
         {"params": without, "weight_decay": 0.0, **settings},
@@ -106,7 +111,7 @@ def layer_groups(
     for name, parameter in module.named_parameters():
         inside = [number for number, prefix in enumerate(names) if name.startswith(prefix)]
         layer = inside[0] if inside else layer if layer < 0 else count
-        decays = parameter.ndim >= 2 and not any(fnmatchcase(name, pattern) for pattern in no_decay)
+        decays = dimensions(parameter) >= 2 and not any(fnmatchcase(name, pattern) for pattern in no_decay)
         grouped.setdefault((layer, decays), []).append(parameter)
     return [
         {"params": parameters, "lr": lr * decay ** (count - number), "weight_decay": weight_decay * decays}

@@ -19,6 +19,7 @@ _PUBLIC = (
     ".strategies",
     ".schedules",
     ".parameter_groups",
+    ".optimizers",
     ".mixing",
     ".config",
     ".testing",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from .argument_checks import PART, check_arguments, one_of
@@ -120,7 +121,11 @@ class RateLR(LambdaLR):
         for group, rate, factor in zip(
             self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=True
         ):
-            group["lr"] = rate * factor(self.last_epoch)
+            value = rate * factor(self.last_epoch)
+            if isinstance(group["lr"], Tensor):  # which an optimizer may hold on to
+                group["lr"].fill_(value)
+            else:
+                group["lr"] = value
 
 
 @dataclass(frozen=True, kw_only=True)

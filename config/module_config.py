@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..errors import PacelineError, nearest
 from ..schedules import RateSchedule
 from ..trainer.datamodule import DataModule
-from ..trainer.model_steps import OWN_NAMES
+from ..trainer.model_steps import OWN_NAMES, made_optimizer
 from ..trainer.module import TrainModule
 from ..trainer.rng import seed_generators
 from .classes import ClassSpec, attempt, check_call, find_target, read_class
@@ -215,7 +216,7 @@ class _Parts:
 
     def build_module(self) -> TrainModule:
         """The module to train."""
-        optimizer = None if self._optimizer is None else self._optimizer.build
+        optimizer = None if self._optimizer is None else replace(self._optimizer, is_partial=True).build()
         if self._module is not None:
             module: Any = self._module.build()
             if not isinstance(module, TrainModule):
@@ -234,7 +235,7 @@ class _Parts:
         )
 
     def _configured(self, module: TrainModule, optimizer: Any) -> Any:
-        found = optimizer([p for p in module.parameters() if p.requires_grad])
+        found = made_optimizer(optimizer, module)
         schedule = self._schedule()
         if schedule is None:
             return found

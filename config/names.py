@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import callbacks, schedules, strategies
+from .. import callbacks, optimizers, schedules, strategies
 from ..callbacks import Callback, Logger
 from ..strategies import Distributed, Precision, Strategy
 from ..trainer.config.built_in import built_in
@@ -29,7 +29,7 @@ def slots() -> dict[str, Slot]:
         "precision": Slot("a precision", Precision, names=precisions),
         "module": Slot("a module", nn.Module),
         "model": Slot("a model", nn.Module),
-        "optimizer": Slot("an optimizer", torch.optim.Optimizer, (torch.optim,), provided=1),
+        "optimizer": Slot("an optimizer", torch.optim.Optimizer, (torch.optim, optimizers), provided=1),
         "scheduler": Slot(
             "a scheduler", None, (torch.optim.lr_scheduler,), schedules.SCHEDULES, provided=1
         ),

@@ -19,6 +19,7 @@ import paceline
 import paceline.callbacks
 import paceline.config
 import paceline.mixing
+import paceline.optimizers
 import paceline.parameter_groups
 import paceline.schedules
 import paceline.strategies
@@ -31,6 +32,7 @@ PACKAGES = (
     paceline.strategies,
     paceline.schedules,
     paceline.parameter_groups,
+    paceline.optimizers,
     paceline.mixing,
     paceline.config,
     paceline.testing,

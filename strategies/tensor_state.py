@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import PacelineError, shown
+from .quantised_state import put_together, take_apart
 
 Take = Callable[[str, Tensor], Tensor]
 
@@ -67,7 +68,9 @@ def optimizer_state(module: nn.Module, optimizer: Optimizer) -> tuple[dict[str, 
         | {"params": [names[id(p)] for p in group["params"]]}
         for group in optimizer.param_groups
     ]
-    return tensors, {"groups": groups, "values": values, "own_dtype": own_dtype}
+    tensors, quantised = take_apart(tensors, dict(module.named_parameters()))
+    plain = {"groups": groups, "values": values, "own_dtype": own_dtype}
+    return tensors, plain | ({"quantised": quantised} if quantised else {})
 
 
 def by_parameter(tensors: dict[str, Tensor], plain: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -91,6 +94,7 @@ def load_optimizer(
         for position, parameter in zip(saved["params"], group["params"], strict=True)
     }
     by_position = {position: names[id(parameter)] for position, parameter in parameters.items()}
+    tensors = put_together(tensors, plain.get("quantised", {}), dict(module.named_parameters()))
     by_name = by_parameter(tensors, plain)
     content["state"] = {i: by_name[n] for i, n in by_position.items() if n in by_name}
     for saved, group in zip(content["param_groups"], plain["groups"], strict=True):

@@ -28,6 +28,7 @@ FOLDERS = (
     "trainer",
     "callbacks",
     "strategies",
+    "optimizers",
     "recipes",
     "compat",
     "testing",

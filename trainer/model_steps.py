@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -15,6 +16,12 @@ TARGETS = ("labels", "label", "targets", "target")
 OWN_NAMES = frozenset({"loss", "weight"})
 """What a step returns besides metrics."""
 _BATCHES = "(inputs, targets), or a mapping with " + " or ".join(map(repr, TARGETS))
+
+
+def made_optimizer(make: Callable[..., Any], module: nn.Module) -> Any:
+    """An optimizer of the parameters to train; of the module, where its first argument is called so."""
+    first = next(iter(inspect.signature(make).parameters), None)
+    return make(module if first == "module" else [p for p in module.parameters() if p.requires_grad])
 
 
 class ModelSteps(nn.Module):
@@ -88,7 +95,7 @@ class ModelSteps(nn.Module):
                 "TrainModule.of: fit needs an optimizer",
                 fix="TrainModule.of(model, ..., optimizer=functools.partial(torch.optim.AdamW, lr=1e-3))",
             )
-        optimizer = self.optimizer([p for p in self.parameters() if p.requires_grad])
+        optimizer = made_optimizer(self.optimizer, self)
         if self.scheduler is None:
             return optimizer
         schedule = self.scheduler(optimizer) if callable(self.scheduler) else self.scheduler

@@ -287,8 +287,8 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs, Recorded
             model: Called with the inputs. An output with ``logits``, as of transformers, stands for them.
             loss: Called with ``(predictions, targets)``. None: the model is called with the whole batch and
                 returns its loss, as transformers models do with labels.
-            optimizer: Called with the parameters to train: ``partial(torch.optim.AdamW, lr=1e-3)``. Needed
-                by ``fit`` alone.
+            optimizer: Called with the parameters to train: ``partial(torch.optim.AdamW, lr=1e-3)``, or with
+                the module where its first argument is called ``module``. Needed by ``fit`` alone.
             scheduler: Called with the optimizer, then stepped once an epoch:
                 ``partial(CosineAnnealingLR, T_max=10)``; or one of ``paceline.schedules``, or its name.
             metrics: By name, logged in training, validation and test: functions of ``(predictions,

@@ -23,7 +23,7 @@ from ..precision import Precision
 from ..repeated_blocks import find_units, untied
 from ..step_wrapper import Dispatch
 from ..torch_internals import multiply_each
-from . import internals, zero_state
+from . import internals, zero_matrices, zero_state
 from .config import make_config, read_config
 from .library import import_deepspeed
 
@@ -149,6 +149,7 @@ class DeepSpeed(Distributed):
         if self.stage == 0:
             internals.clip_reduced_with(self._engine, self._clip_reduced)
         else:
+            zero_matrices.provide(self._engine, optimizer)
             internals.unscale_with(self._engine, lambda unscale: partial(self._unscale_and_clip, unscale))
         return built
 
@@ -176,6 +177,7 @@ class DeepSpeed(Distributed):
                 got=f"{len(optimizers)} optimizers",
                 fix="strategy='ddp' or 'fsdp' takes several",
             )
+        zero_matrices.refuse_quantised(self.name, optimizers[0])
         return optimizers[0]
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:

@@ -286,6 +286,20 @@ def test_a_module_without_an_optimizer_gets_that_of_the_config():
     assert found.trainer.global_step == 2
 
 
+def test_an_optimizer_that_takes_a_module_gets_the_module():
+    found = experiment(
+        """\
+        module: project:Bare
+        optimizer: {class: MuonWithAdamW, lr: 0.5, muon: [net.weight], orthogonalisation_dtype: bfloat16}
+        data: {train: project:points}
+        trainer: {max_steps: 2, run_dir: null}
+        """
+    )
+    found.fit()
+    (optimizer,) = found.trainer.optimizers
+    assert optimizer.param_groups[0]["orthogonalisation_dtype"] == "bfloat16"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
+from paceline.optimizers import MuonWithAdamW
 from paceline.strategies import HSDP, DeepSpeed
 
 DEVICES = int(sys.argv[1])
@@ -91,6 +92,8 @@ class Model(TrainModule):
         ]
         if self.hparams["optimizer"] == "sgd":
             optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
+        elif self.hparams["optimizer"] == "muon":
+            optimizer = MuonWithAdamW(self, lr=0.02, muon_lr=0.01, eps=1e-3)
         else:
             groups[1]["betas"] = (0.8, 0.95)
             amsgrad = self.hparams["optimizer"] == "amsgrad"

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Checkpoint
+from paceline.optimizers import MuonWithAdamW
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, Distributed
 
 GLOBAL, STEPS, SAMPLES, VALIDATION = 16, 20, 91, 37
@@ -37,7 +38,12 @@ class Model(TrainModule):
     """Blocks to shard, a parameter that training_step uses itself, and batch norms where asked for."""
 
     def __init__(
-        self, optimizer: str, weighted: bool = False, batch_norm: bool = False, tied: bool = False
+        self,
+        optimizer: str,
+        weighted: bool = False,
+        batch_norm: bool = False,
+        tied: bool = False,
+        orthogonalised_in: str = "float32",
     ):
         super().__init__()
         width = 6
@@ -75,6 +81,9 @@ class Model(TrainModule):
     def configure_optimizers(self):
         if self.hparams["optimizer"] == "sgd":
             optimizer = torch.optim.SGD(self.parameters(), lr=0.3, momentum=0.9)
+        elif self.hparams["optimizer"] == "muon":
+            dtype = getattr(torch, self.hparams["orthogonalised_in"])
+            optimizer = MuonWithAdamW(self, lr=0.02, muon_lr=0.01, eps=1e-3, orthogonalisation_dtype=dtype)
         else:
             decayed = [p for p in self.parameters() if p.ndim > 1]
             others = [p for p in self.parameters() if p.ndim < 2]

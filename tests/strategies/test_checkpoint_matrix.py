@@ -50,6 +50,7 @@ RING = [  # writer, reader: each layout of two and three ranks writes for a size
 KINDS = {
     "tied": ({"model": {"optimizer": "sgd", "tied": True}}, MANY),
     "amsgrad": ({"model": {"optimizer": "amsgrad"}}, ["fsdp", ZERO[2], IN_PARTS]),
+    "muon": ({"model": {"optimizer": "muon"}}, ["ddp", "fsdp", "hsdp", *ZERO, IN_PARTS]),
     "all-given": ({"model": {"all_given": True}}, ["ddp", "fsdp", ZERO[1], IN_PARTS]),
     "bf16-true": ({"precision": "bf16-true"}, ["fsdp", *ZERO]),
     # One parameter that no step has used: the optimizer has no state for it.

@@ -43,6 +43,7 @@ NAMES = {
         "clip_grad",
         "_overflow_check_and_loss_scale_update",
         "parameter_offload",
+        "grad_position",
     ],
     "offload": [
         "ZeROOrderedDict",
@@ -64,7 +65,7 @@ NAMES = {
         "_external_params",
     ],
     "linkage": ["_hp_mapping"],
-    "fragment": ["set_optim_state_fragment"],
+    "fragment": ["set_optim_state_fragment", "hp_fragment_address", "lp_fragment_address"],
 }
 
 

@@ -20,7 +20,16 @@ ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
 LAYOUTS = [("ddp", 2), ("fsdp", 2), ("hsdp", 4), *((z, 2) for z in ZERO), ("LateAverage", 2)]
 PLAIN = ["ddp", "fsdp", "hsdp", "LateAverage"]
 # hsdp is fsdp on another mesh, and four ranks are many for a small machine.
-HYBRID = ("64-adamw", "32-weighted", "64-weighted-fewer-than-ranks", "64-batch-norm", "bf16-adamw")
+HYBRID = (
+    "64-adamw",
+    "32-weighted",
+    "64-weighted-fewer-than-ranks",
+    "64-batch-norm",
+    "bf16-adamw",
+    "64-muon",
+)
+# Muon's updates are rate x O, and O computed in bfloat16 is right to some 6 bits. All rates: 0.11.
+MUON_BF16 = 0.11 * 2**-6
 # What is trained, on one device and on all others alike, and how far apart they may end.
 KINDS = {
     "64-adamw": ({"precision": "64"}, 1e-12, PLAIN),
@@ -45,6 +54,9 @@ KINDS = {
     "32-weighted": ({"model": {"weighted": True}}, 1e-6, None),
     "32-clip-value": ({"clip": None, "clip_grad_value": 0.01, "optimizer": "sgd"}, 1e-6, ZERO),
     "32-fewer-than-ranks": ({"samples": 17, "optimizer": "sgd"}, 1e-6, ZERO),
+    "64-muon": ({"precision": "64", "optimizer": "muon"}, 1e-12, PLAIN),
+    "32-muon": ({"optimizer": "muon"}, 1e-6, None),
+    "32-muon-bf16": ({"optimizer": "muon", "model": {"orthogonalised_in": "bfloat16"}}, MUON_BF16, None),
     "bf16-adamw": ({"precision": "bf16"}, None, None),
 }
 SECONDS = 240
@@ -64,7 +76,9 @@ def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
 
 
 PAIRS = [(layout, kind) for layout, _ in LAYOUTS for kind in cases(layout)]
-USUAL = covering(PAIRS)
+# Muon's matrices lie otherwise under each of these.
+MUON = [(layout, "32-muon") for layout in ("fsdp", "deepspeed_stage_2", "deepspeed_stage_3")]
+USUAL = [*covering(PAIRS), *MUON]
 
 
 @pytest.fixture(scope="session")

@@ -82,11 +82,18 @@ class _Group(_Form):
     params: list[str]
 
 
+class _Quantised(_Form):
+    class_: str = Field(alias="class")
+    parts: list[str]
+    context: list[Any]
+
+
 class _Optimizer(_Form):
     class_: str = Field(alias="class")
     groups: list[_Group]
     values: dict[str, Any]
     own_dtype: list[str]
+    quantised: dict[str, _Quantised] = Field(default_factory=dict)
     configured: list[dict[str, Any]] | None = None
 
 
