@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.callbacks import Checkpoint
+from paceline.callbacks import EMA, Checkpoint
 from paceline.optimizers import MuonWithAdamW
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, Distributed
 
@@ -148,7 +148,7 @@ def train(folder: Path, name: str, devices: int, case: dict) -> None:
         global_batch_size=GLOBAL,
         clip_grad_norm=case.pop("clip", 0.05),
         log_every=1,
-        callbacks=[Checkpoint(every=1000)],
+        callbacks=[Checkpoint(every=1000), *([EMA(case.pop("ema"))] if "ema" in case else [])],
         progress=False,
         loggers=["-tensorboard", "-curves"],
         run_dir=folder,

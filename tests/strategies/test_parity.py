@@ -27,6 +27,7 @@ HYBRID = (
     "64-batch-norm",
     "bf16-adamw",
     "64-muon",
+    "64-ema",
 )
 # Muon's updates are rate x O, and O computed in bfloat16 is right to some 6 bits. All rates: 0.11.
 MUON_BF16 = 0.11 * 2**-6
@@ -55,6 +56,8 @@ KINDS = {
     "32-clip-value": ({"clip": None, "clip_grad_value": 0.01, "optimizer": "sgd"}, 1e-6, ZERO),
     "32-fewer-than-ranks": ({"samples": 17, "optimizer": "sgd"}, 1e-6, ZERO),
     "64-muon": ({"precision": "64", "optimizer": "muon"}, 1e-12, PLAIN),
+    "64-ema": ({"precision": "64", "ema": 0.9}, 1e-12, PLAIN),
+    "32-ema": ({"ema": 0.9}, 1e-6, ZERO),
     "32-muon": ({"optimizer": "muon"}, 1e-6, None),
     "32-muon-bf16": ({"optimizer": "muon", "model": {"orthogonalised_in": "bfloat16"}}, MUON_BF16, None),
     "bf16-adamw": ({"precision": "bf16"}, None, None),
@@ -135,6 +138,12 @@ def compare_rounded(
         names = [name for name in expected if name.startswith(kind)]
         rounding = max((expected[name] - exact[name]).abs().max().item() for name in names)
         assert 0 < max((found[name] - expected[name]).abs().max().item() for name in names) <= rounding
+
+
+def test_averages_are_in_the_comparison(trained):
+    stored = stored_tensors(trained("single", 1, "64-ema").latest)
+    averages = {name.removeprefix("callback.EMA/") for name in stored if name.startswith("callback.EMA/")}
+    assert averages == {name.removeprefix("model.") for name in stored if name.startswith("model.")}
 
 
 def test_the_cases_are_what_they_say(trained):
