@@ -16,7 +16,7 @@ Counts = Callable[[nn.Parameter], bool]
 
 
 def shard_by_dtype(
-    whole: nn.Module, part: nn.Module, shard: Callable[[nn.Module], Any], counts: Counts
+    whole: nn.Module, part: nn.Module, shard: Callable[[nn.Module, torch.dtype | None], Any], counts: Counts
 ) -> None:
     """Shard ``part``, after those of its submodules whose own parameters have another dtype.
 
@@ -26,7 +26,7 @@ def shard_by_dtype(
     Args:
         whole: The whole module, for names and ties.
         part: A part of it, or a module around it; what is sharded already is left alone.
-        shard: Shards a module with what in it is not sharded yet.
+        shard: Shards a module with what is not sharded yet in it, of this dtype; None where none counts.
         counts: Whether a parameter's dtype matters: those of frozen ones do not.
 
     Raises:
@@ -37,7 +37,7 @@ def shard_by_dtype(
         own = [p for holder, p in _held(inner, inner, counts) if holder is inner]
         if inner is not part and own and all(p.dtype != main for p in own):
             shard_by_dtype(whole, inner, shard, counts)
-    shard(part)
+    shard(part, main)
 
 
 def _main_dtype(whole: nn.Module, part: nn.Module, counts: Counts) -> torch.dtype | None:

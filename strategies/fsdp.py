@@ -114,12 +114,15 @@ class FSDP(Distributed):
         refuse_sharded(module)
         refuse_scalars(module, self.name)
         options: dict[str, Any] = {"mesh": self.make_mesh()}
-        precision = self.precision
-        wider = precision.reduce_dtype if precision.reduce_dtype != precision.param_dtype else None
-        options["mp_policy"] = self.mixed_precision or MixedPrecisionPolicy(reduce_dtype=wider)
         options["reshard_after_forward"] = True if self._manual else self.reshard_after_forward
         if self.cpu_offload:
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.device.type != "cpu")
+
+        def shard(part: nn.Module, dtype: torch.dtype | None) -> None:
+            wide = None if dtype is None else torch.promote_types(dtype, self.precision.reduce_dtype)
+            policy = MixedPrecisionPolicy(reduce_dtype=None if wide == dtype else wide)
+            fully_shard(part, mp_policy=self.mixed_precision or policy, **options)
+
         units = untied(module, find_units(module))
         parts = [*units, *self._outer_parts(module, units)]
         if not self._manual:
@@ -129,7 +132,7 @@ class FSDP(Distributed):
             materialise(module, part if part is not root else None)
             self.precision.convert_module(part if part is not root else module)
             self._broadcast_tensors([t for t in (*part.parameters(), *part.buffers()) if not is_sharded(t)])
-            shard_by_dtype(module, part, partial(fully_shard, **options), self._is_reduced)
+            shard_by_dtype(module, part, shard, self._is_reduced)
         for name, buffer in [*module.named_buffers()]:
             owner = module.get_submodule(name.rpartition(".")[0])
             setattr(owner, name.rpartition(".")[2], buffer.to(self.device))

@@ -362,6 +362,8 @@ CASES = {
     "mixed-value": Case(Mixed, trainer=AS_IT_IS | {"clip_grad_value": 0.01}),
     "mixed-hsdp": Case(Mixed, lambda: HSDP(replicate=2), trainer=AS_IT_IS | CLIPPED),
     "mixed-bf16": Case(Mixed, options=IN_BFLOAT16, trainer=AS_IT_IS | CLIPPED),
+    "mixed-bf16-sums": Case(Mixed, options=IN_BFLOAT16, trainer=AS_IT_IS),
+    "mixed-bf16-sums-ddp": Case(Mixed, "ddp", options=IN_BFLOAT16, trainer=AS_IT_IS),
     "mixed-inner": Case(InnerMixed, trainer=AS_IT_IS | CLIPPED),
     "mixed-unfrozen": Case(Mixed, options={"all": True}, trainer=AS_IT_IS | CLIPPED, frozen="*norm*"),
     "mixed-own": Case(OwnMixed, trainer=AS_IT_IS),
