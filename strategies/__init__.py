@@ -13,10 +13,12 @@ from .base import StepPlan, Strategy
 from .ddp import DDP
 from .deepspeed.engine import DeepSpeed
 from .distributed import Distributed
+from .estimate.description import Collective, Layout, RankBytes
+from .estimate.model_bytes import ModelBytes, Moment
 from .fsdp import FSDP, HSDP
 from .launch.environment import Environment, find_environment
 from .launch.launcher import launch, start_ranks
-from .memory_estimate import StateBytes, choose_strategy, states_per_rank
+from .memory_estimate import choose_strategy, states_per_rank
 from .precision import (
     PRECISIONS,
     AutocastBF16,
@@ -36,13 +38,17 @@ __all__ = [
     "STRATEGIES",
     "AutocastBF16",
     "AutocastFP16",
+    "Collective",
     "DeepSpeed",
     "Distributed",
     "Environment",
     "Full",
+    "Layout",
+    "ModelBytes",
+    "Moment",
     "Precision",
+    "RankBytes",
     "Single",
-    "StateBytes",
     "StepPlan",
     "Strategy",
     "choose_strategy",

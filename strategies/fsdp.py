@@ -16,6 +16,8 @@ from ..argument_checks import COUNT_OR_NONE, SWITCH, SWITCH_COUNT_OR_NONE, check
 from ..errors import PacelineError
 from .base import parameters_of, refuse_scalars, refuse_sharded
 from .distributed import Distributed
+from .estimate.description import Layout
+from .estimate.sharded import ShardedEstimate
 from .materialise import materialise
 from .repeated_blocks import find_units, untied
 from .sharding import is_sharded, local_part, whole
@@ -28,7 +30,7 @@ _ROOT = "_sharded_root"
 """Where a module keeps the root it was sharded under: a later run uses it again."""
 
 
-class FSDP(Distributed):
+class FSDP(ShardedEstimate, Distributed):
     """torch's ``fully_shard`` (FSDP2).
 
     What is gathered together are the module's ``shard_units()``, else its repeated blocks, and the rest.
@@ -262,11 +264,14 @@ class HSDP(FSDP):
         super().__init__(**options)
         self.replicate = replicate
 
+    def groups_of_ranks(self, layout: Layout) -> int:
+        return self.replicate or (layout.nodes if layout.nodes > 1 else 2)
+
     def make_mesh(self) -> Any:
         from torch.distributed.device_mesh import init_device_mesh
 
         environment = self.environment
-        groups = self.replicate or (environment.nodes if environment.nodes > 1 else 2)
+        groups = self.groups_of_ranks(Layout(environment.world_size, environment.local_world_size))
         if environment.world_size % groups:
             raise PacelineError(
                 f"HSDP cannot split {environment.world_size} ranks into {groups} groups of one size",

@@ -27,6 +27,7 @@ from ..step_wrapper import Dispatch
 from ..torch_internals import multiply_each
 from . import internals, zero_state
 from .config import make_config, read_config
+from .estimate import ZeroEstimate
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ _ENGINE = "_zero_engine"
 """Where a module keeps the stage 3 engine that holds its parameters, after its run."""
 
 
-class DeepSpeed(Distributed):
+class DeepSpeed(ZeroEstimate, Distributed):
     """DeepSpeed's ZeRO engine over the optimizer of ``configure_optimizers``.
 
     After a run a module has whole parameters again; under stage 3 it stays partitioned until the next
