@@ -83,7 +83,7 @@ def estimate_run(
     )
     traced: dict[torch.dtype, tuple[ModelBytes, Work]] = {}
     rows = []
-    for name, strategy in _strategies(trainer.settings.strategy, layout).items():
+    for name, strategy in _strategies(trainer, layout).items():
         dtype = strategy.computes_in(precision)
         if dtype not in traced:
             traced[dtype] = trace_step(module, batch, replace(setting, dtype=dtype), trainer)
@@ -109,10 +109,10 @@ def estimate_run(
     )
 
 
-def _strategies(own: Any, layout: Layout) -> dict[str, Strategy]:
-    """Those that every estimate has, and the trainer's where it is an object with options."""
-    found = estimated_strategies(layout.ranks)
-    if isinstance(own, Strategy):
+def _strategies(trainer: Any, layout: Layout) -> dict[str, Strategy]:
+    """Those that every estimate has, and the trainer's own where it has options or is none of them."""
+    found, own = estimated_strategies(layout.ranks), trainer.strategy
+    if isinstance(trainer.settings.strategy, Strategy) or own.name not in found:
         found = {own.name: own, **{name: one for name, one in found.items() if name != own.name}}
     return found
 

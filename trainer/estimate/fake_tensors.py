@@ -1,8 +1,8 @@
 """Tensors without memory, and an account of the memory they would take.
 
 torch's fake tensors, its memory tracker and some operations have no public name: they are used in this file
-alone. No public tool gives the bytes of activations without allocating them; ``tests/trainer/estimate/test_fake_tensors.py``
-fails by name when they change.
+alone. No public tool gives the bytes of activations without allocating them. A test fails by name when they
+change: ``tests/trainer/estimate/test_fake_tensors.py``.
 """
 
 from __future__ import annotations

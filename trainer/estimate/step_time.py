@@ -163,8 +163,10 @@ def collective_time(collective: Collective, layout: Layout, assumed: Assumptions
     if collective.operation in ("to_host", "from_host"):
         return collective.size / (assumed.host_link * assumed.bandwidth_attainable)
     ranks = collective.ranks or layout.ranks
+    # As many rings as a machine has members, each through a network port of its own.
+    rings = 1 if collective.between_nodes else layout.per_node
     leaves = collective.between_nodes or ranks > layout.per_node
-    slowest = min(assumed.link, assumed.network) if leaves else assumed.link
+    slowest = min(assumed.link, assumed.network * rings) if leaves else assumed.link
     passes = 2 if collective.operation == "all_reduce" else 1
     moved = passes * (ranks - 1) / ranks * collective.size
     return moved / (slowest * assumed.bandwidth_attainable) + (

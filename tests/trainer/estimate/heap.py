@@ -7,9 +7,6 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_LARGE = 64 * 1024
-_M_MMAP_THRESHOLD = -3
-
 
 class _Mallinfo2(ctypes.Structure):
     _fields_ = [
@@ -25,13 +22,8 @@ _libc = ctypes.CDLL("libc.so.6")
 _libc.mallinfo2.restype = _Mallinfo2
 
 
-def count_large_blocks() -> None:
-    """From here on each block of 64 KiB or more is mapped by itself, and given back when it is freed."""
-    _libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
-
-
-def mapped_bytes() -> int:
-    """The bytes of all blocks of 64 KiB or more."""
+def allocated_bytes() -> int:
+    """What is allocated now."""
     found = _libc.mallinfo2()
     return int(found.hblkhd + found.uordblks)
 
@@ -42,11 +34,8 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.most = 0
-        self.line: list[tuple[str, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        now = mapped_bytes()
-        self.line.append((str(func), now))
-        self.most = max(self.most, now)
+        self.most = max(self.most, allocated_bytes())
         return result

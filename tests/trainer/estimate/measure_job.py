@@ -1,70 +1,69 @@
-"""Measures what ranks allocate in a step, by torch's profiler, for each strategy and model.
+"""Measures what ranks allocate in the third step, by glibc, and the tensors that can be told apart.
 
-python measure_job.py DEVICES FOLDER STRATEGY:MODEL[:PRECISION]...  -> FOLDER/RANK.json
+python measure_job.py FOLDER CASES   (CASES: JSON, name -> arguments of ``measure``), on one rank
 """
 
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.jobs import load_job
 
 from paceline import Trainer
 from paceline.callbacks import Callback
+from paceline.strategies import DDP, FSDP, DeepSpeed, Single, make_strategy
 from paceline.strategies.sharding import local_part
 
-sys.path.insert(0, str(Path(__file__).parent))
-import heap
-
+HERE = Path(__file__).parent
 STEP = 3
-MARK = "the measured step"
+STRATEGIES = {"DDP": DDP, "FSDP": FSDP, "DeepSpeed": DeepSpeed, "Single": Single}
+heap = load_job(HERE / "heap.py")
+models = load_job(HERE / "models.py")
+warm: set[tuple[str, str, str]] = set()
 
 
-def load_models() -> dict[str, Any]:
-    place = Path(__file__).with_name("models.py")
-    spec = importlib.util.spec_from_file_location("estimated_models", place)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["estimated_models"] = module
-    spec.loader.exec_module(module)
-    return module.MODELS
+def strategy_of(strategy: str, options: dict[str, Any] | None) -> Any:
+    return STRATEGIES[strategy](**(options or {})) if strategy in STRATEGIES else make_strategy(strategy)
 
 
-class Measured(Callback):
-    """Marks a step for the profiler, and counts the storages that can be told apart."""
+class Measure(Callback):
+    """The most that is allocated in a step, and parts of it."""
 
     def __init__(self) -> None:
-        self.mark: Any = None
-        self.parts: dict[str, int] = {}
-        self.before = heap.mapped_bytes()
+        gc.collect()
+        self.before = heap.allocated_bytes()
+        self.found: dict[str, int] = {}
 
     def on_step_start(self, trainer, batches):
         if trainer.global_step == STEP - 1:
             self.watch = heap.Watch()
-            self.parts["base"] = heap.mapped_bytes()
             self.watch.__enter__()
+
+    def on_before_optimizer_step(self, trainer, optimizer):
+        if trainer.global_step == STEP - 1:
+            gradients = [p.grad for p in trainer.module.parameters()]
+            self.found["gradients"] = held(grad for grad in gradients if grad is not None)
 
     def on_step_end(self, trainer, outputs):
         if trainer.global_step != STEP:
             return
         self.watch.__exit__(None, None, None)
-        self.parts["heap"] = self.watch.most - self.before
-        self.parts["base"] -= self.before
-        module = trainer.module
-        self.parts["parameters"] = held(p.detach() for p in module.parameters())
+        self.found["peak"] = self.watch.most - self.before
+        self.found["parameters"] = held(p.detach() for p in trainer.module.parameters())
         engine = getattr(trainer.strategy, "_engine", None)
-        optimizer = trainer._fit.optimization.optimizers[0]
-        if engine is not None and trainer.strategy.stage:
-            optimizer = engine.optimizer.optimizer
-        values = [v for state in optimizer.state.values() for v in state.values()]
-        self.parts["optimizer"] = held(v for v in values if isinstance(v, torch.Tensor) and v.ndim)
+        sharded = engine is not None and trainer.strategy.stage
+        optimizer = engine.optimizer.optimizer if sharded else trainer._fit.optimization.optimizers[0]
+        values = [value for state in optimizer.state.values() for value in state.values()]
+        self.found["optimizer"] = held(v for v in values if isinstance(v, torch.Tensor) and v.ndim)
 
 
 def held(tensors: Any) -> int:
+    """The bytes of their storages, each once."""
     storages = {}
     for tensor in tensors:
         storage = local_part(tensor).untyped_storage()
@@ -72,51 +71,41 @@ def held(tensors: Any) -> int:
     return sum(storages.values())
 
 
-def allocated(trace: Path) -> list[tuple[float, int]]:
-    """Bytes over time within the step that is marked."""
-    events = json.loads(trace.read_text())["traceEvents"]
-    (span,) = [e for e in events if e.get("name") == MARK and e.get("cat") == "user_annotation"]
-    start, end = span["ts"], span["ts"] + span["dur"]
-    memory = sorted(
-        (e["ts"], e["args"]["Total Allocated"], e["args"]["Bytes"])
-        for e in events
-        if e["name"] == "[memory]"
+def measure(
+    devices: int, strategy: str, model: str, options: Any = None, precision: str = "32", **more: Any
+) -> dict[str, int]:
+    torch.set_num_threads(1)
+    # What a first run imports and keeps is no part of a later one. For bfloat16 oneDNN generates and keeps
+    # code for each shape, some MB in all.
+    first = (strategy, "tiny" if precision == "32" else model, precision)
+    if first not in warm:
+        warm.add(first)
+        measure(devices, strategy, first[1], None, precision)
+    torch.manual_seed(0)
+    callback = Measure()
+    module = models.MODELS[model]()
+    trainer = Trainer(
+        strategy=strategy_of(strategy, options),
+        accelerator="cpu",
+        devices=devices,
+        precision=precision,
+        max_steps=STEP,
+        callbacks=[callback],
+        progress=False,
+        checkpoint=False,
+        loggers=False,
+        record=False,
+        run_dir=None,
+        **more,
     )
-    before = memory[0][1] - memory[0][2]  # torch's count goes on from one profile to the next
-    return [(ts, size - before) for ts, size, _ in memory if start <= ts <= end]
+    trainer.fit(module, [module.batch()] * devices * STEP * more.get("accumulate", 1))
+    return callback.found
 
 
-def measure(name: str, folder: Path, devices: int) -> dict[str, Any]:
-    strategy, model, *rest = name.split(":")
-    gc.collect()
-    watch = Measured()
-    if True:
-        torch.manual_seed(0)
-        module = load_models()[model]()
-        batch = type(module).batch()
-        trainer = Trainer(
-            strategy=strategy,
-            accelerator="cpu",
-            devices=devices,
-            precision=rest[0] if rest else "32",
-            max_steps=STEP + 1,
-            callbacks=[watch],
-            progress=False,
-            checkpoint=False,
-            loggers=False,
-            run_dir=None,
-            record=False,
-        )
-        trainer.fit(module, [batch] * devices * (STEP + 1))
-    return watch.parts
+def on_rank(folder: Path, **case: Any) -> dict[str, int]:
+    return measure(2, **case)
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    heap.count_large_blocks()
-    found = {}
-    for name in [a for a in sys.argv[3:] if a != "--keep"]:
-        found[name] = measure(name, Path(sys.argv[2]), int(sys.argv[1]))
-        print(name, found[name], flush=True)
-    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    Path(sys.argv[2], f"{rank}.json").write_text(json.dumps(found))
+    found = {name: measure(1, **case) for name, case in json.loads(sys.argv[2]).items()}
+    Path(sys.argv[1], "found.json").write_text(json.dumps(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -118,4 +119,4 @@ class ViT(TrainModule):
         return torch.randn(size, 3, 32, 32), torch.randint(0, 10, (size,))
 
 
-MODELS: dict[str, Any] = {"cnn": CNN, "gpt": GPT, "vit": ViT}
+MODELS: dict[str, Any] = {"cnn": CNN, "gpt": GPT, "vit": ViT, "tiny": partial(ViT, 12, 1)}
