@@ -12,6 +12,7 @@ import weakref
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 from torch import Tensor
@@ -25,6 +26,7 @@ class _Block:
     free: bool = False
     before: _Block | None = None
     after: _Block | None = None
+    number: int = field(default_factory=count().__next__)  # the same choice among equal ones in each run
 
 
 @dataclass
@@ -38,18 +40,18 @@ class _Pool:
     def add(self, block: _Block) -> None:
         """The block is free from here on."""
         block.free = True
-        self.blocks[id(block)] = block
-        insort(self.sizes, (block.size, id(block)))
+        self.blocks[block.number] = block
+        insort(self.sizes, (block.size, block.number))
 
     def remove(self, block: _Block) -> None:
         """The block is taken."""
         block.free = False
-        del self.blocks[id(block)]
-        del self.sizes[bisect_left(self.sizes, (block.size, id(block)))]
+        del self.blocks[block.number]
+        del self.sizes[bisect_left(self.sizes, (block.size, block.number))]
 
     def smallest(self, size: int) -> _Block | None:
         """The smallest free block of at least this size."""
-        place = bisect_left(self.sizes, (size, 0))
+        place = bisect_left(self.sizes, (size, -1))
         return self.blocks[self.sizes[place][1]] if place < len(self.sizes) else None
 
 

@@ -62,11 +62,12 @@ def test_zero_s_table_is_reproduced_to_its_digits(numbers, ranks):
         assert float(printed) in (round(found + 1e-9, digits), cut)
 
 
-# pytorch/torchtitan, Llama 3 8B under FSDP with selective activation checkpointing (every other matrix product),
-# 8192 tokens, parameters in bfloat16, reduction in fp32: tokens per second on each device, and the GiB that the
-# allocator reserved. benchmarks/llama3_h100_202412_torchtitan.md (commit 31a17bf), tables 1 and 3, without
-# torch.compile: batch 2; H100 with 96 GB of HBM2e at 2.4 TB/s, 400 Gb/s for each between machines.
-# docs/performance.md (commit 0413364): batch 1; 64 A100 of 80 GB, memory is not stated, nor is torch.compile.
+# pytorch/torchtitan, Llama 3 8B under FSDP with selective activation checkpointing (every other matrix
+# product), 8192 tokens, parameters in bfloat16, reduction in fp32: tokens per second on each device, and
+# GiB that the allocator reserved. benchmarks/llama3_h100_202412_torchtitan.md (commit 31a17bf), tables 1
+# and 3, without torch.compile: batch 2, on H100 with 96 GB of HBM2e at 2.4 TB/s, 400 Gb/s for each
+# between machines. docs/performance.md (commit 0413364): batch 1, on 64 A100 of 80 GB; neither memory nor
+# compilation is stated.
 H100 = {"bandwidth": 2.4e12, "network": 50e9}
 TITAN = {
     "8 H100": ("H100", H100, 8, 2, 5762, 82.4),
