@@ -1,39 +1,68 @@
-"""``paceline estimate``: what a model's states need on each rank."""
+"""``paceline estimate``: whether a training run fits its devices, and how fast it would be."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .output import JSON, print_json, print_table
+from ..errors import PacelineError
+from .output import JSON, print_json
 from .targets import CONFIG, SETTINGS, TARGET, load_target
+
+_DEVICES = typer.Option(min=1, help="How many devices, of all machines.")
+_PER_NODE = typer.Option(min=1, help="Devices of a machine; 8 unless given.")
+_MEMORY = typer.Option(help='Of each device: "80GiB".')
+_GPU = typer.Option(help='A device by name, for its memory and speed: "H100".')
+_ASSUME = typer.Option(metavar="NAME=VALUE", help="network=12.5e9 attainable=0.5 ... Repeatable.")
+_PICTURE = typer.Option(metavar="PNG", help="Draw the memory of each strategy.")
 
 
 def estimate(
     target: TARGET,
     settings: SETTINGS = None,
     config: CONFIG = None,
-    devices: Annotated[int, typer.Option(min=1, help="Ranks in all.")] = 1,
+    devices: Annotated[int | None, _DEVICES] = None,
+    per_node: Annotated[int | None, _PER_NODE] = None,
+    memory: Annotated[str | None, _MEMORY] = None,
+    gpu: Annotated[str | None, _GPU] = None,
+    assume: Annotated[list[str] | None, _ASSUME] = None,
+    picture: Annotated[Path | None, _PICTURE] = None,
     as_json: JSON = False,
 ) -> None:
-    """Show the memory that parameters, gradients and Adam's moments take on each rank, by strategy.
+    """Show the memory and the modelled speed of each strategy, and recommend one.
 
-    Activations come on top; they depend on the batch.
+    A step of the first batch is traced without allocating anything; no device is needed. With neither
+    --devices nor --gpu nor --memory, for the devices here.
     """
-    from ..strategies import states_per_rank
-    from ..trainer.utils.text import shown_size
-
-    loaded = load_target(target, config, ["trainer.devices=1", *(settings or [])])
-    module = loaded.recipe.build(loaded.checked()).module
-    found = states_per_rank(module, devices)
+    assumed = dict(map(_assumption, assume or []))
+    here = [] if devices is None else ["trainer.devices=1"]
+    loaded = load_target(target, config, [*here, *(settings or [])])
+    experiment = loaded.recipe.build(loaded.checked())
+    found = experiment.trainer.estimate(
+        experiment.module,
+        experiment.train,
+        experiment.datamodule,
+        devices=devices,
+        per_node=per_node,
+        memory=memory,
+        gpu=gpu,
+        assume=assumed,
+    )
+    if picture is not None:
+        found.draw(picture)
     if as_json:
-        print_json({name: asdict(one) | {"total": one.total} for name, one in found.items()})
-        return
-    parameters = sum(p.numel() for p in module.parameters())
-    typer.echo(f"{parameters:,} parameters; on each of {devices} rank{'s' if devices > 1 else ''}:")
-    rows = [(name, *map(shown_size, (*asdict(one).values(), one.total))) for name, one in found.items()]
-    head = ("strategy", "parameters", "gradients", "optimizer", "gathered", "total")
-    print_table(head, rows)
-    typer.echo("activations come on top; they depend on the batch")
+        print_json(found.to_dict())
+    else:
+        typer.echo(str(found))
+
+
+def _assumption(given: str) -> tuple[str, float]:
+    name, _, value = given.partition("=")
+    try:
+        return name.strip(), float(value)
+    except ValueError:
+        raise PacelineError(
+            "--assume takes a name and a number", got=given, fix="--assume network=12.5e9"
+        ) from None

@@ -13,11 +13,13 @@ from .base import StepPlan, Strategy
 from .ddp import DDP
 from .deepspeed.engine import DeepSpeed
 from .distributed import Distributed
+from .estimate.description import Collective, Layout, RankBytes
+from .estimate.model_bytes import ModelBytes, Moment
 from .float8 import Float8
 from .fsdp import FSDP, HSDP
 from .launch.environment import Environment, find_environment
 from .launch.launcher import launch, start_ranks
-from .memory_estimate import StateBytes, choose_strategy, states_per_rank
+from .memory_estimate import choose_strategy, states_per_rank
 from .precision import AutocastBF16, AutocastFP16, Full, Precision
 from .precision_names import PRECISIONS, make_precision
 from .repeated_blocks import find_units
@@ -31,14 +33,18 @@ __all__ = [
     "STRATEGIES",
     "AutocastBF16",
     "AutocastFP16",
+    "Collective",
     "DeepSpeed",
     "Distributed",
     "Environment",
     "Float8",
     "Full",
+    "Layout",
+    "ModelBytes",
+    "Moment",
     "Precision",
+    "RankBytes",
     "Single",
-    "StateBytes",
     "StepPlan",
     "Strategy",
     "choose_strategy",

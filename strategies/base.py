@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from ..argument_checks import check_names
 from . import tensor_state as state
 from .activations import Activations
+from .estimate.description import Described
 from .launch.environment import Environment
 from .precision import Precision
 from .sharding import is_sharded, local_part, whole
@@ -47,7 +48,7 @@ class StepPlan:
     hooked: bool = False
 
 
-class Strategy(ABC):
+class Strategy(Described, ABC):
     """Where and how a run computes. The loop knows these verbs and nothing else.
 
     ``attach`` comes first; the verbs that reduce or synchronise do nothing where there is one device.

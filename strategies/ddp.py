@@ -16,6 +16,7 @@ from ..argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE, check_
 from ..errors import PacelineError
 from .base import nan_loss, parameters_of
 from .distributed import Distributed
+from .estimate.replicated import ReplicatedEstimate
 from .reduction_dtype import average_in
 from .step_wrapper import Dispatch
 from .torch_internals import expect_every_gradient, rebuild_buckets
@@ -25,7 +26,7 @@ _SHOWN = 6
 _CHUNK = 25 * 2**20  # as torch's buckets
 
 
-class DDP(Distributed):
+class DDP(ReplicatedEstimate, Distributed):
     """torch's DistributedDataParallel.
 
     Step 1 shows which parameters get no gradient: its gradients are averaged after its backward. Where

@@ -17,6 +17,8 @@ from ..errors import PacelineError
 from .base import parameters_of
 from .distributed import Distributed
 from .dtype_groups import shard_by_dtype
+from .estimate.description import Layout
+from .estimate.sharded import ShardedEstimate
 from .materialise import materialise
 from .module_checks import refuse_scalars, refuse_sharded
 from .repeated_blocks import find_units, untied
@@ -30,7 +32,7 @@ _ROOT = "_sharded_root"
 """Where a module keeps the root it was sharded under: a later run uses it again."""
 
 
-class FSDP(Distributed):
+class FSDP(ShardedEstimate, Distributed):
     """torch's ``fully_shard`` (FSDP2).
 
     What is gathered together are the module's ``shard_units()``, else its repeated blocks, and the rest.
@@ -289,11 +291,14 @@ class HSDP(FSDP):
         super().__init__(**options)
         self.replicate = replicate
 
+    def groups_of_ranks(self, layout: Layout) -> int:
+        return self.replicate or (layout.nodes if layout.nodes > 1 else 2)
+
     def make_mesh(self) -> Any:
         from torch.distributed.device_mesh import init_device_mesh
 
         environment = self.environment
-        groups = self.replicate or (environment.nodes if environment.nodes > 1 else 2)
+        groups = self.groups_of_ranks(Layout(environment.world_size, environment.local_world_size))
         if environment.world_size % groups:
             raise PacelineError(
                 f"HSDP cannot split {environment.world_size} ranks into {groups} groups of one size",

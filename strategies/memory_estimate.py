@@ -1,64 +1,73 @@
-"""Whether a model's states fit a device, by the known formulas."""
+"""Whether a model's states fit a device, as the strategies describe themselves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from torch import nn
 
 from .base import Strategy
+from .ddp import DDP
+from .deepspeed.engine import DeepSpeed
 from .devices import device_memory
-from .fsdp import FSDP
-from .repeated_blocks import find_units
+from .estimate.description import Layout, RankBytes
+from .estimate.model_bytes import ModelBytes
+from .fsdp import FSDP, HSDP
+from .single import Single
 
 _SHARE = 0.9  # activations need the rest, and more
+_OFFLOADED = "FSDP(cpu_offload=True)"
+
+_SEVERAL: dict[str, Callable[[], Strategy]] = {
+    "ddp": DDP,
+    "fsdp": FSDP,
+    "hsdp": HSDP,
+    **{f"deepspeed_stage_{stage}": lambda stage=stage: DeepSpeed(stage) for stage in range(4)},  # type: ignore[misc]
+}
+_HOSTED: dict[str, Callable[[], Strategy]] = {
+    _OFFLOADED: lambda: FSDP(cpu_offload=True),
+    **{
+        f"deepspeed_stage_{stage}_offload": lambda stage=stage: DeepSpeed(stage, offload=True)  # type: ignore[misc]
+        for stage in (1, 2, 3)
+    },
+}
+DECISION = ("single", "ddp", "fsdp", _OFFLOADED)
+"""In which order strategies are thought of: each needs less memory than the one before, and more time."""
+
+
+def estimated_strategies(ranks: int) -> dict[str, Strategy]:
+    """The strategies that an estimate shows for so many ranks, from the simplest on.
+
+    Args:
+        ranks: How many.
+
+    Example:
+        >>> list(estimated_strategies(1))[:2]
+        ['single', 'FSDP(cpu_offload=True)']
+    """
+    several = _SEVERAL if ranks > 1 else {}
+    found = {name: make() for name, make in {"single": Single, **several, **_HOSTED}.items()}
+    if ranks % 2:
+        found.pop("hsdp", None)  # by default it has two groups, or one for each machine
+    return found
 
 
 def state_bytes(module: nn.Module) -> int:
     """Bytes that parameters, gradients and two moments of an Adam optimizer need on one device.
 
-    With P trained parameters of 4 bytes these are 16 P (Rajbhandari et al., "ZeRO", 2020, section 3, for
-    one precision throughout). Activations come on top and are not known beforehand.
+    Activations come on top and are not known beforehand.
     """
-    everything = sum(p.numel() * p.element_size() for p in module.parameters())
-    trained = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-    return everything + 3 * trained
+    return Single().states(ModelBytes.of(module), Layout(1)).total
 
 
-@dataclass(frozen=True)
-class StateBytes:
-    """What a rank holds of a model's states, in bytes; activations come on top.
+def states_per_rank(module: nn.Module, ranks: int) -> dict[str, RankBytes]:
+    """What each rank holds of parameters, gradients and Adam's moments under each strategy.
 
-    Attributes:
-        parameters: Of all parameters, trained or not.
-        gradients: Of the trained ones.
-        optimizer: Two moments of each trained one, as Adam has them.
-        gathered: The largest part that is made whole for its computation, where parameters are sharded.
-
-    Example:
-        >>> StateBytes(parameters=440, gradients=440, optimizer=880).total
-        1760
-    """
-
-    parameters: int
-    gradients: int
-    optimizer: int
-    gathered: int = 0
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.parameters + self.gradients + self.optimizer + self.gathered
-
-
-def states_per_rank(module: nn.Module, ranks: int) -> dict[str, StateBytes]:
-    """What each rank holds under each strategy, in one precision throughout.
-
-    The formulas of Rajbhandari et al., "ZeRO", 2020, section 3 and 5, with N the number of ranks.
+    In one precision throughout; of what is not spread over the ranks each has all.
 
     Args:
         module: Its parameters are counted; they may be on the meta device.
-        ranks: N.
+        ranks: How many.
 
     Returns:
         By the strategy's name.
@@ -68,20 +77,8 @@ def states_per_rank(module: nn.Module, ranks: int) -> dict[str, StateBytes]:
         >>> found["single"].total, found["deepspeed_stage_1"].total
         (1760, 1320)
     """
-    sizes = {p: p.numel() * p.element_size() for p in module.parameters()}
-    everything, trained = sum(sizes.values()), sum(size for p, size in sizes.items() if p.requires_grad)
-    units = [sum(sizes[p] for p in unit.parameters()) for unit in find_units(module)]
-    whole = max([everything - sum(units), *units])
-    part, trained_part = -(-everything // ranks), -(-trained // ranks)
-    sharded = StateBytes(part, trained_part, 2 * trained_part, whole if ranks > 1 else 0)
-    return {
-        "single": StateBytes(everything, trained, 2 * trained),
-        "ddp": StateBytes(everything, trained, 2 * trained),
-        "deepspeed_stage_1": StateBytes(everything, trained, 2 * trained_part),
-        "deepspeed_stage_2": StateBytes(everything, trained_part, 2 * trained_part),
-        "deepspeed_stage_3": sharded,
-        "fsdp": sharded,
-    }
+    model, layout = ModelBytes.of(module), Layout(ranks)
+    return {name: one.states(model, layout) for name, one in estimated_strategies(ranks).items()}
 
 
 def choose_strategy(strategy: Strategy, module: nn.Module) -> tuple[Strategy, str | None]:

@@ -24,7 +24,7 @@ from paceline.recipes import RECIPES
 FILE = Path(__file__).with_name("options.txt")
 _VERBS = {
     "Trainer": "fit validate test predict save_checkpoint export replay check_invariance "
-    "find_learning_rate find_batch_size log stop",
+    "find_learning_rate find_batch_size estimate log stop",
     "TrainModule": "of log log_dict load_from_checkpoint",
 }
 

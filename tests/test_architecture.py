@@ -130,6 +130,7 @@ PRIVATE = {
     "strategies/launch/elastic_agent.py": "torch's agent, overridden through self",
     "strategies/deepspeed/internals.py": "DeepSpeed",
     "strategies/deepspeed/zero_state.py": "DeepSpeed",
+    "trainer/estimate/fake_tensors.py": "torch's fake tensors and memory tracker",
     "trainer/metrics/metric_objects.py": "torchmetrics",
     "compat/lightning/translation/namespace.py": "torch's modules",
 }

@@ -278,3 +278,31 @@ def test_a_secret_of_a_setting_is_in_no_message_and_no_file(tmp_path):
     texts += [file.read_text(errors="replace") for file in tmp_path.glob("runs/**/*") if file.is_file()]
     assert not [text for text in texts if "hf_hidden1" in text]
     assert "hub.token" in shown.stdout
+
+
+def test_estimate_shows_a_table_json_and_a_picture(tmp_path):
+    words = ["estimate", "digits", "--devices", "8", "--gpu", "h100"]
+    done = paceline(*words, "--picture", "new/memory.png", cwd=tmp_path)
+    assert done.codes == [0], done.output
+    assert "single: rejected, it computes on one of 8 devices" in done.stdout
+    assert "ddp: recommended" in done.stdout
+    assert "Time: a model, no measurement" in done.stdout
+    assert (tmp_path / "new" / "memory.png").exists()
+    slow = paceline(*words, "--assume", "network=1e9", "--per-node", "1", "--json", cwd=tmp_path)
+    found = json.loads(slow.stdout)
+    assert (found["device"], found["devices"], found["assumed"]["network"]) == ("H100", 8, 1e9)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpu", "H1000"], "did you mean: H100"),
+        (["--memory", "lots"], "memory is no number of bytes"),
+        (["--assume", "network"], "--assume network=12.5e9"),
+    ],
+)
+def test_estimate_explains_wrong_arguments(words, said, tmp_path):
+    done = paceline("estimate", "digits", *words, cwd=tmp_path)
+    assert done.codes == [1]
+    assert said in done.stderr

@@ -118,7 +118,7 @@ def make_config(
     config.setdefault("zero_force_ds_cpu_optimizer", False)
     zero = config["zero_optimization"] = {**users.get("zero_optimization", {}), "stage": stage}
     if stage:
-        bucket = min(_BUCKET, -(-parameters // _ALIGNED) * _ALIGNED)  # allocated in whole
+        bucket = default_bucket(parameters)
         zero.setdefault("reduce_bucket_size", bucket)
         zero.setdefault("allgather_bucket_size", bucket)
     if stage == 3:
@@ -128,6 +128,11 @@ def make_config(
         if stage == 3:
             zero.setdefault("offload_param", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
     return _gradient_dtypes(precision, stage) | config | block
+
+
+def default_bucket(parameters: int) -> int:
+    """How many numbers are reduced at once, of so many in all: a bucket is allocated in whole."""
+    return min(_BUCKET, -(-parameters // _ALIGNED) * _ALIGNED)
 
 
 def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ..step_wrapper import Dispatch
 from ..torch_internals import multiply_each
 from . import internals, zero_matrices, zero_state
 from .config import make_config, read_config
+from .estimate import ZeroEstimate
 from .library import import_deepspeed
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ _ENGINE = "_zero_engine"
 """Where a module keeps the stage 3 engine that holds its parameters, after its run."""
 
 
-class DeepSpeed(Distributed):
+class DeepSpeed(ZeroEstimate, Distributed):
     """DeepSpeed's ZeRO engine over the optimizer of ``configure_optimizers``.
 
     After a run a module has whole parameters again; under stage 3 it stays partitioned until the next

@@ -1,0 +1,111 @@
+"""Measures what ranks allocate in the third step, by glibc, and the tensors that can be told apart.
+
+python measure_job.py FOLDER CASES   (CASES: JSON, name -> arguments of ``measure``), on one rank
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from helpers.jobs import load_job
+
+from paceline import Trainer
+from paceline.callbacks import Callback
+from paceline.strategies import DDP, FSDP, DeepSpeed, Single, make_strategy
+from paceline.strategies.sharding import local_part
+
+HERE = Path(__file__).parent
+STEP = 3
+STRATEGIES = {"DDP": DDP, "FSDP": FSDP, "DeepSpeed": DeepSpeed, "Single": Single}
+heap = load_job(HERE / "heap.py")
+models = load_job(HERE / "models.py")
+warm: set[tuple[str, str, str]] = set()
+
+
+def strategy_of(strategy: str, options: dict[str, Any] | None) -> Any:
+    return STRATEGIES[strategy](**(options or {})) if strategy in STRATEGIES else make_strategy(strategy)
+
+
+class Measure(Callback):
+    """The most that is allocated in a step, and parts of it."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.before = heap.allocated_bytes()
+        self.found: dict[str, int] = {}
+
+    def on_step_start(self, trainer, batches):
+        if trainer.global_step == STEP - 1:
+            self.watch = heap.Watch()
+            self.watch.__enter__()
+
+    def on_before_optimizer_step(self, trainer, optimizer):
+        if trainer.global_step == STEP - 1:
+            gradients = [p.grad for p in trainer.module.parameters()]
+            self.found["gradients"] = held(grad for grad in gradients if grad is not None)
+
+    def on_step_end(self, trainer, outputs):
+        if trainer.global_step != STEP:
+            return
+        self.watch.__exit__(None, None, None)
+        self.found["peak"] = self.watch.most - self.before
+        self.found["parameters"] = held(p.detach() for p in trainer.module.parameters())
+        engine = getattr(trainer.strategy, "_engine", None)
+        sharded = engine is not None and trainer.strategy.stage
+        optimizer = engine.optimizer.optimizer if sharded else trainer._fit.optimization.optimizers[0]
+        values = [value for state in optimizer.state.values() for value in state.values()]
+        self.found["optimizer"] = held(v for v in values if isinstance(v, torch.Tensor) and v.ndim)
+
+
+def held(tensors: Any) -> int:
+    """The bytes of their storages, each once."""
+    storages = {}
+    for tensor in tensors:
+        storage = local_part(tensor).untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def measure(
+    devices: int, strategy: str, model: str, options: Any = None, precision: str = "32", **more: Any
+) -> dict[str, int]:
+    torch.set_num_threads(1)
+    # What a first run imports and keeps is no part of a later one. For bfloat16 oneDNN generates and keeps
+    # code for each shape, some MB in all.
+    first = (strategy, "tiny" if precision == "32" else model, precision)
+    if first not in warm:
+        warm.add(first)
+        measure(devices, strategy, first[1], None, precision)
+    torch.manual_seed(0)
+    callback = Measure()
+    module = models.MODELS[model]()
+    trainer = Trainer(
+        strategy=strategy_of(strategy, options),
+        accelerator="cpu",
+        devices=devices,
+        precision=precision,
+        max_steps=STEP,
+        callbacks=[callback],
+        progress=False,
+        checkpoint=False,
+        loggers=False,
+        record=False,
+        run_dir=None,
+        **more,
+    )
+    trainer.fit(module, [module.batch()] * devices * STEP * more.get("accumulate", 1))
+    return callback.found
+
+
+def on_rank(folder: Path, **case: Any) -> dict[str, int]:
+    return measure(2, **case)
+
+
+if __name__ == "__main__":
+    found = {name: measure(1, **case) for name, case in json.loads(sys.argv[2]).items()}
+    Path(sys.argv[1], "found.json").write_text(json.dumps(found))

@@ -1,0 +1,63 @@
+"""What is used of torch's fake tensors and memory tracker exists, by name, and does what is needed."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from paceline.trainer.estimate import fake_tensors as fake
+
+HOST = torch.device("cpu")
+
+
+def test_fake_tensor_mode_takes_real_ones():
+    assert "allow_non_fake_inputs" in inspect.signature(FakeTensorMode).parameters
+
+
+@pytest.mark.parametrize(
+    "name", ["track_external", "reset_mod_stats", "get_tracker_snapshot", "_update_peak_stats"]
+)
+def test_the_tracker_has(name):
+    assert callable(getattr(MemTracker, name))
+
+
+@pytest.mark.parametrize("error", fake.VALUE_NEEDED)
+def test_a_value_that_is_not_there_is_an_error(error):
+    assert issubclass(error, RuntimeError)
+    with fake.fake_mode(), pytest.raises(fake.VALUE_NEEDED):
+        torch.ones(2).sum().item()
+
+
+def test_nothing_is_allocated_by_a_fake_tensor():
+    with fake.fake_mode():
+        large = fake.fake_like(torch.empty(2**40, device="meta"), HOST)
+        assert (large + 1).shape == (2**40,)
+
+
+def test_the_account_tells_kinds_apart():
+    seen = []
+    account = fake.Account(lambda *_: seen.append(account.bytes()))
+    with fake.fake_mode():
+        module, batch = nn.Linear(100, 100), torch.ones(10, 100)
+        optimizer = torch.optim.Adam(module.parameters())
+        with account.open(module, optimizer, batch):
+            for _ in range(2):
+                account.new_pass()
+                module(batch).sum().backward()
+                last = account.bytes()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert last[fake.PARAMETERS] == last[fake.GRADIENTS] == 4 * 10_100
+    assert last[fake.OPTIMIZER] == 8 * 10_100 + 2 * 4  # two moments, and a count for each parameter
+    assert max(one[fake.TOTAL] for one in seen) > 16 * 10_100
+    assert seen[-1][fake.BUFFERS] == 0
+
+
+@pytest.mark.parametrize("name", [str(name) for name in fake.ATTENTION])
+def test_attention_on_the_cpu_has_this_name(name):
+    assert name.startswith("aten._scaled_dot_product_flash_attention_for_cpu")
