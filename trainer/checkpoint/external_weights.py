@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -123,15 +124,31 @@ def _split(path: Path, content: Any) -> ExternalWeights:
     return ExternalWeights({str(k): v for k, v in content.items() if isinstance(v, Tensor)}, hparams)
 
 
-def fit_names(tensors: dict[str, Tensor], mine: dict[str, Any]) -> dict[str, Tensor]:
+def fit_names(
+    tensors: dict[str, Tensor], mine: dict[str, Any], tied: Iterable[Sequence[str]] = ()
+) -> dict[str, Tensor]:
     """The tensors under this module's names.
 
     Wrappers' prefixes are taken off; weights of a part serve a module that has no other.
+
+    Args:
+        tensors: By their names in the file.
+        mine: By the module's names.
+        tied: Names in the module that mean one tensor; a file needs one of them.
     """
+    fitting = _renamed(tensors, mine, {name for names in tied for name in names})
+    for names in tied:
+        found = next((fitting[name] for name in names if name in fitting), None)
+        if found is not None:
+            fitting = dict.fromkeys(names, found) | fitting
+    return fitting
+
+
+def _renamed(tensors: dict[str, Tensor], mine: dict[str, Any], spare: set[str]) -> dict[str, Tensor]:
     plain = {_unwrapped(name): value for name, value in tensors.items()}
     for prefix in ["", *sorted({f"{name.partition('.')[0]}." for name in mine})]:
         renamed = {prefix + name: value for name, value in plain.items()}
-        if renamed.keys() == mine.keys():
+        if renamed.keys() <= mine.keys() and mine.keys() - renamed.keys() <= spare:
             return renamed
     return tensors if tensors.keys() & mine.keys() else plain
 

@@ -179,12 +179,19 @@ def _load_external(
     strict: bool = True,
 ) -> None:
     mine = strategy.module_tensors(module)
-    values = external_weights.fit_names(content.tensors, mine)
+    values = external_weights.fit_names(content.tensors, mine, _tied_names(module))
     if not strict:
         values = mine | _only(values, mine)
     shapes = {name: list(value.shape) for name, value in values.items()}
     refuse("the weights are of another model", path, weight_differences(mine, shapes))
     strategy.load_module(module, {**values, **extra_state(module)})
+
+
+def _tied_names(module: nn.Module) -> list[list[str]]:
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return [same for same in names.values() if len(same) > 1]
 
 
 def find_weights(path: Any) -> Path:
