@@ -43,6 +43,9 @@ NAMES = {
         "clip_grad",
         "_overflow_check_and_loss_scale_update",
         "parameter_offload",
+        "_swappable_optimizer_subgroup",
+        "_optimizer_states_and_gradient_swap_in",
+        "_optimizer_states_and_gradient_swap_out",
     ],
     "offload": [
         "ZeROOrderedDict",
