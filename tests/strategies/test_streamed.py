@@ -7,9 +7,9 @@ import math
 
 import pytest
 import torch
+from helpers.allocations import most_allocated
 from safetensors.torch import save_file
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
@@ -275,18 +275,6 @@ def deep(tmp_path_factory):
     return file, rest + 12 * block, block, rest
 
 
-def allocated(path, function):
-    """The most bytes that torch's allocator has given out at once on the CPU while ``function`` runs."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        function()
-    profiler.export_chrome_trace(str(path))
-    events = [e for e in json.loads(path.read_text())["traceEvents"] if e.get("name") == "[memory]"]
-    events = [e["args"] for e in sorted(events, key=lambda e: e["ts"])]
-    totals = [e["Total Allocated"] for e in events if e["Total Allocated"]]  # memory maps are not in it
-    before = next(e["Total Allocated"] - e["Bytes"] for e in events if e["Total Allocated"])
-    return max(totals) - before
-
-
 @pytest.mark.parametrize("precision", ["32", "bf16-true"])
 def test_on_disk_no_more_than_two_blocks_and_the_rest_are_in_memory(deep, tmp_path, precision):
     file, whole, block, rest = deep
@@ -295,9 +283,9 @@ def test_on_disk_no_more_than_two_blocks_and_the_rest_are_in_memory(deep, tmp_pa
     found = {}
     for name, strategy in (("disk", Streamed(keep="disk")), ("single", "single")):
         predicting = trainer(strategy, precision=precision)
-        found[name] = allocated(
-            tmp_path / f"{name}.json",
+        found[name] = most_allocated(
             lambda predicting=predicting: predicting.predict(Deep(), rows(), weights=file),
+            tmp_path / f"{name}.json",
         )
     assert found["single"] >= whole / share
     assert block / share <= found["disk"] <= (rest + 2 * block) / share + activations
