@@ -20,6 +20,7 @@ GROUPS = {
 BUILT_IN_STRATEGIES = (
     "auto",
     "single",
+    "streamed",
     "ddp",
     "fsdp",
     "hsdp",

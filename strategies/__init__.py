@@ -24,6 +24,7 @@ from .precision import AutocastBF16, AutocastFP16, Full, Precision
 from .precision_names import PRECISIONS, make_precision
 from .repeated_blocks import find_units
 from .single import Single
+from .streamed import Streamed
 
 __all__ = [
     "DDP",
@@ -47,6 +48,7 @@ __all__ = [
     "Single",
     "StepPlan",
     "Strategy",
+    "Streamed",
     "choose_strategy",
     "find_environment",
     "find_units",
@@ -59,6 +61,7 @@ __all__ = [
 
 _BUILDERS: dict[str, Callable[[], Strategy]] = {
     "single": Single,
+    "streamed": Streamed,
     "ddp": DDP,
     "fsdp": FSDP,
     "hsdp": HSDP,
@@ -102,9 +105,9 @@ def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
     found = strategy if isinstance(strategy, Strategy) else _build(strategy)
     if world_size > 1 and not found.many_ranks:
         raise PacelineError(
-            f"strategy {found.name!r} trains on one device",
+            f"strategy {found.name!r} computes on one device",
             got=f"{world_size} ranks",
-            fix='strategy="auto", or devices=1',
+            fix='devices=1, or strategy="auto"',
         )
     return found
 

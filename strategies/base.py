@@ -149,6 +149,13 @@ class Strategy(Described, ABC):
         Returns what ``build_optimizers`` returned.
         """
 
+    def check_training(self) -> None:
+        """See that it trains, before anything is loaded.
+
+        Raises:
+            PacelineError: where it has ``validate``, ``test`` and ``predict`` alone.
+        """
+
     def check_unfreezing(self) -> None:
         """See that parameters which are frozen in ``setup`` can be trained later.
 

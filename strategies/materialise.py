@@ -18,7 +18,7 @@ def is_on_meta(module: nn.Module) -> bool:
     return any(t.is_meta for t in (*module.parameters(), *module.buffers()))
 
 
-def materialise(module: nn.Module, within: nn.Module | None = None) -> None:
+def materialise(module: nn.Module, within: nn.Module | None = None, *, alone: bool = False) -> None:
     """Give every meta parameter and buffer memory on the CPU, and initial values.
 
     Each part that owns some is initialised by its own ``reset_parameters()``, under a seed of the global
@@ -28,11 +28,13 @@ def materialise(module: nn.Module, within: nn.Module | None = None) -> None:
     Args:
         module: The whole module: names within it are part of the seeds. Changed in place.
         within: Only the parts of this submodule.
+        alone: Only what this submodule owns itself.
 
     Raises:
         PacelineError: for a part that owns parameters or buffers and does not initialise them.
     """
-    chosen = {id(part) for part in (within or module).modules()}
+    whole = within or module
+    chosen = {id(whole)} if alone else {id(part) for part in whole.modules()}
     made: dict[int, nn.Parameter] = {}
     kept: list[nn.Parameter] = []  # an id is only good while its object lives
     fresh: list[tuple[nn.Module, str, str]] = []

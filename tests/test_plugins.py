@@ -164,7 +164,7 @@ def test_a_strategy_by_name_computes_and_is_recorded(name, tmp_path):
 
 @pytest.mark.usefixtures("acme")
 def test_a_strategy_of_one_device_is_refused_on_several():
-    with pytest.raises(PacelineError, match="strategy 'alone' trains on one device"):
+    with pytest.raises(PacelineError, match="strategy 'alone' computes on one device"):
         make_strategy("alone", world_size=2)
 
 

@@ -222,6 +222,7 @@ class Trainer(Tuner):
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
         refuse_arguments("fit", unknown)
+        self.strategy.check_training()
         fit_number = self._run.fit_number if self._run.quiet else next(fits)
         self._fit = None
         self._run = RunContext.begin(

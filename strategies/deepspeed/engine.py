@@ -23,7 +23,7 @@ from ..precision import Precision
 from ..repeated_blocks import find_units, untied
 from ..step_wrapper import Dispatch
 from ..torch_internals import multiply_each
-from . import internals, zero_matrices, zero_state
+from . import internals, nvme, zero_matrices, zero_state
 from .config import make_config, read_config
 from .estimate import ZeroEstimate
 from .library import import_deepspeed
@@ -113,6 +113,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         make_config(self.config, self.stage, self.offload, precision, None, 1)
+        nvme.check_config(self.config, self.stage)
         super().attach(environment, precision)
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
@@ -120,6 +121,8 @@ class DeepSpeed(ZeroEstimate, Distributed):
         if kept is not None:
             zero_state.release(kept.engine, module, kept.carried)
         deepspeed = import_deepspeed(self.device)
+        if nvme.is_used(self.config):
+            nvme.build_library()
         parameters = sum(p.numel() for p in module.parameters())
         config = make_config(self.config, self.stage, self.offload, self.precision, self.plan, parameters)
         refuse_scalars(module, self.name)

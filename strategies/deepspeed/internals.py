@@ -86,3 +86,15 @@ def finalised_gradients(engine: Any, stage: int, read: Callable[[], Any]) -> Any
     if stage == 2:
         inner.all_grad_tensors.update(accumulated)
     return found
+
+
+@contextmanager
+def swapped_in(engine: Any, index: int) -> Iterator[None]:
+    """Inside, a flat group of stage 3 that is offloaded to NVMe has memory, which is written back after."""
+    zero = engine.optimizer
+    swaps = engine.zero_optimization_stage() == 3 and zero._swappable_optimizer_subgroup(index)
+    if swaps:
+        zero._optimizer_states_and_gradient_swap_in(index)
+    yield
+    if swaps:
+        zero._optimizer_states_and_gradient_swap_out(index)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import PacelineError
+from . import internals
 
 
 def whole(parameter: Tensor) -> Tensor:
@@ -131,14 +132,16 @@ def write_optimizer(engine: Any, names: dict[Tensor, str], values: dict[str, dic
     from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
     zero, stage = engine.optimizer, engine.zero_optimization_stage()
-    for flat, parameters in flat_groups(engine):
-        state = _flat_state(flat, parameters, names, values)
-        zero.optimizer.state.pop(flat, None)
-        if state:
-            zero.optimizer.state[flat] = state
+    for index, (flat, parameters) in enumerate(flat_groups(engine)):
+        with internals.swapped_in(engine, index):
+            state = _flat_state(flat, parameters, names, values)
+            moments = {key for key, value in state.items() if _is_moment(value, flat)}
+            zero.optimizer.state.pop(flat, None)
+            if state:
+                zero.optimizer.state[flat] = state
         _link(engine, flat, parameters, state)
         for parameter in parameters:
-            for key in (k for k, v in state.items() if _is_moment(v, flat)):
+            for key in moments:
                 value = values[names[parameter]][key].to(flat.device)
                 if stage == 3:
                     safe_set_local_optimizer_state(parameter, part_of(parameter, value), key)

@@ -44,6 +44,9 @@ NAMES = {
         "_overflow_check_and_loss_scale_update",
         "parameter_offload",
         "grad_position",
+        "_swappable_optimizer_subgroup",
+        "_optimizer_states_and_gradient_swap_in",
+        "_optimizer_states_and_gradient_swap_out",
     ],
     "offload": [
         "ZeROOrderedDict",

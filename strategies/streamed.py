@@ -1,0 +1,139 @@
+"""Validation, test and prediction of a model that is larger than its device: one block at a time there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from ..argument_checks import check_arguments, one_of
+from ..errors import PacelineError
+from . import stored_tensors
+from .materialise import materialise
+from .module_checks import refuse_sharded
+from .repeated_blocks import find_units
+from .single import Single
+from .stored_tensors import Part, Stored
+from .streamed_blocks import Blocks, Values
+
+T = TypeVar("T")
+_HOST, _DISK = "host", "disk"
+
+
+class Streamed(Single):
+    """Brings the model's repeated blocks to the device one after another, each for its own forward.
+
+    For ``validate``, ``test`` and ``predict`` on one device. Parameters outside the blocks (embeddings, the
+    head) and all buffers stay on the device during the pass. The blocks are those that ``fsdp`` shards,
+    or what ``shard_units(self)`` of the module returns, and must be called as modules. Results equal those
+    of ``Single``.
+
+    Args:
+        keep: Where the blocks are meanwhile. ``"host"``: all in the host's memory, and on an accelerator
+            the next one is copied while this one computes. ``"disk"``: in the safetensors files of
+            ``weights=``, of which each block is read for each of its forwards; for a module that is built
+            in ``configure_model``. Afterwards such a module is without values again.
+
+    Example:
+        >>> strategy = Streamed(keep="disk")
+        >>> strategy.name  # Trainer(strategy=strategy).predict(module, loader, weights="llama")
+        'streamed'
+    """
+
+    name = "streamed"
+
+    def __init__(self, *, keep: str = _HOST) -> None:
+        check_arguments("Streamed", keep=(keep, one_of(_HOST, _DISK)))
+        super().__init__()
+        self.keep = keep
+        self._blocks: Blocks | None = None
+        self._described: dict[Tensor, Stored] = {}
+
+    def configure(self, *, channels_last: bool = False, **settings: Any) -> None:
+        super().configure(**settings)  # blocks are copied in the format that they are stored in
+
+    def check_training(self) -> None:
+        raise PacelineError(
+            f"strategy {self.name!r} is for validate, test and predict, and trains nothing",
+            fix='to train what does not fit: strategy="fsdp", or "deepspeed_stage_3_offload"',
+        )
+
+    def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
+        refuse_sharded(module)
+        units = find_units(module)
+        if not units:
+            raise PacelineError(
+                f"strategy {self.name!r} found no repeated blocks in the module",
+                got=type(module).__name__,
+                fix="def shard_units(self): return self.blocks",
+            )
+        self.precision.convert_module(module)
+        self._blocks = Blocks(module, units, self.device)
+        if self.keep == _DISK and not all(p.is_meta for p in self._blocks.parameters()):
+            raise PacelineError(
+                'keep="disk" reads the blocks from files, and this module has them in memory already',
+                got=type(module).__name__,
+                fix='build them in configure_model(self), or use Streamed(keep="host")',
+            )
+        _initialise_unsaved(module)
+        self._blocks.place()
+        return build_optimizers()
+
+    def load_tensors(
+        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Find them: memory-mapped, or those in parts as meta tensors that ``load_module`` knows."""
+        stored = stored_tensors.find_stored(files)
+        found = {}
+        for name in names:
+            parts = stored[name]
+            found[name] = parts[0].values if len(parts) == 1 else stored_tensors.description(parts)
+            if len(parts) > 1:
+                self._described[found[name]] = parts
+        return found
+
+    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
+        assert self._blocks is not None
+        mine = module.state_dict(keep_vars=True)
+        given: Values = {}
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                whole = [Part((), value)]
+                given[mine[name]] = self._described.pop(value, whole)
+            else:
+                module.get_submodule(name.rpartition(".")[0]).set_extra_state(value)
+        self._blocks.load(given, on_disk=self.keep == _DISK)
+
+    def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        assert self._blocks is not None
+        missing = self._blocks.without_values()
+        if missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise PacelineError(
+                f"{type(module).__name__} was built in configure_model, and nothing gave it values",
+                got=", ".join(missing[:3]) + more,
+                fix="weights=PATH: a checkpoint, a safetensors file, or a folder with them",
+            )
+        return super().step_function(module, name)
+
+    def close(self) -> None:
+        super().close()
+        blocks, self._blocks = self._blocks, None
+        self._described.clear()
+        if blocks is not None:
+            blocks.give_back(empty=self.keep == _DISK)
+
+
+def _initialise_unsaved(module: nn.Module) -> None:
+    """Give buffers that no state dict has their values: by the ``reset_parameters()`` of their owners."""
+    saved = {id(value) for value in module.state_dict(keep_vars=True).values()}
+    for part in module.modules():
+        parameters = part.named_parameters(recurse=False, remove_duplicate=False)
+        own = [*parameters, *part.named_buffers(recurse=False)]
+        if any(value.is_meta and id(value) not in saved for _, value in own):
+            kept = [(key, value) for key, value in own if id(value) in saved]
+            materialise(module, part, alone=True)
+            for key, value in kept:
+                setattr(part, key, value)
