@@ -160,7 +160,14 @@ def test_recomputation_and_precision_are_seen():
     assert held["bf16-true"].parameters == held["plain"].parameters / 2
 
 
-def test_the_trainer_s_own_strategy_is_a_row():
+@pytest.fixture
+def group_ends():
+    """A strategy over a process group joins one of one rank, which later tests must not find."""
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_the_trainer_s_own_strategy_is_a_row(group_ends):
     own = FSDP(reshard_after_forward=False)
     found = trainer_of(strategy=own).estimate(Net(), loader(), devices=2)
     usual = trainer_of().estimate(Net(), loader(), devices=2)
