@@ -118,6 +118,14 @@ class Streamed(Single):
             )
         return super().step_function(module, name)
 
+    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
+        if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
+            raise PacelineError(
+                f"{type(module).__name__} has no values to export: they stayed in their files",
+                fix='Streamed(keep="host"), or of the checkpoint: paceline export CHECKPOINT FOLDER',
+            )
+        return super().full_tensors(module)
+
     def close(self) -> None:
         super().close()
         blocks, self._blocks = self._blocks, None

@@ -218,6 +218,22 @@ def test_an_exception_in_a_step_leaves_a_module_that_can_be_used_again(trained, 
     assert same(found, trainer().predict(module, batches()))
 
 
+@pytest.mark.parametrize("strategy", ["single", Streamed(), Streamed(keep="disk")])
+def test_weights_of_a_part_serve_a_module_that_has_no_other(trained, strategy):
+    """As a model of transformers within a module, whose file has no name for the tied head."""
+    module, weights = trained
+
+    class Outer(TrainModule):
+        def configure_model(self):
+            self.model = Language(built=True)
+
+        def predict_step(self, batch):
+            return self.model.predict_step(batch)
+
+    found = trainer(strategy).predict(Outer(), batches(), weights=weights["index"])
+    assert same(found, trainer().predict(module, batches()))
+
+
 def test_compiled_blocks_are_streamed_too(trained):
     module, weights = trained
     settings = {"compile": {"backend": "eager", "blocks": True}}
@@ -336,6 +352,13 @@ def test_a_module_without_values_is_refused():
 def test_a_module_in_memory_is_not_read_from_disk(trained):
     with pytest.raises(PacelineError, match=r"in memory already[\s\S]*configure_model"):
         trainer(Streamed(keep="disk")).predict(trained[0], batches())
+
+
+def test_a_module_without_values_is_not_exported(trained, tmp_path):
+    streamed = trainer(Streamed(keep="disk"))
+    streamed.predict(Language(), batches(), weights=trained[1]["checkpoint"])
+    with pytest.raises(PacelineError, match="no values to export"):
+        streamed.export(tmp_path / "empty")
 
 
 def test_a_module_without_blocks_is_refused():
