@@ -97,7 +97,7 @@ class LowPrecisionState(Optimizer):
         for flag in (
             "found_inf",
             "grad_scale",
-        ):  # what a fused one is told of gradients that are not finite
+        ):  # how a fused one learns of gradients that are not finite
             if hasattr(self, flag):
                 setattr(inner, flag, getattr(self, flag))
         position = 0

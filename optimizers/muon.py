@@ -66,7 +66,7 @@ class MuonWithAdamW(Optimizer):
     """
 
     whole_matrices: WholeMatrices
-    """Computes with the whole of what lies in parts; a strategy with a layout of its own replaces it."""
+    """Computes with the whole of what lies in parts; a strategy with another layout replaces it."""
 
     def __init__(
         self,

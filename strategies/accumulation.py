@@ -27,7 +27,7 @@ class WideAccumulation:
         self.is_open = False
 
     def begin(self) -> None:
-        """Several micro-batches come; no gradient is there yet."""
+        """Several micro-batches come; no parameter has a gradient yet."""
         self.is_open = bool(self._parameters)
         for parameter in self._parameters:
             if parameter.grad is None:

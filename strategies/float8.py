@@ -23,15 +23,15 @@ class Float8(AutocastBF16):
     """fp32 parameters, the products of large linear layers in float8 and all others in bfloat16.
 
     ``nn.Linear`` layers become torchao's ``Float8Linear``, with the same names and parameters, and stay so
-    after the run. Output layers are left out, whose rounding shows in the loss, and small ones, where the
-    scaling takes longer than the product saves; the first lines of a run name them. It is faster with
+    after the run. Output layers, whose rounding shows in the loss, and small ones, where the scaling takes
+    longer than the product saves, stay in bfloat16; the first lines of a run name them. It is faster with
     ``compile`` only. (torchao.float8; Micikevicius et al., "FP8 Formats for Deep Learning", 2022.)
 
     Args:
         recipe: torchao's: ``"tensorwise"`` is the fastest, ``"rowwise"`` more exact,
             ``"rowwise_with_gw_hp"`` keeps the gradients of weights in bfloat16.
-        skip: The last parts of the names of layers that are left out.
-        min_features: Layers with fewer input or output features are left out.
+        skip: Layers that stay in bfloat16, by the last part of their name.
+        min_features: Layers with fewer input or output features stay in bfloat16.
         emulate: Compute in float32 what float8 would give, on any device: to try a model out.
 
     Attributes:

@@ -72,7 +72,7 @@ def description(stored: Stored) -> Tensor:
 
 
 def read(stored: Stored, into: Tensor) -> None:
-    """Copy the whole tensor into one with memory of its own, of any dtype and device."""
+    """Copy the whole tensor into one with its own memory, of any dtype and device."""
     with torch.no_grad():
         for part in stored:
             into[part.place].copy_(part.values)

@@ -21,7 +21,7 @@ def import_deepspeed(device: torch.device) -> Any:
     """
     os.environ.setdefault(
         "LOCAL_RANK", "0"
-    )  # the process group is there; it asks for this one all the same
+    )  # the process group exists; DeepSpeed asks for this variable all the same
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:

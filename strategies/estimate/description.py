@@ -92,7 +92,7 @@ class Collective:
         times: In how many operations.
         phase: What runs meanwhile, and may hide it; None: nothing does.
         ranks: How many ranks take part in one; None for all.
-        between_nodes: Whether each of these ranks is on a machine of its own.
+        between_nodes: Whether each of these ranks is on another machine.
 
     Example:
         >>> Collective("all_reduce", size=100_000_000, times=4, phase="backward").operation

@@ -185,7 +185,7 @@ def test_state_copies_and_a_closure():
         assert torch.equal(value, dict(other.named_parameters())[name]), name
     mine = [p for group in optimizer.param_groups for p in group["params"]]
     theirs = [p for group in copied.param_groups for p in group["params"]]
-    # A pickle has parameters of its own, without gradients.
+    # A pickle has its own parameters, without gradients.
     assert all(p.grad is None for p in theirs)
     assert len(mine) == len(theirs)
 

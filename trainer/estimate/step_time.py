@@ -163,7 +163,7 @@ def collective_time(collective: Collective, layout: Layout, assumed: Assumptions
     if collective.operation in ("to_host", "from_host"):
         return collective.size / (assumed.host_link * assumed.bandwidth_attainable)
     ranks = collective.ranks or layout.ranks
-    # As many rings as a machine has members, each through a network port of its own.
+    # As many rings as a machine has members, each through its own network port.
     rings = 1 if collective.between_nodes else layout.per_node
     leaves = collective.between_nodes or ranks > layout.per_node
     slowest = min(assumed.link, assumed.network * rings) if leaves else assumed.link

@@ -48,7 +48,7 @@ class UnitWatch:
 
     def _leave(self, number: int, unit: nn.Module, given: Any, output: Any) -> None:
         self.inside = False
-        # A hook on the output alone: one on the module would put an operation of its own around it.
+        # A hook on the output alone: one on the module would put another operation around it.
         for tensor in tensors_of(output):
             if tensor.requires_grad:
                 tensor.register_hook(partial(self._enter, number))

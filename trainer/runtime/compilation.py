@@ -90,7 +90,7 @@ class Compilation:
 
 
 def _in_a_frame(forward: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """``forward`` in a function that is traced, with code of its own: torch keeps graphs by code."""
+    """``forward`` in a function that is traced, with its own code: torch keeps graphs by code."""
 
     def call(*args: Any, **named: Any) -> Any:
         return forward(*args, **named)
