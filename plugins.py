@@ -20,13 +20,13 @@ GROUPS = {
 BUILT_IN_STRATEGIES = (
     "auto",
     "single",
-    "streamed",
     "ddp",
     "fsdp",
     "hsdp",
     "deepspeed",
     *(f"deepspeed_stage_{stage}" for stage in range(4)),
     *(f"deepspeed_stage_{stage}_offload" for stage in range(1, 4)),
+    "streamed",
 )
 BUILT_IN_CALLBACKS = frozenset(
     (

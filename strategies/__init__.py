@@ -61,7 +61,6 @@ __all__ = [
 
 _BUILDERS: dict[str, Callable[[], Strategy]] = {
     "single": Single,
-    "streamed": Streamed,
     "ddp": DDP,
     "fsdp": FSDP,
     "hsdp": HSDP,
@@ -73,6 +72,7 @@ _BUILDERS: dict[str, Callable[[], Strategy]] = {
     "deepspeed_stage_1_offload": partial(DeepSpeed, 1, offload=True),
     "deepspeed_stage_2_offload": partial(DeepSpeed, 2, offload=True),
     "deepspeed_stage_3_offload": partial(DeepSpeed, 3, offload=True),
+    "streamed": Streamed,
 }
 STRATEGIES = ("auto", *_BUILDERS)
 

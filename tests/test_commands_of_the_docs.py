@@ -27,6 +27,7 @@ ELSEWHERE = {
     "docs/migrate.md": "tests/compat/migrate",
     "docs/config-init.md": "tests/test_config_init.py",
     "docs/doctor.md": "tests/doctor",
+    "docs/estimate.md": "tests/test_command_line.py",
 }
 
 

@@ -127,7 +127,7 @@ def make_config(
         zero.setdefault("offload_optimizer", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
         if stage == 3:
             zero.setdefault("offload_param", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
-    return _gradient_dtypes(precision, stage) | config | block
+    return _gradient_dtypes(precision, stage, plan) | config | block
 
 
 def default_bucket(parameters: int) -> int:
@@ -157,12 +157,13 @@ def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
     )
 
 
-def _gradient_dtypes(precision: Precision, stage: int) -> dict[str, Any]:
+def _gradient_dtypes(precision: Precision, stage: int, plan: StepPlan | None) -> dict[str, Any]:
     """What gradients of 16-bit parameters are summed and reduced in, unless the user's keys say it."""
     if not stage or precision.param_dtype != torch.bfloat16:
         return {}
     found: dict[str, Any] = {"communication_data_type": _NAMES[precision.reduce_dtype]}
-    if stage > 1:  # at stage 1 it would bring a second copy of the parameters with it
+    several = plan is None or plan.micro_batches != 1
+    if stage > 1 and several:  # at stage 1 it would bring a second copy of the parameters with it
         found["data_types"] = {"grad_accum_dtype": _NAMES[precision.accumulate_dtype]}
     return found
 

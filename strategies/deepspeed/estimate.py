@@ -49,7 +49,7 @@ class ZeroEstimate(Described):
             gradients=self._gradients(moment, model, part),
             optimizer=states.optimizer + part,
             activations=moment.activations + self._temporaries(moment, model, ranks),
-            reducing=self._buckets(model) if moment.gradients and moment.phase != "update" else 0,
+            reducing=self._reducing(moment, model) if moment.gradients and moment.phase != "update" else 0,
         )
         if self.stage == 3:
             found = self._third(found, moment, model, ranks)
@@ -68,8 +68,17 @@ class ZeroEstimate(Described):
             return part if moment.temporaries else 2 * part
         if self.stage == 1:
             return moment.gradients
-        begun = moment.phase == "reduce" or self._bucket(model) < model.trained
-        return part if moment.gradients and begun else 0
+        return part if moment.gradients and self._has_begun(moment, model) else 0
+
+    def _has_begun(self, moment: Moment, model: ModelBytes) -> bool:
+        """Whether a bucket has been full."""
+        return moment.phase == "reduce" or self._bucket(model) < model.trained
+
+    def _reducing(self, moment: Moment, model: ModelBytes) -> int:
+        """Buckets, and of one with 16-bit gradients two copies: it is made flat, and reduced in float32."""
+        is_wide = model.trained == 2 * model.numbers and self.config.get("communication_data_type") is None
+        copied = self._bucket(model) * (1 + 2) if is_wide and self._has_begun(moment, model) else 0
+        return self._buckets(model) + copied
 
     def _temporaries(self, moment: Moment, model: ModelBytes, ranks: int) -> int:
         """The optimizer updates one flat parameter for each group, and needs as much for each number."""

@@ -1,4 +1,7 @@
-"""compile=... under every strategy and precision: the numbers and the checkpoints of the run without it."""
+"""compile=... under every strategy and precision: the numbers and the checkpoints of the run without it.
+
+It takes half a minute, and runs with the launchers.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from helpers.ranks import run_cases
 
 from paceline.strategies.options import precisions
 
+pytestmark = pytest.mark.launch
 JOB = Path(__file__).with_name("compile_job.py")
 job = load_job(JOB)
 ZERO = [f"deepspeed_stage_{stage}" for stage in (1, 2, 3)]

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ...errors import PacelineError
 from ...schedules import RunLength
 from ...strategies import Precision
+from ...strategies.accumulation import WideAccumulation
 from ...strategies.activations import Activations
 from ...strategies.estimate.model_bytes import ModelBytes, Moment, Phase
 from ...strategies.module_checks import refuse_sharded
@@ -119,6 +120,7 @@ class _Tracing:
         computed = sum(p.numel() * p.element_size() for p in made.parameters())
         self.ratio = computed / kept if kept else 1.0
         Activations(made, setting.recompute)
+        self.sums = WideAccumulation(made, precision.accumulate_dtype)
         self.units = untied(made, find_units(made))
         self.wrapper = Dispatch(made, precision.context(device))
         arguments = (self.batch, 0)
@@ -148,8 +150,11 @@ class _Tracing:
         """A step: its micro-batches, and the update."""
         counting = counting or nullcontext()
         self.optimizer.zero_grad()
+        several = self.setting.micro_batches > 1
+        if several:
+            self.sums.begin()
         with counting:
-            for _ in range(min(self.setting.micro_batches, 2)):
+            for _ in range(1 + several):
                 new_pass()
                 self.watch.new_pass()
                 self.phase = "forward"
@@ -159,6 +164,7 @@ class _Tracing:
                 del loss
         self.phase = "reduce"
         self.note()
+        self.sums.finish()
         self.phase = "update"
         self.optimizer.step()
         self.note()
@@ -198,7 +204,7 @@ class _Tracing:
     def model_bytes(self) -> ModelBytes:
         """What was seen in the second step."""
         parameters = list(self.module.parameters())
-        sizes = [p.numel() * _size_as_kept(p, self.setting.precision) for p in parameters]
+        sizes = [p.numel() * _size_as_kept(p, self.setting) for p in parameters]
         trained = [s for p, s in zip(parameters, sizes, strict=True) if p.requires_grad]
         groups = self.optimizer.param_groups
         scale = sum(sizes) / max(1, sum(p.numel() * p.element_size() for p in parameters))
@@ -210,7 +216,7 @@ class _Tracing:
             optimizer=int(self.state * scale),
             buffers=sum(b.numel() * b.element_size() for b in self.module.buffers()),
             units=tuple(
-                sum(p.numel() * _size_as_kept(p, self.setting.precision) for p in unit.parameters())
+                sum(p.numel() * _size_as_kept(p, self.setting) for p in unit.parameters())
                 for unit in self.units
             ),
             largest=max(trained, default=0),
@@ -268,11 +274,11 @@ def _optimizer_of(module: TrainModule, trainer: Any, accelerated: bool) -> Optim
     return found
 
 
-def _size_as_kept(parameter: Tensor, precision: Precision) -> int:
+def _size_as_kept(parameter: Tensor, setting: Setting) -> int:
     """The bytes of one number as it is kept and updated."""
-    if not parameter.is_floating_point():
+    if not parameter.is_floating_point() or setting.dtype == setting.precision.param_dtype:
         return parameter.element_size()
-    return torch.empty((), dtype=precision.param_dtype, device="meta").element_size()
+    return setting.precision.param_dtype.itemsize
 
 
 def _loss_of(output: Any) -> Tensor:

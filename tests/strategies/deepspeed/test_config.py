@@ -161,6 +161,8 @@ def test_gradients_in_16_bits_are_summed_and_reduced_in_float32_unless_the_user_
     config = config_of(users, stage=stage, precision="bf16-true")
     assert {key: config[key] for key in users} == users
     assert "communication_data_type" not in config_of(stage=stage, precision="bf16")
+    alone = StepPlan(samples=8, micro_batch=8, micro_batches=1)  # nothing is summed, and memory is saved
+    assert "data_types" not in config_of(stage=stage, precision="bf16-true", plan=alone)
 
 
 @pytest.mark.parametrize("precision", ["64", "fp16-true"])

@@ -1,4 +1,7 @@
-"""The estimate against what real ranks allocate on a CPU, within 10 %."""
+"""The estimate against what real ranks allocate on a CPU, within 10 %.
+
+It takes a minute, and runs with the launchers.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from paceline.trainer.estimate.trace import Setting, trace_step
 
 JOB = Path(__file__).with_name("measure_job.py")
 job = load_job(JOB)
+pytestmark = pytest.mark.launch
 WITHIN = 0.1
 MODELS = ("cnn", "gpt", "vit")
 SEVERAL = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3")
@@ -36,9 +40,18 @@ EVERY = {f"{s}-{m}": {"strategy": s, "model": m} for s in ("single", *SEVERAL) f
     "fsdp-gpt-again": {"strategy": "FSDP", "model": "gpt", "options": {"activation_checkpointing": True}},
     "fsdp-gpt-kept": {"strategy": "FSDP", "model": "gpt", "options": {"reshard_after_forward": False}},
     "fsdp-gpt-accumulates": {"strategy": "fsdp", "model": "gpt", "accumulate": 2},
+    **{
+        f"{s}-gpt-bf16-true-accumulates": {
+            "strategy": s,
+            "model": "gpt",
+            "precision": "bf16-true",
+            "accumulate": 2,
+        }
+        for s in ("single", "fsdp")
+    },
     "ddp-copies": {"strategy": "DDP", "model": "vit", "options": {"gradient_as_bucket_view": False}},
 }
-USUAL = ("single-vit", "ddp-cnn", "fsdp-gpt", "deepspeed_stage_2-gpt", "deepspeed_stage_3-vit")
+USUAL = [f"{s}-{m}" for s in ("single", *SEVERAL) for m in MODELS]
 CASES = [pytest.param(name, marks=[] if name in USUAL else pytest.mark.soak) for name in EVERY]
 
 
