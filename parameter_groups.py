@@ -22,6 +22,14 @@ def dimensions(parameter: nn.Parameter) -> int:
     return len(getattr(parameter, "ds_shape", parameter.shape))
 
 
+def names_of_parameters(module: nn.Module) -> dict[nn.Parameter, list[str]]:
+    """Every name of each parameter: tied ones have several."""
+    found: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        found.setdefault(parameter, []).append(name)
+    return found
+
+
 def decay_groups(
     module: nn.Module, weight_decay: float, *, no_decay: Sequence[str] = ("*.bias",), **settings: Any
 ) -> list[dict[str, Any]]:

@@ -94,10 +94,8 @@ class LowPrecisionState(Optimizer):
                 loss = closure()
         inner = self.optimizer
         inner.state = self.state  # strategies and checkpoints replace it
-        for flag in (
-            "found_inf",
-            "grad_scale",
-        ):  # how a fused one learns of gradients that are not finite
+        # How a fused one learns of gradients that are not finite.
+        for flag in ("found_inf", "grad_scale"):
             if hasattr(self, flag):
                 setattr(inner, flag, getattr(self, flag))
         position = 0

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..argument_checks import TEXTS, check_arguments
 from ..errors import PacelineError, nearest
-from ..parameter_groups import dimensions
+from ..parameter_groups import dimensions, names_of_parameters
 
 
 def muon_matrices(module: nn.Module, *, muon: Sequence[str] = (), adamw: Sequence[str] = ()) -> list[str]:
@@ -38,7 +38,7 @@ def muon_matrices(module: nn.Module, *, muon: Sequence[str] = (), adamw: Sequenc
     """
     muon, adamw = _read("muon", muon), _read("adamw", adamw)
     check_arguments("MuonWithAdamW", **{n: (p, TEXTS) for n, p in (("muon", muon), ("adamw", adamw)) if p})
-    names = _all_names(module)
+    names = names_of_parameters(module)
     _refuse_unmatched(names, {"muon": muon, "adamw": adamw})
     others = _embeddings_and_head(module)
     found: list[str] = []
@@ -63,14 +63,6 @@ def _read(argument: str, patterns: Sequence[str]) -> list[str]:
             f"MuonWithAdamW: {argument} is one string", got=patterns, fix=f"{argument}=[{patterns!r}]"
         )
     return list(patterns)
-
-
-def _all_names(module: nn.Module) -> dict[nn.Parameter, list[str]]:
-    """Every name of each parameter: shared ones have several."""
-    found: dict[nn.Parameter, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        found.setdefault(parameter, []).append(name)
-    return found
 
 
 def _embeddings_and_head(module: nn.Module) -> set[nn.Parameter]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ..argument_checks import ABOVE_ONE, ABOVE_ZERO, COUNT, INSIDE_ONE, check_arguments
@@ -76,7 +75,7 @@ class LossScale:
         self._finite_in_a_row += 1
         if self._finite_in_a_row == self.growth_interval:
             grown = self.value * self.growth_factor
-            self.value = grown if grown <= _LARGEST and math.isfinite(grown) else self.value
+            self.value = grown if grown <= _LARGEST else self.value
             self._finite_in_a_row = 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -51,9 +51,6 @@ class Streamed(Single):
         self._blocks: Blocks | None = None
         self._described: dict[Tensor, Stored] = {}
 
-    def configure(self, *, channels_last: bool = False, **settings: Any) -> None:
-        super().configure(**settings)  # blocks are copied in the format that they are stored in
-
     def check_training(self) -> None:
         raise PacelineError(
             f"strategy {self.name!r} is for validate, test and predict, and trains nothing",

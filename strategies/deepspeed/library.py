@@ -19,9 +19,8 @@ def import_deepspeed(device: torch.device) -> Any:
     Raises:
         PacelineError: where it is not installed.
     """
-    os.environ.setdefault(
-        "LOCAL_RANK", "0"
-    )  # the process group exists; DeepSpeed asks for this variable all the same
+    # The process group exists; DeepSpeed asks for this variable all the same.
+    os.environ.setdefault("LOCAL_RANK", "0")
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:

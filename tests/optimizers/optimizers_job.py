@@ -102,10 +102,10 @@ def on_rank(folder: Path, strategy: str, optimizer: str, source: str = "", **opt
     sys.argv[1:] = []  # inductor reads them as strings, and run_cases leaves others there
     model = {"optimizer": optimizer, "width": options.pop("width", WIDTH), "gates": options.pop("gates", 1)}
     # torch 2.13 may take the graph of a rank with more rows out of its cache: docs/optimizers.md.
-    torch.compiler.config.force_disable_caches = True
+    alone = torch.compiler.config.patch(force_disable_caches=True)
     eager = mock.patch.object(torch, "compile", lambda function, **settings: function)
     try:
-        with eager if options.pop("eager", True) else nullcontext():
+        with alone, eager if options.pop("eager", True) else nullcontext():
             if source:
                 fit(folder, "parts", strategy, model, resume=folder.parent / source, writes=True, **options)
                 return {}

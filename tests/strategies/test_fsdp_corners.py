@@ -8,12 +8,13 @@ import pytest
 import torch
 from helpers.checkpoints import stored_tensors
 from helpers.jobs import load_job
+from helpers.one_device import assert_close, observed
 from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 from torch import nn
 
 from paceline import PacelineError, Trainer
-from paceline.strategies import DeepSpeed, Full, Single, find_units, make_precision
+from paceline.strategies import DeepSpeed, Full, find_units, make_precision
 
 JOB = Path(__file__).with_name("fsdp_corners_job.py")
 job = load_job(JOB)
@@ -47,25 +48,7 @@ def seen(ranks):
 
 @pytest.fixture(scope="session")
 def on_one_device(tmp_path_factory):
-    """The same case under Single, here; each is trained once."""
-    found: dict[str, dict] = {}
-    folder = tmp_path_factory.mktemp("one")
-
-    def of(name: str) -> dict:
-        if name not in found:
-            found[name] = job.observe(name, 1, folder, Single())
-        return found[name]
-
-    return of
-
-
-def assert_close(found: dict, expected: dict, tolerance: float) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype, name
-        torch.testing.assert_close(
-            found[name], value, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
-        )
+    return observed(job, tmp_path_factory.mktemp("one"))
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.jobs import load_job
+from helpers.one_device import assert_close, observed
 from helpers.pairwise import soaked
 from helpers.ranks import Outcome, run_ranks
 
@@ -61,25 +62,7 @@ def run_job(folder: Path, devices: int, names: list[str]) -> Outcome:
 
 @pytest.fixture(scope="session")
 def on_one_device(tmp_path_factory):
-    """The same case under Single, here; each is trained once."""
-    found: dict[str, dict] = {}
-    folder = tmp_path_factory.mktemp("one")
-
-    def of(name: str) -> dict:
-        if name not in found:
-            found[name] = job.observe(name, 1, folder, Single())
-        return found[name]
-
-    return of
-
-
-def assert_close(found: dict, expected: dict, tolerance: float) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype, name
-        torch.testing.assert_close(
-            found[name], value, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
-        )
+    return observed(job, tmp_path_factory.mktemp("one"))
 
 
 def tolerance_of(name: str) -> float:

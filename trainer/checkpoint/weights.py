@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import PacelineError
+from ...parameter_groups import names_of_parameters
 from ...retries import retried
 from ...strategies import Environment, Single, Strategy, make_precision
 from ..utils.paths import as_path
@@ -179,20 +180,13 @@ def _load_external(
     strict: bool = True,
 ) -> None:
     mine = strategy.module_tensors(module)
-    values = external_weights.fit_names(content.tensors, mine, _tied_names(module))
+    ties = [names for names in names_of_parameters(module).values() if len(names) > 1]
+    values = external_weights.fit_names(content.tensors, mine, ties)
     if not strict:
         values = mine | _only(values, mine)
     shapes = {name: list(value.shape) for name, value in values.items()}
     refuse("the weights are of another model", path, weight_differences(mine, shapes))
     strategy.load_module(module, {**values, **extra_state(module)})
-
-
-def _tied_names(module: nn.Module) -> list[list[str]]:
-    """The names of each parameter that has several."""
-    names: dict[nn.Parameter, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name)
-    return [found for found in names.values() if len(found) > 1]
 
 
 def find_weights(path: Any) -> Path:

@@ -1,4 +1,4 @@
-"""Measures what ranks allocate in the third step, by glibc, and the tensors that can be told apart.
+"""Measures what ranks allocate in the third step, by glibc, and the tensors that can be distinguished.
 
 python measure_job.py FOLDER CASES   (CASES: JSON, name -> arguments of ``measure``), on one rank
 """

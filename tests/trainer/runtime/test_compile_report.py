@@ -125,7 +125,7 @@ def test_a_function_that_torch_gave_up_is_said_to_run_uncompiled(tmp_path):
 
 @pytest.mark.parametrize("setting", [EAGER, EAGER | {"blocks": True}])
 def test_a_run_as_usual_is_not_warned_about(tmp_path, setting):
-    """Other sizes at the ends of epochs, and evaluation in sizes of its own."""
+    """Other sizes at the ends of epochs, and evaluation in other sizes."""
 
     class Usual(Breaking):
         def __init__(self):
