@@ -21,7 +21,7 @@ from .estimate.description import Layout
 from .estimate.sharded import ShardedEstimate
 from .materialise import materialise
 from .module_checks import refuse_scalars, refuse_sharded
-from .repeated_blocks import find_units, untied
+from .repeated_blocks import called_parts, find_units, untied
 from .sharding import is_sharded, local_part, whole
 from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
@@ -37,8 +37,8 @@ class FSDP(ShardedEstimate, Distributed):
 
     What is gathered together are the module's ``shard_units()``, else its repeated blocks, and the rest.
     After a run the module stays sharded; ``Trainer.export`` and checkpoints have the whole of it. Under
-    manual optimization each direct child of the module is sharded by itself, so that the module may call
-    ``manual_backward`` as often as it likes.
+    manual optimization each child of the module, or of a ``ModuleList`` or ``ModuleDict`` in it, is sharded
+    by itself, so that the module may call ``manual_backward`` as often as it likes.
 
     Args:
         mixed_precision: A ``torch.distributed.fsdp.MixedPrecisionPolicy``: to gather parameters in
@@ -147,18 +147,21 @@ class FSDP(ShardedEstimate, Distributed):
         self._unfreezes = True
 
     def _outer_parts(self, module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
-        """Under manual optimization: the module's children, each a root of units."""
+        """Under manual optimization: the outermost parts that can be called, each a root of units."""
         if not self._manual:
             return []
-        own = [name for name, _ in module.named_parameters(recurse=False)]
+        parts = list(called_parts(module))
+        inside = {id(p) for part in parts for p in part.parameters()}
+        own = [name for name, p in module.named_parameters() if id(p) not in inside]
         if own:
             raise PacelineError(
-                f"strategy {self.name!r} under manual optimization shards the module's children, and "
-                "parameters of the module itself are in none",
+                f"strategy {self.name!r} under manual optimization shards the module's children, and these "
+                "parameters are in none that has a forward",
                 got=", ".join(own[:6]),
-                fix="put them into a submodule",
+                fix="put them into a submodule with a forward",
             )
-        shared = [name for name, child in module.named_children() if not untied(module, [child])]
+        names = {id(part): name for name, part in module.named_modules()}
+        shared = [names[id(part)] for part in parts if not untied(module, [part])]
         if shared:
             raise PacelineError(
                 f"strategy {self.name!r} under manual optimization shards the module's children, and these "
@@ -167,7 +170,7 @@ class FSDP(ShardedEstimate, Distributed):
                 fix="put the parts that share them into one submodule, or strategy='ddp'",
             )
         done = {id(unit) for unit in units}
-        return [c for c in module.children() if id(c) not in done and any(True for _ in c.parameters())]
+        return [part for part in parts if id(part) not in done]
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         assert self._root is not None

@@ -47,22 +47,26 @@ class GAN(TrainModule):
         self.generator = Generator()
         self.critic = nn.Sequential(nn.Linear(2, 8), nn.LeakyReLU(), nn.Linear(8, 1))
 
+    def nets(self):
+        return self.generator, self.critic
+
     def training_step(self, batch, batch_idx):
         real, noise, flags = batch
+        generator, critic = self.nets()
         optimizers = generator_opt, critic_opt = self.optimizers()
         turn = batch_idx % self.hparams["every"]
         updates = turn == self.hparams["every"] - 1
         if turn == 0:
             for optimizer in optimizers:
                 optimizer.zero_grad()
-        fake = self.generator(noise, flags)
-        real_loss = F.softplus(-self.critic(real)).mean()
-        fake_loss = F.softplus(self.critic(fake.detach())).mean()
+        fake = generator(noise, flags)
+        real_loss = F.softplus(-critic(real)).mean()
+        fake_loss = F.softplus(critic(fake.detach())).mean()
         self.manual_backward(real_loss)
         self.manual_backward(fake_loss)
         if updates:
             critic_opt.step()
-        loss = F.softplus(-self.critic(fake)).mean()
+        loss = F.softplus(-critic(fake)).mean()
         self.manual_backward(loss)  # the critic gets gradients of it too
         if updates:
             generator_opt.step()
@@ -72,18 +76,42 @@ class GAN(TrainModule):
         return loss
 
     def validation_step(self, batch):
-        return self.critic(batch[0]).mean()
+        return self.nets()[1](batch[0]).mean()
 
     def configure_optimizers(self):
+        generator, critic = self.nets()
         optimizers = [
-            torch.optim.AdamW(self.generator.parameters(), lr=1e-2, eps=1e-3),
-            torch.optim.SGD(self.critic.parameters(), lr=0.1, momentum=0.9),
+            torch.optim.AdamW(generator.parameters(), lr=1e-2, eps=1e-3),
+            torch.optim.SGD(critic.parameters(), lr=0.1, momentum=0.9),
         ]
         schedules = [
             torch.optim.lr_scheduler.StepLR(optimizers[0], 4, gamma=0.5),
             torch.optim.lr_scheduler.ExponentialLR(optimizers[1], 0.95),
         ]
         return optimizers, schedules
+
+
+class Layers(nn.Module):
+    """A list of layers, called one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 8), nn.Linear(8, 1)])
+
+    def forward(self, x):
+        return self.layers[1](F.leaky_relu(self.layers[0](x), 0.1))
+
+
+class Listed(GAN):
+    """The same with its parts in containers, which nobody calls."""
+
+    def __init__(self, every: int = 1):
+        super().__init__(every)
+        self.parts = nn.ModuleDict({"generator": self.generator, "critics": nn.ModuleList([Layers()])})
+        del self.generator, self.critic
+
+    def nets(self):
+        return self.parts["generator"], self.parts["critics"][0]
 
 
 class One(TrainModule):
@@ -126,6 +154,14 @@ class One(TrainModule):
         return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 4, gamma=0.5)
 
 
+class Bare(One):
+    """Has parameters in a list, which no forward uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.scales = nn.ParameterList([nn.Parameter(torch.ones(2))])
+
+
 class Watched(One):
     """Notes whether gradients differ between ranks after a backward, and ahead of the update."""
 
@@ -152,7 +188,7 @@ class Watched(One):
         self.found = {"clip": trainer.settings.clip_grad_norm, **found}
 
 
-KINDS = {"gan": GAN, "one": One, "watched": Watched}
+KINDS = {"gan": GAN, "listed": Listed, "one": One, "bare": Bare, "watched": Watched}
 
 
 def data(dtype: torch.dtype, samples: int, flags: int) -> TensorDataset:

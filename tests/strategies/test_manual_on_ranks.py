@@ -29,6 +29,7 @@ KINDS = {
     ),
     "gan-no-gradient-on-one-rank": (GAN_64 | {"flags": 13}, 1e-12, ["ddp"]),
     "gan-updates-every-second-step": (GAN_64 | {"model": {"every": 2}}, 1e-12, ["ddp", "fsdp"]),
+    "listed": (GAN_64 | {"kind": "listed"}, 1e-12, ["ddp", "fsdp", "hsdp"]),
     "one": ({"kind": "one"}, 1e-6, ON_TWO),
     "one-with-two-backwards": (
         {"kind": "one", "model": {"backwards": 2}, "clip_grad_norm": None},
@@ -38,6 +39,7 @@ KINDS = {
 }
 REFUSED = {f"refused-{name}": GAN_64 | {"strategy": name, "precision": "32"} for name in ON_TWO[2:]} | {
     "refused-accumulate": GAN_64 | {"strategy": "ddp", "accumulate": 2},
+    "refused-parameters": {"kind": "bare", "strategy": "fsdp"},
     "refused-global-batch": GAN_64 | {"strategy": "ddp", "global_batch_size": 16},
 }
 SLOW = GAN_64 | {"model": {"every": 2}, "strategy": "ddp"}
@@ -143,6 +145,7 @@ def test_what_cannot_be_is_refused_on_every_rank(trained, name):
     expected = {
         "refused-accumulate": "accumulate is not possible with manual optimization",
         "refused-global-batch": "manual optimization",
+        "refused-parameters": "are in none that has a forward\n  got: scales.0",
     }.get(name, "takes one optimizer")
     assert len(found) == 2
     assert all(expected in one["error"] for one in found)
