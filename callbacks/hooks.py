@@ -38,7 +38,10 @@ class Hooks:
         """Before the first step of an epoch (or of what is left of it after a resume)."""
 
     def on_step_start(self, trainer: TrainerView, batches: list[Any]) -> None:
-        """Before an optimizer step; ``batches`` are its micro-batches, on the device."""
+        """Before an optimizer step; ``batches`` are its micro-batches, on the device.
+
+        Called again for the same step where ``Trainer(batch_size="auto")`` repeats it.
+        """
 
     def on_before_optimizer_step(self, trainer: TrainerView, optimizer: Optimizer) -> None:
         """Gradients are reduced and unscaled, not yet clipped."""

@@ -123,6 +123,7 @@ class Throughput(PhaseCallback):
         if self.tokens is not None:
             self._in_step = [self._count(batch) for batch in batches]
         if self.flops and self._flops_per_sample is None and trainer.global_step:
+            self._counting.close()  # of the same step, where memory ran out in it
             self._begin_counting()
             self._samples_before = trainer.samples
 

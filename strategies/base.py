@@ -64,6 +64,8 @@ class Strategy(Described, ABC):
         sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
         channels_last: Weights of convolutions get this memory format, where they are not sharded.
         debug: Check that all ranks call the same collective before each of ours.
+        repeats_steps: Whether a step that failed while it computed gradients can be repeated: no other rank
+            waits within it, and no engine does.
         simulated_ranks: For how many ranks this process computes, one after another (a replay).
         smaller_strategy: The argument for a strategy that needs less memory on each device, if any.
         collective_timeout: Seconds that a collective may take; None is torch's default.
@@ -87,6 +89,7 @@ class Strategy(Described, ABC):
     sync_batchnorm: bool = False
     channels_last: bool = False
     debug: bool = False
+    repeats_steps: bool = False
     simulated_ranks: int = 1
     smaller_strategy: str | None = None
     collective_timeout: float | None = None
@@ -178,6 +181,9 @@ class Strategy(Described, ABC):
 
     def finish_accumulation(self) -> None:
         """The last of them has gone backward: gradients have the dtype of their parameters again."""
+
+    def discard_gradients(self, optimizer: Optimizer) -> None:
+        """Leave a step that failed while it computed gradients, as if it had not begun, to repeat it."""
 
     @abstractmethod
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:

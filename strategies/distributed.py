@@ -50,6 +50,7 @@ class Distributed(Single):
     """
 
     many_ranks = True
+    repeats_steps = False
     smaller_strategy: str | None = 'strategy="fsdp"'
 
     def attach(self, environment: Environment, precision: Precision) -> None:
@@ -93,9 +94,8 @@ class Distributed(Single):
             flat = torch.cat([*(g.reshape(-1) for g in grads), present])
             flat = flat.to(torch.promote_types(mine[0].dtype, self.precision.reduce_dtype))
             dist.all_reduce(flat)
-            *means, somewhere = (flat / self.environment.world_size).split(
-                [*(p.numel() for p in mine), len(mine)]
-            )
+            flat /= self.environment.world_size
+            *means, somewhere = flat.split([*(p.numel() for p in mine), len(mine)])
             for index, parameter, mean, any_rank in zip(
                 indices, mine, means, somewhere.tolist(), strict=True
             ):

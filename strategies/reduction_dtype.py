@@ -14,7 +14,7 @@ def average_in(dtype: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Fut
         bucket: Gradients of one dtype, flat.
     """
     narrow = bucket.buffer()
-    wide = narrow.to(torch.promote_types(narrow.dtype, dtype)) / dist.get_world_size()
+    wide = narrow.to(torch.promote_types(narrow.dtype, dtype)).div_(dist.get_world_size())
     reduced = dist.all_reduce(wide, async_op=True).get_future()
 
     def rounded(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:

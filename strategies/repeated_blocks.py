@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
@@ -81,6 +81,15 @@ def _checked(module: nn.Module, given: Any) -> list[nn.Module]:
         units.append(found)
     inner_first = {id(part): place for place, part in enumerate(parts.values())}
     return sorted({id(u): u for u in units}.values(), key=lambda unit: -inner_first[id(unit)])
+
+
+def called_parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The outermost submodules with parameters that can be called: of a container, those inside it."""
+    for child in module.children():
+        if type(child).forward is nn.Module.forward:  # a list or a dict of modules
+            yield from called_parts(child)
+        elif any(True for _ in child.parameters()):
+            yield child
 
 
 def untied(module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:

@@ -38,6 +38,7 @@ class Single(Strategy):
     """
 
     name = "single"
+    repeats_steps = True
     _accumulation: WideAccumulation | None = None
 
     def __init__(
@@ -98,6 +99,10 @@ class Single(Strategy):
     def finish_accumulation(self) -> None:
         if self._accumulation is not None:
             self._accumulation.finish()
+
+    def discard_gradients(self, optimizer: Optimizer) -> None:
+        optimizer.zero_grad()
+        self.finish_accumulation()
 
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         if self.precision.scales:

@@ -6,7 +6,7 @@ The launcher's part is in ``launch/elastic_agent.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,6 +23,21 @@ check_and_multiply = torch._amp_foreach_non_finite_check_and_unscale_
 
 # What torch's own optimizers and clipping use to multiply a list of tensors: there is no public name.
 multiply_each = torch._foreach_mul_
+
+
+# -- Modules -------------------------------------------------------------------------------------
+# A step that failed is undone. named_buffers leaves out a buffer that is None, which a step may fill; and
+# whether a parameter was written to, its values do not show without a copy of them.
+
+
+def buffers_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
+    """The buffers of a module itself by name, those that are None too."""
+    return module._buffers
+
+
+def writes_to(tensors: Iterable[torch.Tensor]) -> list[int]:
+    """For each tensor a number that grows with every write in place."""
+    return [tensor._version for tensor in tensors]
 
 
 # -- DistributedDataParallel ---------------------------------------------------------------------

@@ -72,3 +72,10 @@ def _no_seed_given():
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def group_ends():
+    """A strategy over a process group joins one of one rank, which later tests must not find."""
+    yield
+    torch.distributed.destroy_process_group()

@@ -433,7 +433,7 @@ def test_every_hook_attribute_and_method_that_is_recommended_is_there_and_no_nam
 
 
 def test_arguments_of_a_trainer_that_mean_another_place():
-    for name in ("lr", "optimizer", "batch_size"):
+    for name in ("lr", "optimizer", "train_batch_size"):
         with pytest.raises(
             PacelineError, match=re.escape(f"{name}: unknown argument; use {TRAINER_PEERS[name]}")
         ):

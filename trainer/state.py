@@ -31,6 +31,8 @@ class TrainState:
         validating: What the current validation follows, ``"step"`` or ``"epoch"``; "" outside of one. It
             is in a checkpoint where a signal interrupted it: the resumed run repeats it.
         global_batch: Samples in a full step, as the run began; 0 where it is not known.
+        micro_batch: The most samples that a rank takes at once, where ``batch_size="auto"`` has found them;
+            0 elsewhere.
         decay_start: The step from which ``fit(decay=...)`` has the last decay; -1 without one.
         decay_steps: How many steps that decay has.
         epoch_lengths: Where loaders are made again: from which epoch on an epoch has how many steps, as the
@@ -52,6 +54,7 @@ class TrainState:
     validated_step: int = -1
     validating: str = ""
     global_batch: int = 0
+    micro_batch: int = 0
     decay_start: int = -1
     decay_steps: int = 0
     epoch_lengths: list[list[int | None]] = field(default_factory=list)

@@ -15,6 +15,7 @@ from ..strategies import Precision, Strategy, find_environment, make_precision, 
 from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .checkpoint.compatibility import check_allowed
 from .config.peer_names import refuse_arguments
+from .data.feed import Feed
 from .data.sources import as_datamodule
 from .forked import on_ranks
 from .loops import evaluation_setup, fit_setup
@@ -30,6 +31,7 @@ from .run.run import Run
 from .runtime.garbage_collection import older_objects_frozen
 from .runtime.torch_settings import torch_settings
 from .tuner import Tuner
+from .tuning.micro_batch_search import search_micro_batch
 
 if TYPE_CHECKING:
     from ..callbacks import Logger, Profiler
@@ -57,6 +59,10 @@ class Trainer(Tuner):
         max_time: The first limit reached ends the run. Without any: one epoch.
         global_batch_size: Samples in an optimizer step; else batch size x ranks x ``accumulate``.
         accumulate: Micro-batches in a step.
+        batch_size: ``"auto"``: the samples of a step stay those of the loader's batch size, the ranks and
+            ``accumulate``, and each rank takes its part in micro-batches of the largest size that its
+            memory holds. It is found before step 1, by an estimate and trials; where memory runs out in a
+            later step, that step is repeated in halves. None: batches of the loader's size.
         clip_grad_norm, clip_grad_value: Clip each step's gradients; None does not.
         validate_every: A duration; None never validates.
         log_every: A duration between two log points, 50 steps unless given; step 1 is logged too.
@@ -138,6 +144,7 @@ class Trainer(Tuner):
         max_time: str | timedelta | None = None,
         global_batch_size: int | None = None,
         accumulate: int = 1,
+        batch_size: str | None = None,
         clip_grad_norm: float | None = None,
         clip_grad_value: float | None = None,
         validate_every: int | str | timedelta | None = "1ep",
@@ -230,11 +237,12 @@ class Trainer(Tuner):
         )
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
         data = FitData(train_dataloader, val_dataloader, datamodule)
+        find_micro_batch = self._find_micro_batch if self.settings.batch_size else None
         with torch_settings(self.settings), self._begin("fit", module, datamodule) as begun:
             fit_setup.check_module(begun.module)
             self.strategy.precision.attach(self.strategy.device)
             self._fit = context = fit_setup.prepare(
-                begun, data, Resumption(resume, check_allowed(allow), decay)
+                begun, data, Resumption(resume, check_allowed(allow), decay), find_micro_batch
             )
             loop, stop, hooks = TrainLoop(context), context.stop, context.hooks
             stop.agree()  # a callback may have asked for a stop when its state was restored
@@ -255,6 +263,9 @@ class Trainer(Tuner):
         report_interrupt(self, stop.signal)
         context.signals.reraise(stop.signal, self.strategy.environment.requeue)
         return Run(self.folder)
+
+    def _find_micro_batch(self, context: StageContext, feed: Feed) -> int:
+        return search_micro_batch(self, context, feed)
 
     @uncaught_errors_shortened()
     @on_ranks

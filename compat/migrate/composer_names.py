@@ -39,7 +39,7 @@ _ARGUMENTS: dict[str, Entry] = {
         "the DataLoader's batch_size is the micro-batch: global_batch_size= is the whole"
     ),
     "grad_accum": rewrite("write accumulate="),
-    "auto_microbatching": rewrite("call trainer.find_batch_size(module, dataloader)"),
+    "auto_microbatching": rewrite('write Trainer(batch_size="auto")'),
     "seed": runs(),
     "deterministic_mode": rewrite("write deterministic="),
     "dist_timeout": rewrite("write timeouts="),

@@ -60,7 +60,7 @@ ARGUMENTS: dict[str, Entry] = {
     **all_of("use_liger_kernel liger_kernel_config use_cache", rewrite(f"apply it to the model: {_MODEL}")),
     "neftune_noise_alpha": rewrite("add the noise to the embeddings in training_step"),
     "torch_empty_cache_steps": rewrite("call torch.cuda.empty_cache() in on_step_end"),
-    "auto_find_batch_size": rewrite("call trainer.find_batch_size(module, dataloader)"),
+    "auto_find_batch_size": rewrite('write Trainer(batch_size="auto")'),
     "logging_strategy": _peer("logging_steps"),
     "logging_steps": _peer("logging_steps"),
     "logging_first_step": rewrite("leave it out: step 1 is logged"),

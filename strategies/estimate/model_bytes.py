@@ -88,6 +88,11 @@ class ModelBytes:
         """Bytes of the parameters that are in no unit."""
         return self.parameters - sum(self.units)
 
+    @property
+    def sums_wide(self) -> bool:
+        """Whether gradients of micro-batches are summed in a wider dtype than that of the parameters."""
+        return max((moment.gradients for moment in self.moments), default=0) > self.trained
+
     @classmethod
     def of(cls, module: nn.Module) -> ModelBytes:
         """Its states alone, with the two moments of an Adam optimizer; activations are not known.

@@ -19,12 +19,23 @@ class ReplicatedEstimate(Described):
 
     def bytes_at(self, moment: Moment, model: ModelBytes, layout: Layout) -> RankBytes:
         found = super().bytes_at(moment, model, layout)
-        if self._options["gradient_as_bucket_view"]:  # the buckets are the gradients, and always there
-            return replace(found, gradients=model.trained)
-        return replace(found, reducing=model.trained)
+        buckets = model.trained  # always there
+        wide = 2 * model.trained if model.trained <= 2 * model.numbers else 0  # reduced in float32
+        copied = min(wide, self._bucket) if moment.phase == "reduce" else 0
+        if model.sums_wide or not self._options["gradient_as_bucket_view"]:
+            return replace(found, reducing=buckets + copied)
+        # The buckets are the gradients; those of earlier micro-batches come into them with the last one.
+        found = replace(found, gradients=buckets, reducing=copied)
+        if model.micro_batches > 1 and moment.phase in ("forward", "backward"):
+            return replace(found, reducing=moment.gradients)
+        return found
+
+    @property
+    def _bucket(self) -> int:
+        return int((self._options["bucket_cap_mb"] or _BUCKET_MB) * 2**20)
 
     def collectives_of_step(self, model: ModelBytes, layout: Layout) -> list[Collective]:
         if layout.ranks == 1:
             return []
-        bucket = (self._options["bucket_cap_mb"] or _BUCKET_MB) * 2**20
-        return [Collective("all_reduce", model.trained, math.ceil(model.trained / bucket) or 1, "backward")]
+        times = math.ceil(model.trained / self._bucket) or 1
+        return [Collective("all_reduce", model.trained, times, "backward")]

@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError, Rend
 from torch.distributed.launcher import api
 
 from .failure_report import FailureReport
-from .job_notes import JOB, LAUNCHER, failures, forget, note_end, stops
+from .job_notes import JOB, LAUNCHER, failures, forget, micro_batches, note_end, stops
 from .port import hold_port
 
 _FAILURE_SECONDS = 5  # the others, when a rank has failed: what they do cannot be finished
@@ -54,6 +54,8 @@ def run_agent(config: Any, program: Any, arguments: list[str], job: Path) -> int
 def _agent_type(config: Any, job: Path, report: FailureReport) -> type[api.LocalElasticAgent]:
     class Agent(api.LocalElasticAgent):
         _held: socket.socket | None = None
+        _micro_batches: list[int] = []
+        _cuts_batches = False
 
         def __init__(self, spec: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(spec, *arguments, **options)
@@ -70,20 +72,29 @@ def _agent_type(config: Any, job: Path, report: FailureReport) -> type[api.Local
             super()._initialize_workers(worker_group)
 
         def _monitor_workers(self, worker_group: Any) -> Any:
-            """Keep what is known of a failure, and do not repeat what would fail again."""
+            """Keep what is known of a failure, and do not repeat what would fail again.
+
+            A rank that ran out of memory and asks for smaller micro-batches takes none of the restarts.
+            """
             result = super()._monitor_workers(worker_group)
             if result.is_failed():
                 report.failures = result.failures
+                asked_before, self._micro_batches = self._micro_batches, micro_batches(job)
+                self._cuts_batches = self._micro_batches != asked_before
+                if self._cuts_batches:
+                    worker_group.spec.max_restarts += 1
+                    self._remaining_restarts += 1
                 if any(failure.mistake for failure in failures(job).values()):
                     self._remaining_restarts = 0
             return result
 
         def _restart_workers(self, worker_group: Any) -> None:
             """Report the failed attempt before the next one."""
-            report.print(
-                f"starting again, {config.max_restarts - self._remaining_restarts} of at most "
-                f"{config.max_restarts} times"
-            )
+            used = config.max_restarts - self._remaining_restarts
+            how = f"{used} of at most {config.max_restarts} times"
+            if self._cuts_batches:
+                how = f"with micro-batches of at most {min(self._micro_batches)} samples"
+            report.print(f"starting again, {how}")
             super()._restart_workers(worker_group)  # type: ignore[no-untyped-call]
 
         def _exit_barrier(self) -> None:

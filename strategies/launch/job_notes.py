@@ -22,6 +22,8 @@ LAUNCHER = "PACELINE_LAUNCHER"
 
 
 _SHOWN = 120
+_AGENT = "TORCHELASTIC_RUN_ID"
+_MICRO_BATCH = "micro-batch"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def _rank() -> str:
 
 def is_supervised() -> bool:
     """Whether a launcher watches this process to which any exit code but 0 is a failure."""
-    return "TORCHELASTIC_RUN_ID" in os.environ or JOB in os.environ
+    return _AGENT in os.environ or JOB in os.environ
 
 
 def die_with_launcher() -> None:
@@ -137,6 +139,29 @@ def note_run(fit: int, run: Path) -> None:
         (job / f"run-{fit}").write_text(str(run.resolve()))
 
 
+def note_micro_batch(fit: int, size: int) -> bool:
+    """Have the ranks started again, the script's n-th ``fit`` with micro-batches of this size at most.
+
+    Args:
+        fit: Which ``fit`` of the script it is, from 1.
+        size: In samples.
+
+    Returns:
+        Whether there is a launcher of ours, which does so.
+    """
+    job = job_folder()
+    if job is None or _AGENT not in os.environ:  # forked ranks are not started again
+        return False
+    (job / f"{_MICRO_BATCH}-{fit}-{_rank()}").write_text(str(size))
+    return True
+
+
+def noted_micro_batch(fit: int) -> int | None:
+    """The smallest size that a rank of this machine has noted for the n-th ``fit``; None for none."""
+    job = job_folder()
+    return None if job is None else min(_sizes(job, f"{fit}-*"), default=None)
+
+
 def restarts() -> int:
     """How often the ranks were started again."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -186,6 +211,15 @@ def failures(job: Path) -> dict[int, Failure]:
         with suppress(ValueError):  # half written by a rank that was killed
             found[int(note.name.partition("-")[2])] = Failure(**json.loads(note.read_text()))
     return found
+
+
+def micro_batches(job: Path) -> list[int]:
+    """The sizes of micro-batches that ranks have noted: another list asks for another attempt."""
+    return _sizes(job, "*")
+
+
+def _sizes(job: Path, which: str) -> list[int]:
+    return [int(note.read_text()) for note in sorted(job.glob(f"{_MICRO_BATCH}-{which}"))]
 
 
 def verdict(job: Path) -> str:

@@ -129,7 +129,8 @@ _ROWS = [
     ),
     (
         "A step that runs out of memory",
-        "The error says what to try, with numbers of this run, and no update is applied in part.",
+        "The error says what to try, with numbers of this run, and no update is applied in part. Under "
+        '`batch_size="auto"` the step is repeated in smaller micro-batches, and the run is exact.',
     ),
     ("SIGKILL of the launcher", "No rank outlives it."),
     (

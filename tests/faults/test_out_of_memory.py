@@ -186,7 +186,10 @@ def test_on_two_ranks_nothing_is_half_applied(on_ranks, where):
     assert kind == "OutOfMemoryError"
     notes = "\n".join(notes)
     assert f"in step {job.STEP}, epoch 1" in notes
-    assert ADVICE.search(notes).groups() == ("2", "8")
+    if where == "update":  # which needs as much with any batch
+        assert not ADVICE.search(notes)
+    else:
+        assert ADVICE.search(notes).groups() == ("2", "8")
     assert "strategy='fsdp'" in notes or 'strategy="fsdp"' in notes
     assert first["error"] is not None
     assert checkpoints(first["run"]) == ["step-00000001", "step-00000002"]

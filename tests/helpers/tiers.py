@@ -39,7 +39,8 @@ def tier_of(item: pytest.Item) -> str:
 
 def _reached(found: Any, seen: set[Any]) -> Iterator[str]:
     """The tiers of what a function or a class uses, through functions and classes of its own module."""
-    if isinstance(found, type):
+    if isinstance(found, type) and found not in seen:
+        seen.add(found)  # an autograd Function and its backward name each other
         for part in vars(found).values():
             yield from _reached(part, seen)
     found = inspect.unwrap(found) if callable(found) else found

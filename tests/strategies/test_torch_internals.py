@@ -32,6 +32,25 @@ def test_torch_has(name):
     assert hasattr(torch, name)
 
 
+def test_buffers_of_a_module_are_those_that_are_none_too():
+    module = nn.Sequential(nn.BatchNorm1d(2))
+    module.register_buffer("none", None)
+    module.register_buffer("some", torch.ones(2))
+    assert list(internals.buffers_of(module)) == ["none", "some"]
+    assert internals.buffers_of(module)["some"] is module.some
+
+
+def test_a_write_in_place_counts():
+    tensors = [torch.ones(2), nn.Parameter(torch.ones(2))]
+    before = internals.writes_to(tensors)
+    _ = tensors[1] * 2
+    assert internals.writes_to(tensors) == before
+    with torch.no_grad():
+        tensors[1][0] = 3.0
+    assert internals.writes_to(tensors)[0] == before[0]
+    assert internals.writes_to(tensors)[1] > before[1]
+
+
 @pytest.mark.parametrize("values", [[1.0, -2.0], [1.0, float("nan")], [float("-inf"), 0.0]])
 def test_check_and_multiply_finds_and_changes_nothing(values):
     gradient, found = torch.tensor(values), torch.zeros(())

@@ -228,6 +228,14 @@ class TrainerArguments(BaseModel):
         None, "Samples in an optimizer step; else batch size x ranks x ``accumulate``.", _A_COUNT_OR_NONE
     )
     accumulate: _Count = _argument(1, "Micro-batches in a step.", _A_COUNT)
+    batch_size: Literal["auto"] | None = _argument(
+        None,
+        '``"auto"``: the samples of a step stay those of the loader\'s batch size, the ranks and '
+        "``accumulate``, and each rank takes its part in micro-batches of the largest size that its memory "
+        "holds. It is found before step 1, by an estimate and trials; where memory runs out in a later "
+        "step, that step is repeated in halves. None: batches of the loader's size.",
+        "'auto', or None; a number is the DataLoader's batch_size or global_batch_size",
+    )
     clip_grad_norm: _Amount | None = _argument(None, _CLIPPED, _AN_AMOUNT)
     clip_grad_value: _Amount | None = _argument(None, _CLIPPED, _AN_AMOUNT)
     validate_every: _Duration = _argument(

@@ -55,12 +55,13 @@ TRAINER_PEERS = {
     "optimizers": _OPTIMIZER,
     "lr_scheduler": "configure_optimizers of the module: return optimizer, scheduler",
     "lr_schedulers": "configure_optimizers of the module: return optimizer, scheduler",
-    "batch_size": "the DataLoader's batch_size or global_batch_size",
     "train_batch_size": "global_batch_size",
     "per_device_train_batch_size": "the DataLoader's batch_size",
     "detect_anomaly": "torch.autograd.set_detect_anomaly(True)",
     "auto_lr_find": "trainer.find_learning_rate(module, dataloader)",
     "auto_scale_batch_size": "trainer.find_batch_size(module, dataloader)",
+    "auto_find_batch_size": 'batch_size="auto"',
+    "device_train_microbatch_size": 'batch_size="auto", or the DataLoader\'s batch_size',
     "benchmark": "torch.backends.cudnn.benchmark",
 }
 TRAINER_NEEDS_NONE = {

@@ -239,6 +239,13 @@ class CombinedFeed(Feed):
                 raise TypeError("number and position count")
         self._restored, self._state = loaders, state
 
+    def use_micro_batches(self, size: int) -> None:
+        raise PacelineError(
+            'batch_size="auto" cuts the steps of one training loader, and there are several',
+            got=", ".join(part.name for part in self._parts),
+            fix="global_batch_size or accumulate, which cut the steps of each of them",
+        )
+
     def close(self) -> None:
         for part in self._parts:
             part.feed.close()

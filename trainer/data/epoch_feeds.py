@@ -26,14 +26,22 @@ class EpochFeeds(Feed):
         reloads: bool = False,
     ) -> None:
         self._make, self._kind_of, self.reloads = make, kind_of, reloads
+        self._micro_batch: int | None = None
         self._take(epoch, restored=False)
 
     def _take(self, epoch: int, restored: bool) -> None:
         feed = self._make(epoch, restored)
+        if self._micro_batch is not None:
+            feed.use_micro_batches(self._micro_batch)
         self._feed, self._kind = feed, self._kind_of(epoch)
         super().__init__(feed.settings)
         self.data, self.steps_per_epoch = feed.data, feed.steps_per_epoch
         self.step_size, self.micro_batches = feed.step_size, feed.micro_batches
+
+    def use_micro_batches(self, size: int) -> None:
+        self._micro_batch = size
+        self._feed.use_micro_batches(size)
+        self.micro_batches = self._feed.micro_batches
 
     def prepare(self, epoch: int) -> None:
         if self._kind_of(epoch) != self._kind:

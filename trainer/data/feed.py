@@ -122,6 +122,20 @@ class Feed(ABC):
         """The dataset indices in the step under way, over all ranks, where every rank knows them."""
         return ()
 
+    def use_micro_batches(self, size: int) -> None:
+        """Cut the same steps into micro-batches of at most so many samples, from the next ``steps`` on.
+
+        Raises:
+            PacelineError: for batches that come ready made.
+        """
+        dataset = getattr(self.data, "dataset", None)
+        raise PacelineError(
+            'batch_size="auto" cuts steps into micro-batches, and these batches come ready made',
+            got=type(self.data).__name__
+            + (f" of a {type(dataset).__name__}" if dataset is not None else ""),
+            fix="a DataLoader with a batch_size and a plain sampler, over a dataset with a length",
+        )
+
     def close(self) -> None:
         """Stop worker processes that outlive an epoch."""
 
@@ -157,6 +171,9 @@ class NoFeed(Feed):
     """No data at all: a limit of 0 switches a phase off."""
 
     steps_per_epoch = 0
+
+    def use_micro_batches(self, size: int) -> None:
+        pass
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
         return iter(())

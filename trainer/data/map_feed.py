@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,7 +62,9 @@ class MapFeed(Feed):
                 world_size,
                 batches.drop_last,
             )
+        self._batch_size = self._layout.micro_batch
         self._order: EpochOrder | None = None
+        self._cut_again = False
         self._pieces: list[Piece] = []
         self._span = (0, 0)  # of the step under way, in the order
         self._reader: BatchReader | None = None
@@ -71,12 +74,24 @@ class MapFeed(Feed):
         total = self._length()
         self.steps_per_epoch = None if total is None else self._layout.steps(self._cut(total))
         self.step_size = None if self._units else self._layout.step_size
+        self._count_micro_batches()
+        if isinstance(self._sampler, DistributedSampler):
+            settings.log_line("DistributedSampler: its order over all ranks is used, each sample once")
+
+    def use_micro_batches(self, size: int) -> None:
+        if self._units:
+            super().use_micro_batches(size)
+        self._layout = replace(self._layout, micro_batch=size, global_batch=self.step_size)
+        self._cut_again = True
+        self._count_micro_batches()
+
+    def _count_micro_batches(self) -> None:
+        total = self._length()
         self.micro_batches = self._layout.micro_batches(self._layout.step_size)
         if total is not None and self.step_size is not None:
             rest = 0 if self._layout.drop_last else self._cut(total) % self.step_size
-            self.even = not rest and self.step_size % (self.micro_batches * settings.world_size) == 0
-        if isinstance(self._sampler, DistributedSampler):
-            settings.log_line("DistributedSampler: its order over all ranks is used, each sample once")
+            pieces = self.micro_batches * self.settings.world_size
+            self.even = not rest and self.step_size % pieces == 0
 
     def _length(self) -> int | None:
         if isinstance(self._sampler, DistributedSampler):
@@ -90,9 +105,7 @@ class MapFeed(Feed):
         """Items of the order an epoch takes, under the limit on batches."""
         if self.settings.limit is None:
             return items
-        one_batch = self._layout.micro_batch * (
-            self._layout.world_size if self.settings.limit_per_rank else 1
-        )
+        one_batch = self._batch_size * (self._layout.world_size if self.settings.limit_per_rank else 1)
         return min(items, limited(-(-items // one_batch), self.settings.limit) * one_batch)
 
     def order(self, epoch: int) -> Sequence[Any]:
@@ -145,8 +158,12 @@ class MapFeed(Feed):
             )
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
-        items = self.settings.signals.call_interruptible(self.order, epoch)
-        self._compare(items, epoch)
+        again, self._cut_again = self._cut_again, False
+        if again and self._order is not None and self._order.epoch == epoch:
+            items = self._order.items  # a sampler that keeps a state would give others
+        else:
+            items = self.settings.signals.call_interruptible(self.order, epoch)
+            self._compare(items, epoch)
         total, seed = self._cut(len(items)), self.settings.seed
         order = EpochOrder(items, total, self._layout, seed, epoch, self._units, self._collates)
         start = order.start_of(position)

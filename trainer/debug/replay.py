@@ -179,6 +179,8 @@ def replay(
         given["seed"] = Run(run).config.get("trainer", {}).get("seed", settings.seed)
     arguments = alone(given, request.accelerator, strategy)
     twin = trainer_class(**arguments | {"callbacks": [*arguments["callbacks"], at_step]})
+    at_step.micro_batches = json.loads((run / "env.json").read_text()).get("micro_batches", [])
+    vars(twin)["_find_micro_batch"] = lambda context, feed: feed.step_size  # at_step knows them
     strategy.load(source, twin.settings.seed)
     start = source.name if source is not None else "its beginning"
     more = f", on one device for {world_size} ranks" if world_size > 1 else ""
@@ -245,6 +247,8 @@ class _Reached(Exception):
 
 class SimulatedRanks(Single):
     """One device that stands for several: each micro-batch draws from its own rank's generators."""
+
+    repeats_steps = False  # the ranks' generators are beyond a step that failed
 
     def __init__(self, world_size: int, request: ReplayRequest) -> None:
         super().__init__()
@@ -330,16 +334,28 @@ class SimulatedRanks(Single):
 
 
 class _AtStep(Callback):
-    """Ends the replay at its step, before the update."""
+    """Ends the replay at its step, before the update; until then it has the run's micro-batches.
+
+    Attributes:
+        micro_batches: From which step on they were of which size, in the order in which that was written.
+    """
+
+    micro_batches: Sequence[tuple[int, int]] = ()
 
     def __init__(self, request: ReplayRequest, ranks: SimulatedRanks) -> None:
         self.request, self.ranks = request, ranks
         self.found = Replay(request.step, ranks.simulated_ranks)
 
     def on_fit_start(self, trainer: Any) -> None:
+        self.on_step_boundary(trainer)
         if trainer.global_step:
             return
         require_first_weights(self.request.run, self.request.step, self.ranks.first_weights)
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        sizes = [size for first, size in self.micro_batches if first <= trainer.global_step + 1]
+        if sizes:  # a run that resumes from an earlier step writes again what holds from there on
+            trainer._fit.state.micro_batch = sizes[-1]
 
     def on_step_start(self, trainer: Any, batches: list[Any]) -> None:
         if trainer.global_step + 1 != self.request.step:

@@ -34,6 +34,7 @@ class Wanted:
         memory: Of each; None for what they have.
         gpu: The device by name; None for the one here.
         assume: For the model of the time.
+        accumulate: Micro-batches in a step; None for those of the trainer.
     """
 
     devices: int | None = None
@@ -41,6 +42,7 @@ class Wanted:
     memory: int | float | str | None = None
     gpu: str | None = None
     assume: dict[str, float] = field(default_factory=dict)
+    accumulate: int | None = None
 
 
 def estimate_run(
@@ -73,12 +75,13 @@ def estimate_run(
     there, accelerated = _memory(environment, wanted, device)
     assumed = assumptions(device, precision.compute_dtype, wanted.assume)
     batch = find_batch(module, batch, datamodule)
+    accumulate = wanted.accumulate or trainer.settings.accumulate
     setting = Setting(
         torch.device(_kind_to_trace(environment)),
         precision,
         precision.param_dtype,
         trainer.strategy.activation_checkpointing,
-        trainer.settings.accumulate,
+        accumulate,
         accelerated,
     )
     traced: dict[torch.dtype, tuple[ModelBytes, Work]] = {}
@@ -101,7 +104,7 @@ def estimate_run(
         memory=there,
         limit=_LIMIT,
         samples=work.samples,
-        micro_batches=trainer.settings.accumulate,
+        micro_batches=accumulate,
         recomputes=bool(setting.recompute),
         rows=tuple(rows),
         order=DECISION,

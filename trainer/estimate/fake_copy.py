@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...strategies import Precision
+from ..metrics.metric_objects import metric_parts
 from ..module import TrainModule, configure
 from ..utils.nested import map_tensors
 from .fake_tensors import fake_like
@@ -36,10 +37,20 @@ def fake_module(module: TrainModule, device: torch.device) -> TrainModule:
     """A copy with fake parameters and buffers, to be made within ``fake_mode``.
 
     Args:
-        module: Stays as it is.
+        module: Stays as it is. Objects of torchmetrics in the copy count nothing.
         device: What the copy is on; it need not exist.
     """
-    return _with_tensors(module, lambda tensor: _like(tensor, fake_like(tensor, device)))
+    made = _with_tensors(module, lambda tensor: _like(tensor, fake_like(tensor, device)))
+    for metric in metric_parts(made).values():  # many read values, and what they keep is small
+        vars(metric).update(update=_zero, forward=_zero, compute=_zero)
+    for part in made.modules():
+        if hasattr(part, "update") and hasattr(part, "compute"):  # a collection too
+            vars(part).update(update=_zero)
+    return made
+
+
+def _zero(*arguments: Any, **options: Any) -> Tensor:
+    return torch.zeros(())
 
 
 def _with_tensors(module: TrainModule, make: Any) -> TrainModule:

@@ -8,7 +8,7 @@ change: ``tests/trainer/estimate/test_fake_tensors.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import attention_flops
@@ -44,9 +45,27 @@ PARAMETERS, BUFFERS, GRADIENTS, OPTIMIZER, TOTAL = "Parameter", "Buffer", "Gradi
 """The tracker's kinds of tensors; its others are activations and temporary ones."""
 
 
-def fake_mode() -> AbstractContextManager[Any]:
+@contextmanager
+def fake_mode() -> Iterator[None]:
     """Within it new tensors have shapes and dtypes, and no memory; real ones are taken as constants."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    with FakeTensorMode(allow_non_fake_inputs=True), _CopiesAsClones():
+        yield
+
+
+class _CopiesAsClones(TorchFunctionMode):
+    """``copy.deepcopy`` of a tensor clones it.
+
+    torch would copy its storage, which fails under fake tensors, and ends the process when what is left of
+    it is collected.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__:
+            tensor, memo = args
+            if id(tensor) not in memo:
+                memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            return memo[id(tensor)]
+        return func(*args, **(kwargs or {}))
 
 
 def fake_like(tensor: Tensor, device: torch.device) -> Tensor:

@@ -22,6 +22,7 @@ from ...strategies.repeated_blocks import find_units, untied
 from ...strategies.step_wrapper import Dispatch
 from ..module import TrainModule
 from ..optimization import read_configuration
+from ..rng import untouched
 from ..utils.functions import positional_arguments
 from ..utils.nested import count_samples, tensors_of
 from . import fake_tensors as fake
@@ -96,7 +97,7 @@ def trace_step(
         )
     refuse_sharded(module)
     made, kept = meta_module(module, setting.precision, setting.dtype)
-    with fake.fake_mode():
+    with untouched(torch.device("cpu")), fake.fake_mode():  # random and numpy draw here too
         try:
             return _Tracing(fake_module(made, setting.device), kept, batch, setting, trainer).run()
         except fake.VALUE_NEEDED as error:

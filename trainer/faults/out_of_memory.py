@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.optim import Optimizer
@@ -26,7 +26,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def memory_notes(
-    strategy: Strategy, module: Any, optimizers: Iterable[Optimizer], training: bool
+    strategy: Strategy,
+    module: Any,
+    optimizers: Iterable[Optimizer],
+    where: Literal["step", "update", "evaluation"],
+    micro_batch: int = 0,
 ) -> list[str]:
     """What this run holds, and what would need less, most likely to help first.
 
@@ -34,7 +38,9 @@ def memory_notes(
         strategy: The run's strategy, which knows the device.
         module: Its parameters and gradients are counted, in bytes.
         optimizers: Their states are counted, in bytes.
-        training: It ran out in a step of training, not in an evaluation.
+        where: It ran out: in a step of training before its update, in the update, which needs as much with
+            any batch, or in an evaluation.
+        micro_batch: The size in samples that ``batch_size="auto"`` has reached; 0 without it.
     """
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
     gradients = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
@@ -49,7 +55,7 @@ def memory_notes(
         f"memory: parameters {shown_size(parameters)}, gradients {shown_size(gradients)}, optimizer "
         f"{shown_size(moments)}; {_in_use(strategy.device)}"
     )
-    return [held, "try: " + "; ".join(_ways(strategy, module, training))]
+    return [held, "try: " + "; ".join(_ways(strategy, module, where, micro_batch))]
 
 
 def _in_use(device: torch.device) -> str:
@@ -64,16 +70,18 @@ def _in_use(device: torch.device) -> str:
     return f"on {device}"
 
 
-def _ways(strategy: Strategy, module: Any, training: bool) -> list[str]:
+def _ways(strategy: Strategy, module: Any, where: str, micro_batch: int) -> list[str]:
     plan, ways = strategy.plan, []
-    if not training or not module.automatic_optimization:
+    size = micro_batch or plan.micro_batch or 0
+    if where == "evaluation" or not module.automatic_optimization:
         ways.append("a smaller batch_size of this DataLoader")
-    elif plan.samples and plan.micro_batch is not None and plan.micro_batch > 1:
+    elif plan.samples and size > 1 and where == "step":
+        auto = "" if micro_batch else ', or Trainer(batch_size="auto")'
         ways.append(
-            f"DataLoader(batch_size={plan.micro_batch // 2}) and "
-            f"Trainer(global_batch_size={plan.samples}), half at once in the same steps"
+            f"DataLoader(batch_size={size // 2}) and Trainer(global_batch_size={plan.samples}), half at "
+            f"once in the same steps{auto}"
         )
-    if training and not strategy.activation_checkpointing:
+    if where == "step" and not strategy.activation_checkpointing:
         ways.append(f"strategy={type(strategy).__name__}(activation_checkpointing=True)")
     if strategy.precision.compute_dtype == torch.float32:
         ways.append('precision="bf16"')

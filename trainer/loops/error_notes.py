@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -53,7 +53,10 @@ def explain(error: BaseException, context: StageContext) -> None:
     if isinstance(error, PacelineError):
         pass  # it is complete
     elif is_out_of_memory(error):
-        _explain_memory(error, context, training=evaluation is None)
+        in_update = OptimizerStep.update.__code__ in frames
+        _explain_memory(
+            error, context, "evaluation" if evaluation is not None else "update" if in_update else "step"
+        )
     elif evaluation is not None:
         _explain_evaluation(error, evaluation)
     elif step is not None:
@@ -89,10 +92,13 @@ def _crash_report(error: Exception, context: StageContext) -> Path | None:
     return write_crash_report(folder, ranks.rank, error, where, parts)
 
 
-def _explain_memory(error: Exception, context: StageContext, training: bool) -> None:
+def _explain_memory(
+    error: Exception, context: StageContext, where: Literal["step", "update", "evaluation"]
+) -> None:
     strategy, optimizers = context.strategy, context.trainer.optimizers
-    error.add_note(f"in {context.state.step_label if training else context.name}")
-    for note in memory_notes(strategy, context.module, optimizers, training):
+    error.add_note(f"in {context.name if where == 'evaluation' else context.state.step_label}")
+    size = context.state.micro_batch
+    for note in memory_notes(strategy, context.module, optimizers, where, size):
         error.add_note(note)
     snapshot = write_snapshot(strategy, context.directory.path)
     if snapshot is not None:

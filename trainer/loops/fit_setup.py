@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from ...errors import PacelineError, nearest
 from ...faultpoints import faultpoint
 from ...schedules import RunLength
 from ...strategies import StepPlan
-from ...strategies.launch.job_notes import note_run, restarts
+from ...strategies.launch.job_notes import note_run, noted_micro_batch, restarts
 from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.run_state import RunState
 from ..data.feed import Feed
@@ -34,6 +34,9 @@ from .fit_data import FitData, FitFeeds, Resumption, schedule_of
 from .manual_optimizer import ManualOptimization, ManualOptimizer
 from .resume_source import Source
 from .startup_report import first_lines
+
+FindMicroBatch = Callable[[StageContext, Feed], int]
+"""A search before step 1: how many samples a rank takes at once."""
 
 
 def check_module(module: Any) -> None:
@@ -58,17 +61,29 @@ def check_module(module: Any) -> None:
         )
 
 
-def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitContext:
-    """Data, optimizers, checkpoint, folder, first lines: a fit that is ready to run."""
+def prepare(
+    context: StageContext, data: FitData, resume: Resumption, find_micro_batch: FindMicroBatch | None = None
+) -> FitContext:
+    """Data, optimizers, checkpoint, folder, first lines: a fit that is ready to run.
+
+    Args:
+        context: Of the stage.
+        data: What to read.
+        resume: Where to continue.
+        find_micro_batch: Under ``batch_size="auto"``: how a run that has none finds its micro-batch.
+    """
     faultpoint("start.data")
     if restarts():
-        most = context.settings.max_restarts
-        context.directory.log_line(f"restart {restarts()} of at most {most} times")
+        context.directory.log_line(_restart(context))
     source = Source(context, resume)
     context = source.with_its_seed(context)
     settings, module, strategy = context.settings, context.module, context.strategy
     seed_generators(settings.seed)
     feed, validation = FitFeeds(context, data, source.counters).open()
+    if find_micro_batch is not None:
+        context.state.micro_batch = _micro_batch(context, feed, source, find_micro_batch)
+        feed.use_micro_batches(context.state.micro_batch)
+    micro_batch = context.state.micro_batch
     decay = _last_decay(context, source, resume.decay)
     check_ranks(context, feed)
     faultpoint("start.module")
@@ -105,14 +120,44 @@ def prepare(context: StageContext, data: FitData, resume: Resumption) -> FitCont
     context.directory.open(source.path, config, fit, in_place=source.in_place)
     if context.ranks.is_global_zero and context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
+    if micro_batch:
+        context.directory.note_micro_batch(context.state.global_step + 1, micro_batch)
     faultpoint("start.folder")
     scheduled = schedule_of(context, EpochSchedule)  # epochs that it does not name keep their size
     kept = source.counters["global_batch"] if scheduled else 0
     context.state.global_batch = kept or feed.step_size or 0
+    context.state.micro_batch = micro_batch
     for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
         context.directory.log_line(line)
     _report_late_validation(context, monitors)
     return _put_together(context, feed, optimization, run_state, validation)
+
+
+def _restart(context: StageContext) -> str:
+    smaller, most = noted_micro_batch(context.fit_number), context.settings.max_restarts
+    if smaller is not None:  # which takes none of max_restarts
+        return f"restart {restarts()}, with micro-batches of at most {smaller} samples"
+    return f"restart {restarts()} of at most {max(most, restarts())} times"
+
+
+def _micro_batch(context: StageContext, feed: Feed, source: Source, find: FindMicroBatch) -> int:
+    """How many samples a rank takes at once: what the run had, less where memory ran out, or a new search.
+
+    Raises:
+        PacelineError: under manual optimization, where a step is one batch.
+    """
+    if not context.module.automatic_optimization:
+        raise PacelineError(
+            'batch_size="auto" cuts a step into micro-batches, and with manual optimization a step is one '
+            "batch: the module steps the optimizer",
+            fix="find_batch_size(module, dataloader), and that batch_size in the DataLoader",
+        )
+    feed.use_micro_batches(1)  # refuses what cannot be cut, before a search
+    if feed.step_size is None:  # nothing is trained on
+        return 1
+    noted = [n for n in context.ranks.all_gather(noted_micro_batch(context.fit_number)) if n is not None]
+    saved = [source.counters["micro_batch"]] if source.counters["micro_batch"] else []
+    return min(noted + saved) if noted or saved else find(context, feed)
 
 
 def _put_together(

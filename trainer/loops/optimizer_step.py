@@ -45,7 +45,11 @@ class _StepUnderWay:
 
 
 class OptimizerStep:
-    """Everything a step needs is looked up here, once."""
+    """Everything a step needs is looked up here, once.
+
+    Attributes:
+        computes_gradients: Whether the step under way still computes gradients, and has used none of them.
+    """
 
     def __init__(self, context: FitContext) -> None:
         module, settings, optimization = context.module, context.settings, context.optimization
@@ -55,6 +59,7 @@ class OptimizerStep:
         self.logger, self.store = context.logger, context.logger.train
         self.training_step = self.strategy.step_function(module, "training_step")
         self.backward = module.backward if is_overridden(module, "backward") else self.strategy.backward
+        self.computes_gradients = False
         self.own_update = module.optimizer_step if is_overridden(module, "optimizer_step") else None
         self.source = source_of(module.training_step)
         self.takes_index = positional_arguments(module.training_step) > 1
@@ -87,6 +92,7 @@ class OptimizerStep:
         trainer = self.trainer
         self.place.losses.clear()
         self.place.gradient_norm = None
+        self.computes_gradients = True
         for hook in self.on_step_start:
             hook(trainer, batches)
         step = _StepUnderWay(batches, sizes, total)
@@ -162,6 +168,7 @@ class OptimizerStep:
     def finish_gradients(self, step: _StepUnderWay) -> bool:
         """Leave the step's true gradients, shown to hooks and clipped. False: there is no update."""
         guard = self.guard
+        self.computes_gradients = False
         if len(step.batches) > 1:
             self.strategy.finish_accumulation()
         if self.without_loss.here and self.world_size == 1:

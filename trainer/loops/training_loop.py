@@ -10,6 +10,7 @@ from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ..data.feed import Feed
 from .fit_context import FitContext
+from .memory_retry import MemoryRetry
 from .optimizer_step import OptimizerStep
 
 _LOG_EVERY = "50st"
@@ -29,6 +30,11 @@ class TrainLoop:
         self.seconds = context.stop.seconds
         self.agrees = context.ranks.world_size > 1
         self.optimizer_step = OptimizerStep(context)
+        self.read = self.feed.steps
+        self.run_step = self.optimizer_step.automatic if self.manual is None else self.optimizer_step.manual
+        if settings.batch_size == "auto":
+            retry = MemoryRetry(context, self.optimizer_step)
+            self.read, self.run_step = retry.steps, retry.run
         self.hooks = hooks = context.hooks
         self.on_step_end = hooks["on_step_end"]
         self.on_step_boundary = hooks["on_step_boundary"]
@@ -71,8 +77,7 @@ class TrainLoop:
         """One epoch, or what is left of it."""
         trainer, state, feed, stop, place = self.trainer, self.state, self.feed, self.stop, self.place
         stop.epoch_over = False
-        step = self.optimizer_step
-        run_step = step.automatic if self.manual is None else step.manual
+        run_step = self.run_step
         feed.prepare(state.epoch)
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
@@ -80,7 +85,7 @@ class TrainLoop:
             self.finish_validation()
             if stop.done or state.position == 0:
                 return
-        steps = feed.steps(state.epoch, state.position)
+        steps = self.read(state.epoch, state.position)
         for batches, sizes, total, advance in self.context.signals.interruptible(steps):
             place.between_steps = False
             outputs = run_step(batches, sizes, total)

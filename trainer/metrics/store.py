@@ -6,6 +6,7 @@ and read with all others in one copy when it is asked for.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -94,6 +95,21 @@ class MetricStore:
         if value != value:
             self._report_nan(name)
         known.add(value, weight if type(weight) is int else float(weight))
+
+    def keep(self) -> Callable[[], None]:
+        """What takes back all that is logged after this call; no point in between reduces anything."""
+        values, objects = dict(self._values), dict(self.objects)
+        parts = [(copy.copy(value.window), list(value.pending)) for value in values.values()]
+
+        def take_back() -> None:
+            self._values, self.objects = values, objects
+            self._known.clear()
+            for value, (window, pending) in zip(values.values(), parts, strict=True):
+                value.window, value.pending = window, pending
+            self._waiting = [value for value in values.values() if value.pending]
+            self._pending = sum(len(value.pending) for value in self._waiting)
+
+        return take_back
 
     def value(self, name: str) -> Value:
         """The mean kept under ``name``, for the loop to add to without a look-up."""

@@ -121,6 +121,19 @@ class RunDirectory:
         write_environment(folder, environment)
         return folder
 
+    def note_micro_batch(self, step: int, size: int) -> None:
+        """Have env.json say from which step on the micro-batches have another size; rank 0 does.
+
+        Args:
+            step: The first one that has it, from 1.
+            size: In samples, at most.
+        """
+        if self.path is not None and self._ranks.is_global_zero:
+            file = self.path / "env.json"
+            environment = json.loads(file.read_text())
+            environment.setdefault("micro_batches", []).append([step, size])
+            _write_json(file, environment)
+
     @property
     def is_disposable(self) -> bool:
         """Whether the folder is this run's own and holds nothing but what every run begins with.
@@ -258,7 +271,14 @@ def write_environment(folder: Path, more: dict[str, Any]) -> None:
         "machine": environment_report(initialise=False),
     }
     environment |= more
-    (folder / "env.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
+    _write_json(folder / "env.json", environment)
+
+
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    """In one operation: whoever is killed or reads meanwhile has the old file or the new one."""
+    staging = file.with_name(f".{file.name}")
+    staging.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    staging.replace(file)
 
 
 class RunLog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from torch import nn
 
 from ...errors import PacelineError
 from ...strategies import find_units
+from ...strategies.repeated_blocks import called_parts
 from ...strategies.torch_internals import is_compiled
 from .compile_report import CompileReport
 
@@ -47,7 +48,7 @@ class Compilation:
         """
         module, setting = self._module, self._setting
         options, blocks = read_setting(setting)
-        parts = find_units(module) if blocks else list(_called_parts(module))
+        parts = find_units(module) if blocks else _called_parts(module)
         if not parts:
             raise PacelineError(
                 "compile found no repeated blocks in the module"
@@ -128,12 +129,7 @@ def read_setting(setting: Any) -> tuple[dict[str, Any], bool]:
     raise ValueError(setting)
 
 
-def _called_parts(module: nn.Module) -> Iterator[nn.Module]:
+def _called_parts(module: nn.Module) -> list[nn.Module]:
     """The module, if it can be called, and the outermost parts of it that can."""
-    if type(module).forward is not nn.Module.forward:
-        yield module
-    for child in module.children():
-        if type(child).forward is nn.Module.forward:  # a list or a dict of modules
-            yield from _called_parts(child)
-        elif any(True for _ in child.parameters()):
-            yield child
+    own = [module] if type(module).forward is not nn.Module.forward else []
+    return own + list(called_parts(module))

@@ -17,6 +17,7 @@ from ...errors import PacelineError
 from ..faults.out_of_memory import is_out_of_memory
 from ..loops.lifecycle import check_stage
 from ..trial import batch_size_of, own_device, run_trial, with_batch_size
+from ..utils.text import first_line
 from .figure import drawn
 
 
@@ -120,23 +121,38 @@ class _Meter(Callback):
         return (after - before) / max(end - begin, 1e-9)
 
 
-class _Trials:
+class Trials:
     """Tries batch sizes, of several ranks each by itself.
 
     A rank that runs out of memory inside a step of all ranks would leave the others waiting in it.
+
+    Args:
+        trainer: Whose run is tried.
+        module: A copy of it is trained.
+        data: The training dataloader and the DataModule, as ``fit`` takes them.
+        steps: Optimizer steps of each trial.
+        size: The first batch size; None: the loader's own.
+        most: The largest one.
+        accumulate: Micro-batches in a step: with 2, gradients are kept from one to the next.
+
+    Attributes:
+        size: What ``run`` tries next.
+        most: The largest that the data has, at most ``most``.
+        accumulate: May be changed between two trials, as ``size`` may.
     """
 
     def __init__(
-        self, trainer: Any, module: Any, data: tuple[Any, Any], start: int | None, most: int, steps: int
+        self,
+        trainer: Any,
+        module: Any,
+        data: tuple[Any, Any],
+        steps: int,
+        size: int | None,
+        most: int,
+        accumulate: int,
     ) -> None:
         self._trainer, self._module, self._data, self._steps = trainer, module, data, steps
-        settings, whole = trainer.settings, trainer.settings.global_batch_size
-        # Gradients are kept from one micro-batch to the next where the user's run has several.
-        several = module.automatic_optimization and (settings.accumulate > 1 or whole is not None)
-        self._accumulate = 2 if several else 1
-        self.size, self.most = start, most
-        if whole is not None:
-            self.most = min(most, -(-whole // trainer.world_size))
+        self.size, self.most, self.accumulate = size, most, accumulate
 
     def _resized(self, loader: Any) -> Any:
         own = batch_size_of(loader)
@@ -147,25 +163,41 @@ class _Trials:
                 fix="a DataLoader with a batch_size",
             )
         with suppress(TypeError, NotImplementedError):  # a stream, or a sampler without a length
-            self.most = min(self.most, max(len(loader.batch_sampler.sampler) // self._accumulate, 1))
+            self.most = min(self.most, max(len(loader.batch_sampler.sampler) // self.accumulate, 1))
         self.size = min(self.size or own, self.most)
         return with_batch_size(loader, self.size, drop_last=False)
 
     def run(self) -> BatchSizeTrial | None:
-        """Try ``size``, on all ranks; None where the data has no batch of that size."""
+        """Try ``size``, on all ranks; None where the data has no batch of that size.
+
+        Raises:
+            Exception: what a step raised that is not out of memory; a PacelineError on the other ranks.
+        """
         trainer, meter = self._trainer, _Meter()
         device = own_device(trainer.strategy)
         if device.type != "cpu":
             with suppress(Exception):
                 torch.accelerator.reset_peak_memory_stats(device)
-        fits = self._fits(meter)
+        fits, failed = False, None
+        try:
+            fits = self._fits(meter)
+        except Exception as error:  # raised when the other ranks know
+            failed = error
         peak = _peak(device)
         gc.collect()  # an error's frames hold the tensors of its step
         if device.type != "cpu":
             torch.accelerator.empty_cache()
+        reason = None if failed is None else first_line(failed)
+        reasons = trainer.all_gather(reason)
+        if failed is not None:
+            raise failed
+        rank = next((rank for rank, one in enumerate(reasons) if one is not None), None)
+        if rank is not None:
+            what = f"a trial of batch size {self.size} failed on rank {rank}"
+            raise PacelineError(what, got=reasons[rank])
         assert self.size is not None
         found = trainer.all_gather((fits, peak, meter.first_step, meter.speed if fits else 0.0))
-        if any(first is not None and first < self.size * self._accumulate for _, _, first, _ in found):
+        if any(first is not None and first < self.size * self.accumulate for _, _, first, _ in found):
             return None
         fits = all(one[0] for one in found)
         peaks = [one[1] for one in found if one[1] is not None]
@@ -184,7 +216,7 @@ class _Trials:
                 meter,
                 change_loader=self._resized,
                 alone=several,
-                accumulate=self._accumulate,
+                accumulate=self.accumulate,
                 global_batch_size=None,
                 nonfinite="ignore",
             )
@@ -226,7 +258,10 @@ def find_batch_size(
             allowed="start <= most",
         )
     check_stage("find_batch_size", module, trainer.stage)
-    trials = _Trials(trainer, module, data, start, most, steps)
+    settings, whole = trainer.settings, trainer.settings.global_batch_size
+    several = module.automatic_optimization and (settings.accumulate > 1 or whole is not None)
+    most = most if whole is None else min(most, -(-whole // trainer.world_size))
+    trials = Trials(trainer, module, data, steps, start, most, accumulate=2 if several else 1)
     tried: list[BatchSizeTrial] = []
     fits = 0
     fails: int | None = None

@@ -7,12 +7,14 @@ The average of the losses and the bound on them are fastai's.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from ...argument_checks import ABOVE_ONE_OR_NONE, ABOVE_ZERO, SOME_STEPS, check_arguments, one_of
 from ...callbacks import Callback
@@ -106,10 +108,9 @@ class _Sweep(Callback):
     def on_setup(self, trainer: Any, stage: str) -> None:
         """Leave the schedules out: they would change the rate, and what goes with it."""
         module = trainer.module
-        configured = module.configure_optimizers
-        automatic, length = module.automatic_optimization, RunLength(len(self.all_rates), 1)
-        vars(module)["configure_optimizers"] = lambda: (
-            read_configuration(module, configured(), automatic, length).optimizers
+        # A partial, for a copy of the module to have its own.
+        vars(module)["configure_optimizers"] = partial(
+            _optimizers_alone, module, module.configure_optimizers, RunLength(len(self.all_rates), 1)
         )
 
     def on_fit_start(self, trainer: Any) -> None:
@@ -149,6 +150,10 @@ class _Sweep(Callback):
         trainer._run.stop.agree()  # every rank knows the loss: none takes another step
 
 
+def _optimizers_alone(module: Any, configured: Callable[[], Any], length: RunLength) -> list[Optimizer]:
+    return read_configuration(module, configured(), module.automatic_optimization, length).optimizers
+
+
 def find_learning_rate(
     trainer: Any,
     module: Any,
@@ -182,7 +187,8 @@ def find_learning_rate(
             fix="set self.optimizers().param_groups[0]['lr'] in training_step, and log the loss",
         )
     sweep = _Sweep(_rates(lowest, highest, steps, mode), stop_factor)
-    run_trial(trainer, module, data, steps, sweep, nonfinite="ignore")
+    batch_size = trainer.settings.batch_size
+    run_trial(trainer, module, data, steps, sweep, nonfinite="ignore", batch_size=batch_size)
     index, reason = _steepest(sweep.smoothed)
     return LearningRateSearch(
         module=type(module).__name__,

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and errors as people read them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ def shown_size(count: int) -> str:
     """
     power = max(p for p in range(4) if count >= 1000**p or p == 0)
     return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB')[power]}"
+
+
+def first_line(error: BaseException) -> str:
+    r"""An error's kind and the first line of its message.
+
+    Example:
+        >>> first_line(ValueError("no\nyes"))
+        'ValueError: no'
+    """
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def shown_seconds(seconds: float) -> str:

@@ -39,6 +39,7 @@ REFUSED = [
     ("max_time", [10, 1.5, True, "500st", "2ep", "soon", "-1h", timedelta(0)], '"30min"'),
     ("global_batch_size", _NOT_WHOLE, _WHOLE),
     ("accumulate", [*_NOT_WHOLE, None], _WHOLE),
+    ("batch_size", [32, "256", "largest", "", True], "'auto', or None"),
     ("clip_grad_norm", _NOT_POSITIVE, "a number above 0"),
     ("clip_grad_value", _NOT_POSITIVE, "a number above 0"),
     ("validate_every", _NOT_DURATION, '"0.25ep"'),
@@ -192,7 +193,8 @@ def test_what_belongs_to_the_optimizer_is_answered_with_configure_optimizers(nam
 
 def test_a_batch_size_is_the_loader_s_or_the_global_one():
     text = refusal(batch_size=32)
-    assert "batch_size: unknown argument; use the DataLoader's batch_size or global_batch_size" in text
+    ours = "'auto', or None; a number is the DataLoader's batch_size or global_batch_size"
+    assert f"batch_size: got 32; allowed: {ours}" in text
 
 
 def test_peers_names_lead_to_names_that_exist():

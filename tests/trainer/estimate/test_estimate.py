@@ -6,8 +6,10 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import torchmetrics
 from helpers.jobs import load_job
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -160,13 +162,6 @@ def test_recomputation_and_precision_are_seen():
     assert held["bf16-true"].parameters == held["plain"].parameters / 2
 
 
-@pytest.fixture
-def group_ends():
-    """A strategy over a process group joins one of one rank, which later tests must not find."""
-    yield
-    torch.distributed.destroy_process_group()
-
-
 def test_the_trainer_s_own_strategy_is_a_row(group_ends):
     own = FSDP(reshard_after_forward=False)
     found = trainer_of(strategy=own).estimate(Net(), loader(), devices=2)
@@ -203,6 +198,42 @@ def test_wrong_arguments_are_refused(arguments, message):
 def test_a_step_that_reads_a_value_is_an_error_that_says_so():
     with pytest.raises(PacelineError, match=r"without values(.|\n)*item"):
         trainer_of().estimate(Net(reads=True), loader())
+
+
+def test_a_step_that_draws_leaves_no_trace():
+    class Draws(Net):
+        def training_step(self, batch):
+            noise = random.random() + np.random.random() + torch.rand(1)
+            return super().training_step([batch[0] * noise])
+
+    module, data = Draws(), loader()
+    states = [torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
+    trainer_of().estimate(module, data)
+    assert states == [torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
+
+
+def test_objects_of_torchmetrics_read_no_values_in_it():
+    class Counts(Net):
+        def __init__(self):
+            super().__init__()
+            self.mean = torchmetrics.MeanMetric()
+            self.both = torchmetrics.MetricCollection(
+                [torchmetrics.regression.MeanAbsoluteError(), torchmetrics.regression.MeanSquaredError()]
+            )
+
+        def training_step(self, batch):
+            loss = super().training_step(batch)
+            self.mean.update(loss)
+            self.log("mean", self.mean)
+            self.log_dict(self.both(batch[0], batch[0] + 1))
+            self.both.update(batch[0], batch[0] + 1)
+            self.log("error", self.both.compute()["MeanAbsoluteError"])
+            return loss
+
+    module = Counts()
+    found = trainer_of().estimate(module, loader())
+    assert found.row("single").needed == trainer_of().estimate(Net(), loader()).row("single").needed
+    assert module.mean.update_count == 0
 
 
 def test_there_must_be_a_batch():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import inspect
 
 import pytest
 import torch
+import torchmetrics
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
@@ -31,6 +34,23 @@ def test_a_value_that_is_not_there_is_an_error(error):
     assert issubclass(error, RuntimeError)
     with fake.fake_mode(), pytest.raises(fake.VALUE_NEEDED):
         torch.ones(2).sum().item()
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_tensor_can_be_copied_and_the_copy_collected(trains):
+    """With the tracker, the storage that torch's own copy leaves ends the process when it is collected."""
+    account = fake.Account(lambda *operation: None)
+    real = torch.ones(3, requires_grad=trains)
+    with fake.fake_mode(), account.open():
+        made = [torch.tensor([1.0, 2.0], requires_grad=trains), real]
+        twins = copy.deepcopy([*made, made[0]])
+        metric = torchmetrics.SumMetric()
+    assert twins[0] is twins[2]
+    assert [one.shape for one in twins[:2]] == [one.shape for one in made]
+    assert [one.requires_grad for one in twins] == [trains] * 3
+    assert metric.sum_value.shape == ()
+    del twins, metric
+    gc.collect()
 
 
 def test_nothing_is_allocated_by_a_fake_tensor():

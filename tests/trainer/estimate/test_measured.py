@@ -40,6 +40,7 @@ EVERY = {f"{s}-{m}": {"strategy": s, "model": m} for s in ("single", *SEVERAL) f
     "fsdp-gpt-again": {"strategy": "FSDP", "model": "gpt", "options": {"activation_checkpointing": True}},
     "fsdp-gpt-kept": {"strategy": "FSDP", "model": "gpt", "options": {"reshard_after_forward": False}},
     "fsdp-gpt-accumulates": {"strategy": "fsdp", "model": "gpt", "accumulate": 2},
+    "ddp-gpt-accumulates": {"strategy": "ddp", "model": "gpt", "accumulate": 2},
     **{
         f"{s}-gpt-bf16-true-accumulates": {
             "strategy": s,
@@ -47,11 +48,14 @@ EVERY = {f"{s}-{m}": {"strategy": s, "model": m} for s in ("single", *SEVERAL) f
             "precision": "bf16-true",
             "accumulate": 2,
         }
-        for s in ("single", "fsdp")
+        for s in ("single", "ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2")
     },
     "ddp-copies": {"strategy": "DDP", "model": "vit", "options": {"gradient_as_bucket_view": False}},
 }
-USUAL = [f"{s}-{m}" for s in ("single", *SEVERAL) for m in MODELS]
+USUAL = [f"{s}-{m}" for s in ("single", *SEVERAL) for m in MODELS] + [
+    "ddp-gpt-accumulates",
+    "ddp-gpt-bf16-true-accumulates",
+]
 CASES = [pytest.param(name, marks=[] if name in USUAL else pytest.mark.soak) for name in EVERY]
 
 

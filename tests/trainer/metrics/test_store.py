@@ -366,3 +366,26 @@ def test_a_long_evaluation_keeps_no_more_than_so_many_values_waiting(monkeypatch
     assert 0 < most < 10
     expected = sum(i * (1 + i % 3) for i in range(105)) / sum(1 + i % 3 for i in range(105))
     assert store.close_epoch() == {"val/loss": pytest.approx(expected, rel=1e-12), "val/largest": 104.0}
+
+
+def test_what_is_taken_back_leaves_what_waits_on_a_device_as_it_was(monkeypatch):
+    monkeypatch.setattr(metrics, "_MOST_PENDING", 5)
+    store = metrics.MetricStore("train", print)
+
+    def log(name, value):
+        store.log(name, torch.tensor(value).as_subclass(Elsewhere))
+
+    log("read", 1.0)
+    assert store.peek_window() == {"train/read": 1.0}
+    log("loss", 1.0)
+    take_back = store.keep()
+    log("loss", 100.0)
+    log("read", 100.0)
+    log("other", 100.0)
+    take_back()
+    log("other", 3.0)
+    log("loss", 5.0)
+    log("read", 3.0)
+    expected = {"train/read": 2.0, "train/loss": 3.0, "train/other": 3.0}
+    assert store.peek_window() == expected
+    assert store.close_epoch() == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -25,8 +26,11 @@ def cpus() -> list[int]:
 
 def of_threads() -> list[list[int]]:
     """The different affinities of this process's threads."""
-    found = [sorted(os.sched_getaffinity(thread.id)) for thread in psutil.Process().threads()]
-    return sorted(map(list, {tuple(one) for one in found}))
+    found = set()
+    for thread in psutil.Process().threads():
+        with suppress(ProcessLookupError):  # it has ended since it was listed
+            found.add(tuple(sorted(os.sched_getaffinity(thread.id))))
+    return sorted(map(list, found))
 
 
 class Cpus(Dataset):

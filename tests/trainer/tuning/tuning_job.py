@@ -121,9 +121,21 @@ def find_batch_size(folder: Path) -> tuple[Trainer, dict]:
     return trainer, {"fits": fits, "suggestion": search.suggestion}
 
 
+def find_micro_batch(folder: Path) -> tuple[Trainer, dict]:
+    """Of 12 samples a rank; rank 1 has memory for 4 of them, rank 0 for 7."""
+    trainer = quiet(strategy="ddp", devices=2, run_dir=folder / "runs", batch_size="auto", max_steps=2)
+    module = Planted(most=4 if trainer.rank else 7)
+    trainer.fit(module, loader(12))
+    log = (trainer.folder / "log.txt").read_text() if trainer.is_global_zero else ""
+    return trainer, {"micro_batch": trainer._fit.state.micro_batch, "log": log}
+
+
+CASES = {"batch": find_batch_size, "micro-batch": find_micro_batch}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     here = Path(sys.argv[1])
     for case in sys.argv[2:]:
-        trainer, about = find_batch_size(here) if case == "batch" else find_learning_rate(case, here)
+        trainer, about = CASES[case](here) if case in CASES else find_learning_rate(case, here)
         (here / f"{case}-{trainer.rank}.json").write_text(json.dumps(about))
