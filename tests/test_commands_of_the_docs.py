@@ -56,6 +56,7 @@ def test_every_page_with_commands_is_run_somewhere():
     assert all((ROOT / tests).exists() for tests in ELSEWHERE.values())
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.parametrize("how", ["pipe", "terminal"])
 @pytest.mark.parametrize("page", SESSIONS)
 def test_a_session_from_an_empty_folder(page, how, tmp_path):
@@ -68,6 +69,7 @@ def test_a_session_from_an_empty_folder(page, how, tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.parametrize("page", AFTER_CODE)
 def test_commands_after_the_code_of_their_page(page, tmp_path, monkeypatch):
     code = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)

@@ -49,11 +49,11 @@ def on_ranks(tmp_path_factory):
 def on_one_device(tmp_path_factory):
     job, found = load_job(JOB), {}
 
-    def of(precision: str, optimizer: str) -> dict:
-        if (precision, optimizer) not in found:
-            folder = tmp_path_factory.mktemp("one")
-            found[precision, optimizer] = job.train(folder, "single", precision, optimizer, devices=1)
-        return found[precision, optimizer]
+    def of(precision: str, optimizer: str, accumulate: int = 1) -> dict:
+        case = precision, optimizer, 1, accumulate
+        if case not in found:
+            found[case] = job.train(tmp_path_factory.mktemp("one"), "single", *case)
+        return found[case]
 
     return of
 
@@ -85,11 +85,14 @@ def test_on_two_ranks_it_trains_as_float32_does(on_ranks, on_one_device, strateg
 
 @pytest.mark.parametrize(("strategy", "precision"), ALLOWED)
 def test_on_two_ranks_it_means_what_it_means_on_one(on_ranks, on_one_device, strategy, precision):
-    """Closer to the same precision on one device than that is to float32."""
-    optimizer = OPTIMIZERS[precision]
-    many, one = on_ranks[f"{strategy} {precision}"][0], on_one_device(precision, optimizer)
+    """The same numbers at the same micro-batch size; float16 weights are rounded after another sum.
+
+    With another micro-batch size CPUs that multiply in 16 bits round differently: kernels depend on shapes.
+    """
+    many = on_ranks[f"{strategy} {precision}"][0]
+    one = on_one_device(precision, OPTIMIZERS[precision], accumulate=2)
     apart = max(abs(a - b) for a, b in zip(many["losses"], one["losses"], strict=True))
-    assert apart <= BOUNDS[precision] / (10 if precision in ("bf16-true", "bf16") else 1)
+    assert apart <= (1e-3 if precision == "fp16-true" else 1e-6)
     assert many["dtypes"] == one["dtypes"]
 
 
