@@ -14,6 +14,7 @@ from .version import __version__
 __all__ = [
     "CombinedLoader",
     "DataModule",
+    "Mixture",
     "PacelineError",
     "Predictions",
     "Run",
@@ -27,6 +28,7 @@ __all__ = [
 if TYPE_CHECKING:
     from .errors import PacelineError
     from .trainer.data.combined_loader import CombinedLoader
+    from .trainer.data.mixture import Mixture
     from .trainer.datamodule import DataModule
     from .trainer.loops.predictions import Predictions
     from .trainer.module import TrainModule
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CombinedLoader": ".trainer.data.combined_loader",
     "DataModule": ".trainer.datamodule",
+    "Mixture": ".trainer.data.mixture",
     "PacelineError": ".errors",
     "Predictions": ".trainer.loops.predictions",
     "Run": ".trainer.run.run",

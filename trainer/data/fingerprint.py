@@ -10,13 +10,21 @@ import torch
 from torch import Tensor
 
 from ..utils.tensor_checksum import checksum_of
+from .mixture import Mixture
+from .mixture_datasets import is_stream
+from .mixture_stream import MixtureStream
 from .seeded_loader import reads_plainly
 
 _SAMPLES = 8
 
 
 def content_of(dataset: Any) -> dict[str, str]:
-    """The checksum of some samples of data that lies in memory; empty for data that is computed."""
+    """The checksum of some samples of data that lies in memory; of a mixture, what it mixes.
+
+    Empty for data that is computed.
+    """
+    if isinstance(dataset, Mixture):
+        return content_of_mixture(dataset)
     if not reads_plainly(dataset) or not len(dataset):
         return {}
     last, parts = len(dataset) - 1, min(_SAMPLES, len(dataset))
@@ -24,6 +32,17 @@ def content_of(dataset: Any) -> dict[str, str]:
     for number in range(parts):
         value = _add(dataset[last * number // max(parts - 1, 1)], value)
     return {"content": f"{value:08x}"}
+
+
+def content_of_mixture(mixture: Mixture | MixtureStream) -> dict[str, str]:
+    """The weights, and each dataset's type, length and content."""
+    found = {"weights": ", ".join(map(str, mixture.weights))}
+    for number, dataset in enumerate(mixture.datasets):
+        of_one = {"dataset": type(dataset).__name__}
+        if not is_stream(dataset):
+            of_one |= {"samples": str(len(dataset))} | content_of(dataset)
+        found |= {f"{key} of dataset {number}": value for key, value in of_one.items()}
+    return found
 
 
 def _add(item: Any, value: int) -> int:

@@ -33,6 +33,7 @@ from ..faults.signals import WATCHED
 from ..rng import NONE, Generators, derive, deriver, drawn_since, seed_for_sample
 from ..utils.nested import listed
 from .dataset_proxy import DatasetProxy
+from .mixture import Mixture
 from .read_errors import Samples
 from .seeded_stream import SeededStream, watch_worker
 from .worker_processes import end_with_parent
@@ -237,7 +238,7 @@ def reads_plainly(dataset: Any) -> bool:
     kind = type(dataset)
     if kind is Subset:
         return reads_plainly(dataset.dataset)
-    if kind is ConcatDataset:
+    if kind in (ConcatDataset, Mixture):
         return all(reads_plainly(d) for d in dataset.datasets)
     return kind in (TensorDataset, Tensor, list, tuple)
 

@@ -59,7 +59,7 @@ class SeededStream(DatasetProxy, IterableDataset[Any]):
             if position > start:
                 raise PacelineError(
                     f"{type(self.inner).__name__} calls get_worker_info() only after its first sample",
-                    fix="call get_worker_info() at the beginning of __iter__",
+                    fix="call get_worker_info() at the beginning of __iter__; or num_workers=1",
                 )
             part.append(worker)
             seed()

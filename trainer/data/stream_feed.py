@@ -15,7 +15,9 @@ from ..rng import derive, order_seed, seed_for_sample
 from ..utils.nested import checksum, count_samples
 from .batch_plan import BatchSizes, split
 from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
+from .fingerprint import content_of_mixture
 from .loader_reader import Reader, open_reader
+from .mixture_stream import MixtureStream
 from .read_errors import name_sample
 from .seeded_loader import Source, private_copy
 from .seeded_stream import SeededStream
@@ -308,7 +310,9 @@ class StreamFeed(Feed):
             self._restored = state
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"dataset": type(getattr(self.data, "dataset", self.data)).__name__}
+        dataset = getattr(self.data, "dataset", self.data)
+        content = content_of_mixture(dataset) if isinstance(dataset, MixtureStream) else {}
+        return {"dataset": type(dataset).__name__} | content
 
     def close(self) -> None:
         if self._reader is not None:

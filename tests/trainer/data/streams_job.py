@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import Mixture, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
 
 DEVICES = int(sys.argv[1])
@@ -185,6 +185,15 @@ CASES = {
     "stream-uneven": (batches(), {"global_batch_size": 22}),
     "sharing-workers": (batches(Sharing, num_workers=2), {"global_batch_size": 24}),
     "keeping": (batches(Keeping), {"global_batch_size": 24}),
+    "mixture": (batches(lambda: Mixture({Stream(): 0.6, Numbers(): 0.4}, SIZE)), {"global_batch_size": 24}),
+    "mixture-workers": (
+        batches(lambda: Mixture({Stream(): 0.6, Numbers(): 0.4}, SIZE), num_workers=2),
+        {"global_batch_size": 24},
+    ),
+    "mixture-keeping": (
+        batches(lambda: Mixture({Keeping(): 0.6, Numbers(): 0.4}, SIZE)),
+        {"global_batch_size": 24},
+    ),
     "limited": (batches(), {"global_batch_size": 24} | LIMITS),
     "limited-map": (batches(Numbers, shuffle=True), {"global_batch_size": 24} | LIMITS),
     "list": (ready, {"accumulate": 6 // DEVICES}),
@@ -204,7 +213,7 @@ CASES = {
     "odd-sampler": (lambda: DataLoader(Numbers(), batch_size=4, sampler=Odd()), {}),
 }
 STOPPED_AT = 3
-RESUMED = ["stream", "stream-workers", "keeping", "list"]
+RESUMED = ["stream", "stream-workers", "keeping", "list", "mixture", "mixture-keeping"]
 RESUMED += ["own-list", "own-part", "own-keeping", "own-uneven"]
 
 

@@ -15,9 +15,9 @@ JOB = Path(__file__).with_name("streams_job.py")
 SIZE = 100
 LIMITED = ["limited", "limited-map"]
 SHARED = ["stream", "stream-workers", "stream-uneven", "sharing-workers", "keeping", "list", "generator"]
-SHARED += LIMITED
+SHARED += ["mixture", "mixture-workers", "mixture-keeping", *LIMITED]
 OWN = ["own-list", "own-part", "own-keeping", "own-uneven", "own-arrays"]
-RESUMED = ["stream", "stream-workers", "keeping", "list", *OWN[:-1]]
+RESUMED = ["stream", "stream-workers", "keeping", "list", "mixture", "mixture-keeping", *OWN[:-1]]
 UNEQUAL = ["ends-early", "ends-early-workers", "ends-early-list", "ends-early-val", "last-batch-smaller"]
 MISTAKES = ["own-part-uneven", "one-for-rank-zero", "odd-sampler", *UNEQUAL]
 # Runs that are resumed on another number of ranks show three of them in any case.
@@ -108,10 +108,10 @@ def test_a_stopped_run_continues_with_the_samples_it_had_not_seen(job, case, dev
     ends = [printed(job(devices), name, devices)[0]["weights"] for name in (case, f"{case}-stopped")]
     assert ends[0] == ends[1]
     read_forward = "dataset is not stateful" in (resumed.folder / "log.txt").read_text()
-    assert read_forward == (case in ("stream", "stream-workers", "own-part"))
+    assert read_forward == (case in ("stream", "stream-workers", "own-part", "mixture"))
 
 
-MOVED = ["stream", "keeping", "own-keeping"]
+MOVED = ["stream", "keeping", "own-keeping", "mixture", "mixture-keeping"]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def moved(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("case", ["stream", "keeping"])
+@pytest.mark.parametrize("case", ["stream", "keeping", "mixture", "mixture-keeping"])
 def test_a_stream_continues_on_another_number_of_ranks(job, moved, case):
     found = rows(Run(moved / f"{case}-moved" / "1"), *IDS)
     assert found == rows(Run(job(1) / case / "1"), *IDS)

@@ -21,6 +21,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     Sampler,
+    Subset,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -28,7 +29,7 @@ from torch.utils.data import (
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from paceline import Trainer, TrainModule
+from paceline import Mixture, Trainer, TrainModule
 from paceline.callbacks import Callback
 
 DEVICES, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
@@ -145,6 +146,9 @@ SAMPLERS = {
 def make_loader(data: Dataset, micro: int, sampler: str | None, workers: int) -> DataLoader:
     if sampler == "buckets":
         return DataLoader(data, batch_sampler=Buckets(len(data)))
+    if sampler == "mixture":
+        parts = Subset(data, range(70)), Subset(data, range(70, len(data)))
+        return DataLoader(Mixture(dict(zip(parts, (0.7, 0.3), strict=True))), micro, num_workers=workers)
     if sampler is not None:
         return DataLoader(data, micro, sampler=SAMPLERS[sampler](data), num_workers=workers)
     return DataLoader(data, micro, shuffle=True, num_workers=workers)

@@ -19,14 +19,14 @@ JOB = Path(__file__).with_name("grid_job.py")
 SECONDS = 120
 SAMPLES, GLOBAL, TAIL, EPOCHS = 1000, 48, 40, 3
 TINY = [1, 2]  # fewer samples than three ranks, or two
-SAMPLERS = ["weighted", "subset", "own", "hidden", "distributed"]
+SAMPLERS = ["weighted", "subset", "own", "hidden", "distributed", "mixture"]
 PRECISIONS = {"64": 1e-12, "32": 1e-6}
 # Ranks and micro-batch of a layout; at 100 nothing divides, and the loader's batch is above the global one.
 LAYOUTS = [(1, 4), (1, 8), (1, 100), (2, 4), (2, 8), (3, 4), (3, 8), (3, 100)]
 EVERY = [(*layout, precision) for precision in PRECISIONS for layout in LAYOUTS]
 USUAL = [one for one in EVERY if one[2] == "64" or one[:2] in [(1, 8), (2, 4), (3, 100)]]
 LONELY = [(2, "adamw"), (3, "sgd")]
-SAMPLED = [(2, "weighted"), (3, "subset"), (2, "own"), (3, "hidden"), (2, "distributed")]
+SAMPLED = [(2, "weighted"), (3, "subset"), (2, "own"), (3, "hidden"), (2, "distributed"), (3, "mixture")]
 ON_RANKS = [2, 3]
 ALL_LONELY = [(world, optimizer) for world in ON_RANKS for optimizer in ("sgd", "adamw")]
 ALL_SAMPLED = [(world, sampler) for world in ON_RANKS for sampler in SAMPLERS]
