@@ -26,6 +26,7 @@ class EpochOrder:
             loader that does not collate.
         total: How many of them are read.
         collates: Whether the loader makes batches of samples.
+        data_epoch: What ``set_epoch`` of the dataset is given: 0 throughout, where the order is fixed.
     """
 
     items: Sequence[Any]
@@ -35,6 +36,7 @@ class EpochOrder:
     epoch: int
     units: bool
     collates: bool
+    data_epoch: int
 
     @cached_property
     def sizes(self) -> Sequence[int] | None:
@@ -68,20 +70,19 @@ class EpochOrder:
                 at = piece.start if piece.size else first
                 if not self.units:
                     part = self.items[at : at + max(piece.size, 1)]
-                    yield _seeded_indices(list(part), SamplePosition(self.seed, self.epoch, at))
+                    yield self._seeded(list(part), SamplePosition(self.seed, self.epoch, at))
                     continue
                 origin, unit = SamplePosition(self.seed, self.epoch, starts[at]), self.items[at]
                 if self.collates:
-                    yield _seeded_indices(list(unit), origin)
+                    yield self._seeded(list(unit), origin)
                 else:
-                    yield SeededIndex(unit, origin) if seeded else unit
+                    yield SeededIndex(unit, origin, self.data_epoch) if seeded else unit
             first += advance
 
-
-def _seeded_indices(indices: list[Any], origin: SamplePosition) -> SeededIndices:
-    seeded = SeededIndices(indices)
-    seeded.origin = origin
-    return seeded
+    def _seeded(self, indices: list[Any], origin: SamplePosition) -> SeededIndices:
+        seeded = SeededIndices(indices)
+        seeded.origin, seeded.data_epoch = origin, self.data_epoch
+        return seeded
 
 
 def collected(sampler: Any, units: bool) -> Sequence[Any]:

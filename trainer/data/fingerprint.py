@@ -35,8 +35,9 @@ def content_of(dataset: Any) -> dict[str, str]:
 
 
 def content_of_mixture(mixture: Mixture | MixtureStream) -> dict[str, str]:
-    """The weights, and each dataset's type, length and content."""
-    found = {"weights": ", ".join(map(str, mixture.weights))}
+    """The weights, the seed, and each dataset's type, length and content."""
+    found = {"weights": ", ".join(map(str, mixture.weights)), "seed": str(mixture.seed)}
+    found["samples in an epoch"] = str(mixture.samples)
     for number, dataset in enumerate(mixture.datasets):
         of_one = {"dataset": type(dataset).__name__}
         if not is_stream(dataset):

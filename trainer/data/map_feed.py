@@ -165,7 +165,8 @@ class MapFeed(Feed):
             items = self.settings.signals.call_interruptible(self.order, epoch)
             self._compare(items, epoch)
         total, seed = self._cut(len(items)), self.settings.seed
-        order = EpochOrder(items, total, self._layout, seed, epoch, self._units, self._collates)
+        data_epoch = 0 if self.settings.fixed_order else epoch
+        order = EpochOrder(items, total, self._layout, seed, epoch, self._units, self._collates, data_epoch)
         start = order.start_of(position)
         if self._reader is not None:  # of a pass that was broken off
             self._reader.close(for_good=False)

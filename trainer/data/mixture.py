@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from ...errors import PacelineError
 from ..rng import derive
 from .mixture_datasets import checked_datasets, is_stream, keeps_position, order_of, set_epoch_of, weighted
 from .mixture_stream import MixtureStream, StatefulMixtureStream
@@ -16,10 +17,11 @@ from .shares import Shares
 class Mixture(Dataset[Any]):
     """Several datasets as one dataset, sampled in proportion to their weights, in a deterministic order.
 
-    Among the first n samples of a run, a dataset has its share of n to within one sample. Each dataset is
-    shuffled once per pass over it: no sample is repeated before all samples of its dataset were used, also
-    across epochs. The sample at a position depends on the position, the epoch and ``seed`` alone, so the
-    order is the same on any number of ranks and workers, and after a resume.
+    Among the first n samples, a dataset has its share of n to within one sample; shares that are not ratios
+    of small numbers are rounded to 1e-4. Each dataset is shuffled once per pass over it: where epochs are
+    read whole, no sample is repeated before all samples of its dataset were used, also across epochs. The
+    sample at a position depends on the position, the epoch and ``seed`` alone, so the order is the same on
+    any number of ranks and workers, and after a resume.
 
     With an ``IterableDataset`` among the datasets the mixture is one itself (``MixtureStream``): streams
     are read from the beginning in each epoch, and again when they end.
@@ -45,14 +47,19 @@ class Mixture(Dataset[Any]):
 
     datasets: list[Any]
     weights: list[float]
+    samples: int
+    seed: int
 
-    def __new__(cls, datasets: Any = (), samples: int | None = None, seed: int = 0) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """A ``MixtureStream`` where one of the datasets can only be iterated."""
-        streams = [dataset for dataset in weighted(datasets)[0] if is_stream(dataset)]
+        if cls is not Mixture:
+            return super().__new__(cls)
+        given = args[0] if args else kwargs.get("datasets", ())
+        streams = [dataset for dataset in weighted(given)[0] if is_stream(dataset)]
         if not streams:
             return super().__new__(cls)
         kind = StatefulMixtureStream if all(map(keeps_position, streams)) else MixtureStream
-        return kind(datasets, samples, seed)
+        return kind(*args, **kwargs)
 
     def __init__(
         self,
@@ -61,8 +68,14 @@ class Mixture(Dataset[Any]):
         seed: int = 0,
     ) -> None:
         self.datasets, self.weights = checked_datasets(datasets, samples, seed)
-        self._samples = sum(map(len, self.datasets)) if samples is None else samples
-        self._seed, self._epoch = seed, 0
+        if any(map(is_stream, self.datasets)):  # given to a subclass
+            raise PacelineError(
+                f"{type(self).__name__} takes datasets with indices",
+                got="one that can only be iterated",
+                fix="Mixture itself, or a subclass of MixtureStream",
+            )
+        self.samples = sum(map(len, self.datasets)) if samples is None else samples
+        self.seed, self._epoch = seed, 0
         self._shares = Shares(self.weights)
         self._order = [order_of(len(dataset)) for dataset in self.datasets]
 
@@ -74,10 +87,11 @@ class Mixture(Dataset[Any]):
         """
         self._epoch = epoch
         for dataset in self.datasets:
-            set_epoch_of(dataset, epoch)
+            if not isinstance(dataset, Mixture):  # which is set to the pass over it
+                set_epoch_of(dataset, epoch)
 
     def __len__(self) -> int:
-        return self._samples
+        return self.samples
 
     def locate(self, position: int) -> tuple[int, int]:
         """Which dataset a sample of this epoch is of, and its index there.
@@ -90,16 +104,24 @@ class Mixture(Dataset[Any]):
             >>> [number for number, index in map(mixture.locate, range(4))]
             [0, 1, 0, 1]
         """
-        if not 0 <= position < self._samples:
+        number, _, index = self._find(position)
+        return number, index
+
+    def _find(self, position: int) -> tuple[int, int, int]:
+        """The dataset, the pass over it, and the index."""
+        if not 0 <= position < self.samples:
             raise IndexError(position)
-        number, before = self._shares.at(self._epoch * self._samples + position)
+        number, before = self._shares.at(self._epoch * self.samples + position)
         passed, place = divmod(before, len(self.datasets[number]))
-        return number, int(self._order[number](derive(self._seed, number, passed))[place])
+        return number, passed, int(self._order[number](derive(self.seed, number, passed))[place])
 
     def __getitem__(self, position: int) -> Any:
-        number, index = self.locate(position)
+        number, passed, index = self._find(position)
+        dataset = self.datasets[number]
+        if isinstance(dataset, Mixture):
+            dataset.set_epoch(passed)
         try:
-            return self.datasets[number][index]
+            return dataset[index]
         except Exception as error:
             error.add_note(f"which is index {index} of dataset {number} of the mixture")
             raise

@@ -29,18 +29,20 @@ class _Source:
         self._dataset, self._seed, self._epoch, self._beginning = dataset, seed, epoch, beginning
         self._order = None if is_stream(dataset) else order_of(len(dataset))
         self._passes = self._read = 0
+        self._begun_with: Any = None  # the dataset's state, until it has given a sample
         self._samples: Iterator[Any] = self._begun()
 
     def _begun(self) -> Iterator[Any]:
+        set_epoch_of(self._dataset, self._epoch + self._passes * _PASSES)
         if self._order is None:
             return self._begun_from(self._beginning)
         order = self._order(derive(self._seed, self._epoch, self._passes))
         return (self._dataset[int(index)] for index in order[self._read :])
 
     def _begun_from(self, state: Any) -> Iterator[Any]:
-        set_epoch_of(self._dataset, self._epoch + self._passes * _PASSES)
         if keeps_position(self._dataset):  # else it might continue where an epoch has left it
             self._dataset.load_state_dict(copy.deepcopy(state))
+            self._begun_with = state
         return iter(self._dataset)
 
     def take(self) -> Any:
@@ -63,17 +65,22 @@ class _Source:
                 self._samples = self._begun()
             else:
                 self._read += 1
+                self._begun_with = None
                 return sample
 
     def state_dict(self) -> dict[str, Any]:
         """What ``resume`` takes."""
-        own = self._dataset.state_dict() if self._order is None else None
-        return {"passes": self._passes, "read": self._read, "own": own}
+        own = self._begun_with  # many know it again from their next sample on only
+        if own is None and self._order is None:
+            own = self._dataset.state_dict()
+        return {"passes": self._passes, "read": self._read, "own": copy.deepcopy(own)}
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken."""
         self._passes, self._read = saved["passes"], saved["read"]
-        self._samples = self._begun() if self._order is not None else self._begun_from(saved["own"])
+        self._samples = self._begun()
+        if self._order is None:
+            self._samples = self._begun_from(saved["own"])
 
 
 class MixtureStream(IterableDataset[Any]):
@@ -93,7 +100,7 @@ class MixtureStream(IterableDataset[Any]):
 
     def __init__(self, datasets: Any, samples: int | None = None, seed: int = 0) -> None:
         self.datasets, self.weights = checked_datasets(datasets, samples, seed)
-        self._samples, self._seed, self._epoch = samples, seed, 0
+        self.samples, self.seed, self._epoch = samples, seed, 0
         self._shares = Shares(self.weights)
         self._beginnings = [
             copy.deepcopy(dataset.state_dict()) if is_stream(dataset) and keeps_position(dataset) else None
@@ -111,16 +118,16 @@ class MixtureStream(IterableDataset[Any]):
         self._epoch = epoch
 
     def __len__(self) -> int:
-        if self._samples is None:
+        if self.samples is None:
             raise TypeError("this mixture of streams has no end: it was given no number of samples")
-        return self._samples
+        return self.samples
 
     def __iter__(self) -> Iterator[Any]:
         self._begin()
         return self._given()
 
     def _given(self) -> Iterator[Any]:
-        while self._taken != self._samples:
+        while self._taken != self.samples:
             number, _ = self._shares.at(self._taken)
             sample = self._sources[number].take()
             self._taken += 1
@@ -128,7 +135,7 @@ class MixtureStream(IterableDataset[Any]):
 
     def _begin(self) -> None:
         self._sources = [
-            _Source(dataset, derive(self._seed, number), self._epoch, beginning)
+            _Source(dataset, derive(self.seed, number), self._epoch, beginning)
             for number, (dataset, beginning) in enumerate(zip(self.datasets, self._beginnings, strict=True))
         ]
         self._taken = 0
@@ -151,6 +158,10 @@ class StatefulMixtureStream(MixtureStream):
             return self._restored
         sources = [source.state_dict() for source in self._sources]
         return {"epoch": self._epoch, "taken": self._taken, "sources": sources}
+
+    def restart(self) -> None:
+        """Begin the epoch in the next iteration, whatever was loaded or read before."""
+        self._restored = None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue there in the next iteration, if that is of the same epoch.

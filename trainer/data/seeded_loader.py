@@ -49,16 +49,18 @@ class SamplePosition(NamedTuple):
 
 
 class SeededIndices(list[Any]):
-    """The indices of one micro-batch, with the position they are seeded by."""
+    """The indices of one micro-batch, with the position they are seeded by, and the dataset's epoch."""
 
     origin: SamplePosition
+    data_epoch: int
 
 
 class SeededIndex(NamedTuple):
-    """One index of a loader that does not collate, with the position it is seeded by."""
+    """One index of a loader that does not collate, likewise."""
 
     index: Any
     origin: SamplePosition
+    data_epoch: int
 
 
 class SeededDataset(DatasetProxy, Dataset[Any]):
@@ -75,7 +77,9 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
     """
 
     def __init__(self, dataset: Any, workers: int = 0, skips: bool = False) -> None:
-        self.inner, self._skips = dataset, skips
+        # A Mixture may be read by another loader too, such as that of the validation, in another epoch.
+        self._own = isinstance(dataset, Mixture)
+        self.inner, self._skips = copy.copy(dataset) if self._own else dataset, skips
         # Where each worker is: what is left to see of one that was killed. And what was seen to be drawn.
         self._at = multiprocessing.RawArray("q", workers) if workers else None
         self._drawn: Any = multiprocessing.RawArray("b", 3) if workers else [False] * 3
@@ -85,7 +89,7 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
         self._epoch: int | None = None
 
     def __getitem__(self, item: SeededIndex) -> Any:
-        self._set_worker_epoch(item.origin.epoch)
+        self._set_epoch(item.data_epoch)
         seed_for_sample(derive(*item.origin))
         try:
             return self.inner[item.index]
@@ -95,7 +99,7 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
 
     def __getitems__(self, indices: SeededIndices) -> Any:
         origin = indices.origin
-        self._set_worker_epoch(origin.epoch)
+        self._set_epoch(indices.data_epoch)
         # A collate function may draw: whatever is seeded for samples, it finds what the last one found.
         seed = derive(origin.seed, origin.epoch, origin.start + len(indices) - 1)
         seed_for_sample(seed)
@@ -160,13 +164,13 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
         """Which position of the epoch's order a worker was last at."""
         return 0 if self._at is None else int(self._at[worker])
 
-    def _set_worker_epoch(self, epoch: int) -> None:
+    def _set_epoch(self, epoch: int) -> None:
         """A persistent worker has its own copy of the dataset, which must be given a new epoch too."""
         if epoch == self._epoch:
             return
         self._epoch = epoch
         set_epoch = getattr(self.inner, "set_epoch", None)
-        if callable(set_epoch) and get_worker_info() is not None:
+        if callable(set_epoch) and (self._own or get_worker_info() is not None):
             set_epoch(epoch)
 
 
@@ -244,6 +248,10 @@ def reads_plainly(dataset: Any) -> bool:
 
 
 def may_draw(loader: DataLoader[Any]) -> bool:
-    """Whether reading a batch can draw random numbers, in the dataset or in collating."""
+    """Whether reading a batch can draw random numbers, in the dataset or in collating.
+
+    Or depends on the epoch, which workers that live on must be given with each batch too.
+    """
     plain_collate = loader.collate_fn in (default_collate, default_convert)
-    return not (plain_collate and reads_plainly(loader.dataset))
+    by_epoch = hasattr(loader.dataset, "set_epoch")
+    return by_epoch or not (plain_collate and reads_plainly(loader.dataset))

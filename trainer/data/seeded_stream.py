@@ -13,6 +13,7 @@ from ...errors import PacelineError
 from ...strategies.torch_internals import set_worker_info
 from ..rng import derive, seed_for_sample
 from .dataset_proxy import DatasetProxy
+from .mixture_stream import MixtureStream
 
 
 class SeededStream(DatasetProxy, IterableDataset[Any]):
@@ -56,10 +57,16 @@ class SeededStream(DatasetProxy, IterableDataset[Any]):
         def asked() -> None:
             if part:
                 return
+            if isinstance(self.inner, MixtureStream):
+                raise PacelineError(
+                    "a dataset in the Mixture calls get_worker_info(), as if to read a part of its samples",
+                    got=f"{workers} workers",
+                    fix="num_workers=1, or let it read all of its samples in each worker",
+                )
             if position > start:
                 raise PacelineError(
                     f"{type(self.inner).__name__} calls get_worker_info() only after its first sample",
-                    fix="call get_worker_info() at the beginning of __iter__; or num_workers=1",
+                    fix="call get_worker_info() at the beginning of __iter__",
                 )
             part.append(worker)
             seed()

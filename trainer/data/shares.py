@@ -8,6 +8,8 @@ from math import lcm
 
 import numpy as np
 
+from ...errors import PacelineError
+
 LONGEST = 10_000  # samples in a period
 
 
@@ -16,10 +18,13 @@ class Shares:
 
     Among the first n samples, a source with the share p has p n, to within one sample (R. Tijdeman, "The
     chairman assignment problem", Discrete Mathematics 32, 1980). The period is the smallest one in which
-    each source has a whole number of samples, at most 10,000; there shares are rounded to 1e-4.
+    each source has a whole number of samples, at most 10,000: shares that need more are rounded to 1e-4.
 
     Args:
         weights: Above 0, in any unit.
+
+    Raises:
+        PacelineError: for a share below 1e-4.
 
     Attributes:
         period: After so many samples the order repeats.
@@ -35,10 +40,14 @@ class Shares:
 
     def __init__(self, weights: Sequence[float]) -> None:
         exact = [Fraction(str(weight)) for weight in weights]
-        parts = [weight / sum(exact) for weight in exact]
-        self.period = lcm(*(part.denominator for part in parts))
-        if self.period > LONGEST:
-            self.period = max(LONGEST, 10 * len(parts))
+        parts = _simple([weight / sum(exact) for weight in exact])
+        self.period = min(lcm(*(part.denominator for part in parts)), LONGEST)
+        if any(part * LONGEST < 1 for part in parts):
+            raise PacelineError(
+                "a weight is too small for a Mixture",
+                got=f"a share of {float(min(parts)):.2g}",
+                allowed=f"at least {1 / LONGEST:g} of all samples",
+            )
         self.counts = _rounded(parts, self.period)
         self._source, self._before = _in_turns(self.counts)
 
@@ -53,15 +62,20 @@ class Shares:
         return source, periods * self.counts[source] + int(self._before[place])
 
 
+def _simple(parts: list[Fraction]) -> list[Fraction]:
+    """The ratios of small numbers that floats such as 1/3 stand for, where all of them do."""
+    simple = [part.limit_denominator(LONGEST) for part in parts]
+    close = all(abs(a - b) < 1e-12 for a, b in zip(parts, simple, strict=True))
+    return simple if close and sum(simple) == 1 else parts
+
+
 def _rounded(parts: list[Fraction], whole: int) -> list[int]:
-    """The parts of a whole number, at least one each: by largest remainders."""
+    """The parts of a whole number: by largest remainders."""
     exact = [part * whole for part in parts]
-    counts = [max(1, int(count)) for count in exact]
-    missing = whole - sum(counts)
-    for number in sorted(range(len(parts)), key=lambda i: counts[i] - exact[i])[: max(missing, 0)]:
+    counts = [int(count) for count in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda i: counts[i] - exact[i])
+    for number in by_remainder[: whole - sum(counts)]:
         counts[number] += 1
-    for _ in range(-missing):
-        counts[counts.index(max(counts))] -= 1
     return counts
 
 

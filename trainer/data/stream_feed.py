@@ -17,7 +17,7 @@ from .batch_plan import BatchSizes, split
 from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
 from .fingerprint import content_of_mixture
 from .loader_reader import Reader, open_reader
-from .mixture_stream import MixtureStream
+from .mixture_stream import MixtureStream, StatefulMixtureStream
 from .read_errors import name_sample
 from .seeded_loader import Source, private_copy
 from .seeded_stream import SeededStream
@@ -179,10 +179,13 @@ class StreamFeed(Feed):
 
     def _rewind(self) -> None:
         """Evaluation reads the same each time, though a pass before may have been broken off."""
-        if self._beginning is None:
-            self._beginning = copy.deepcopy(self._keeper().state_dict())
+        keeper = self._keeper()
+        if isinstance(keeper, StatefulMixtureStream):  # which may have been read before this feed was made
+            keeper.restart()
+        elif self._beginning is None:
+            self._beginning = copy.deepcopy(keeper.state_dict())
         else:
-            self._keeper().load_state_dict(copy.deepcopy(self._beginning))
+            keeper.load_state_dict(copy.deepcopy(self._beginning))
 
     def _begin(self, epoch: int, samples: int) -> Generator[Any, None, None]:
         """The source's own iteration; it begins at the first read, under that read's seed.

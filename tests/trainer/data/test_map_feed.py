@@ -1052,10 +1052,10 @@ def test_an_error_in_the_dataset_keeps_its_type_and_the_generators():
 def test_what_goes_to_workers_survives_the_way():
     # Workers that are spawned get everything by pickle; the queue carries the place of a micro-batch.
     placed = sampling.SeededIndices([3, 1])
-    placed.origin = sampling.SamplePosition(1, 2, 3)
+    placed.origin, placed.data_epoch = sampling.SamplePosition(1, 2, 3), 2
     for copied in (pickle.loads(pickle.dumps(placed)), copy.deepcopy(placed)):
         assert copied == [3, 1]
-        assert copied.origin == placed.origin
+        assert (copied.origin, copied.data_epoch) == (placed.origin, 2)
     wrapped = pickle.loads(pickle.dumps(sampling.SeededDataset(TensorDataset(torch.arange(4)))))
     assert len(wrapped) == 4
     assert [int(sample[0]) for sample in wrapped.__getitems__(placed)] == [3, 1]

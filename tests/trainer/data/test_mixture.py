@@ -46,8 +46,9 @@ def test_each_source_has_its_share_of_any_stretch_from_the_beginning(seed):
         ([1], [1]),
         ([2, 1, 1], [2, 1, 1]),
         ([0.1, 0.1, 0.1], [1, 1, 1]),
-        ([1, 1e-9], [9999, 1]),
-        ([1, *[1e-9] * 4, 3], [2499, 1, 1, 1, 1, 7497]),
+        ([1 / 3, 1 / 6, 1 / 2], [2, 1, 3]),
+        ([1, 2**0.5], [4142, 5858]),
+        ([9999, 1], [9999, 1]),
     ],
 )
 def test_the_counts_of_a_period(weights, counts):
@@ -134,9 +135,32 @@ def test_an_epoch_is_set_in_the_datasets_too():
     mixture = Mixture({Epochs(): 1, range(100): 1})
     mixture.set_epoch(7)
     assert {7000, 7001, 7002} <= {mixture[i] for i in range(103)}
-    nested = Mixture({mixture: 1, B: 1})
-    nested.set_epoch(8)
-    assert any(8000 <= nested[i] < 8003 for i in range(len(nested)))
+
+
+def test_mixtures_in_a_mixture_repeat_nothing_either():
+    inner = Mixture({range(100): 1, range(100, 140): 1}, samples=60)
+    found = samples_of(Mixture({inner: 0.5, range(200, 300): 0.5}, samples=90), epochs=4)
+    of_inner = [s for s in found if s < 200]  # three epochs of it: 90 of the 100, and 90 of the 40
+    assert len(of_inner) == 180
+    assert len([s for s in of_inner if s < 100]) == len({s for s in of_inner if s < 100}) == 90
+    assert set(Counter(s for s in of_inner if s >= 100).values()) == {2, 3}
+
+
+class Named(Mixture):
+    def __init__(self, size, weight=0.5):
+        super().__init__({range(size): weight, B: 1 - weight})
+
+
+def test_a_subclass_has_a_constructor_of_its_own():
+    mixture = Named(10, weight=0.25)
+    assert type(mixture) is Named
+    assert type(copy.deepcopy(mixture)) is type(pickle.loads(pickle.dumps(mixture))) is Named
+    assert len(mixture) == 50
+
+
+class OfStreams(Mixture):
+    def __init__(self):
+        super().__init__({Stream(3): 1})
 
 
 class Broken(Dataset):
@@ -164,6 +188,7 @@ class Empty(IterableDataset):
         (lambda: Mixture({A: 0}), ["weight of dataset 0: got 0", "above 0"]),
         (lambda: Mixture({A: -1, B: "x"}), ["2 invalid arguments", "dataset 0", "dataset 1"]),
         (lambda: Mixture({A: float("nan")}), ["a number above 0"]),
+        (lambda: Mixture({A: 1, B: 1e-5}), ["a weight is too small", "a share of 1e-05", "0.0001"]),
         (lambda: Mixture({A: 1}, samples=0), ["samples: got 0"]),
         (lambda: Mixture({A: 1}, seed=-1), ["seed: got -1"]),
         (lambda: Mixture({}), ["at least one dataset"]),
@@ -173,6 +198,7 @@ class Empty(IterableDataset):
         (lambda: Mixture({DataLoader([1]): 1}), ["a DataLoader as dataset 0", "CombinedLoader"]),
         (lambda: Mixture([(object(), 1)]), ["a object as dataset 0"]),
         (lambda: list(Mixture({Empty(): 1}, samples=2)), ["gave no sample", "in pass 1"]),
+        (OfStreams, ["OfStreams takes datasets with indices"]),
     ],
 )
 def test_mistakes(make, parts):
@@ -333,7 +359,98 @@ def keeping():
     return Mixture({KeepingStream(9, draws=True): 0.5, Augmented(0, 9): 0.5}, samples=60)
 
 
-def run(folder, make, steps=None, workers=0, resume=None, batch=8):
+class LateState(Keeping):
+    """As Hugging Face's: a state that was loaded is used in the next iteration, and given back after it."""
+
+    _given = None
+
+    def state_dict(self):
+        return {"next": self._given or 0}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+    def __iter__(self):
+        first, self.next = self.next, 0
+        for i in range(first, self.size):
+            self._given = i + 1
+            yield self.epoch, i
+
+
+def test_a_second_resume_before_a_rare_stream_was_read_again():
+    def make():
+        return Mixture({LateState(100): 0.9, LateState(100): 0.1}, samples=60)
+
+    expected, state = list(make()), None
+    for start in (0, 25, 27, 28):
+        mixture = make()
+        if state is not None:
+            mixture.load_state_dict(state)
+        part = iter(mixture)
+        until = {0: 25, 25: 27, 27: 28, 28: 60}[start]
+        assert [next(part) for _ in range(until - start)] == expected[start:until]
+        state = json.loads(json.dumps(mixture.state_dict()))
+
+
+class Judged(Net):
+    """Counts what each validation has read."""
+
+    def __init__(self):
+        super().__init__()
+        self.judged = []
+
+    def validation_step(self, batch):
+        self.judged[-1] += batch[1].tolist()
+        return self.net(batch[0]).square().mean()
+
+    def on_validation_start(self):
+        self.judged.append([])
+
+
+@pytest.mark.parametrize("read", [0, 1, 60])
+def test_a_stateful_mixture_that_was_read_before_validates_a_fit(read):
+    module, mixture = Judged(), keeping()
+    begun = iter(mixture)
+    for _ in range(read):
+        next(begun)
+    settings = {"accelerator": "cpu", "progress": False, "loggers": False, "run_dir": None}
+    trainer = Trainer(max_epochs=2, sanity_val_batches=0, checkpoint=False, **settings)
+    trainer.fit(module, DataLoader(in_memory(), 8), DataLoader(mixture, 8))
+    assert len(module.judged) == 2
+    assert module.judged[0] == module.judged[1]
+    assert len(module.judged[0]) == 60
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("workers", [0, 1])
+def test_training_and_validation_may_read_one_mixture(workers):
+    def seen(val):
+        module, mixture = Judged(), drawn()
+        loader = DataLoader(mixture, 8, num_workers=workers)
+        settings = {"accelerator": "cpu", "progress": False, "loggers": False, "run_dir": None}
+        trainer = Trainer(max_epochs=2, validate_every=3, checkpoint=False, **settings)
+        trainer.fit(module, loader, loader if val else None)
+        return module.seen
+
+    assert seen(val=True) == seen(val=False)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("kind", ["in memory", "drawn"])
+def test_overfitting_repeats_the_same_samples_with_workers_too(kind):
+    def seen(workers):
+        module = Net()
+        settings = {"accelerator": "cpu", "progress": False, "loggers": False, "run_dir": None}
+        trainer = Trainer(max_epochs=3, overfit_batches=4, checkpoint=False, **settings)
+        trainer.fit(module, DataLoader(MAKERS[kind](), 8, num_workers=workers))
+        return module.seen
+
+    found = seen(0)
+    assert found[:32] == found[32:64] == found[64:]
+    assert seen(1) == found
+
+
+def run(folder, make, steps=None, resume=None, batch=8, **options):
     module = Net()
     trainer = Trainer(
         max_epochs=None if steps else 3,
@@ -347,7 +464,7 @@ def run(folder, make, steps=None, workers=0, resume=None, batch=8):
         run_dir=folder,
         name="n",
     )
-    trainer.fit(module, DataLoader(make(), batch, num_workers=workers), resume=resume)
+    trainer.fit(module, DataLoader(make(), batch, **options), resume=resume)
     return module, trainer
 
 
@@ -370,11 +487,20 @@ def test_a_run_is_resumed_exactly(tmp_path, kind, stop):
 
 
 @pytest.mark.launch  # the workers are processes
-@pytest.mark.parametrize("kind", ["drawn", "streams"])
-@pytest.mark.parametrize(("workers", "batch"), [(0, 3), (2, 8), (3, 4)])
-def test_workers_and_micro_batches_change_nothing(tmp_path, kind, workers, batch):
+@pytest.mark.parametrize("kind", ["in memory", "drawn", "streams"])
+@pytest.mark.parametrize(
+    ("batch", "options"),
+    [
+        (3, {}),
+        (8, {"num_workers": 2}),
+        (4, {"num_workers": 3}),
+        (8, {"num_workers": 2, "persistent_workers": True}),
+        (8, {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"}),
+    ],
+)
+def test_workers_and_micro_batches_change_nothing(tmp_path, kind, batch, options):
     alone, _ = run(tmp_path / "alone", MAKERS[kind])
-    ours, _ = run(tmp_path / "ours", MAKERS[kind], workers=workers, batch=batch)
+    ours, _ = run(tmp_path / "ours", MAKERS[kind], batch=batch, **options)
     assert ours.seen == alone.seen
     for one, other in zip(alone.parameters(), ours.parameters(), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
@@ -395,6 +521,12 @@ def test_a_resumed_run_is_refused_with_another_mixture(tmp_path):
         run(tmp_path, heavier, resume="latest")
     with pytest.raises(PacelineError, match="content of dataset 0"):
         run(tmp_path, changed, resume="latest")
+    with pytest.raises(PacelineError, match="seed 0 in the checkpoint, 1 now"):
+        run(tmp_path, lambda: Mixture(weights_of(in_memory()), samples=60, seed=1), resume="latest")
+
+
+def weights_of(mixture):
+    return dict(zip(mixture.datasets, mixture.weights, strict=True))
 
 
 class Sharded(IterableDataset):
@@ -410,8 +542,9 @@ def test_a_stream_that_shares_itself_out_takes_one_worker(tmp_path):
         return Mixture({Sharded(): 0.5, Augmented(0, 9): 0.5}, samples=60)
 
     alone, _ = run(tmp_path / "alone", make)
-    one, _ = run(tmp_path / "one", make, workers=1)
+    one, _ = run(tmp_path / "one", make, num_workers=1)
     assert alone.seen == one.seen
     second = Mixture({Augmented(0, 9): 0.5, Sharded(): 0.5}, samples=60)
-    with pytest.raises(PacelineError, match="num_workers=1"):
-        run(tmp_path / "two", lambda: second, workers=2)
+    for mixture in (make(), second):
+        with pytest.raises(PacelineError, match="num_workers=1"):
+            run(tmp_path / "two", lambda mixture=mixture: mixture, num_workers=2)
