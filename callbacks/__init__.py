@@ -27,6 +27,7 @@ from .loggers.mlflow import MLflow
 from .loggers.tensorboard import TensorBoard
 from .loggers.trackio import Trackio
 from .loggers.wandb import WandB
+from .lookahead import Lookahead
 from .loss_spikes import LossSpikes
 from .norms import Norms
 from .prediction_writer import PredictionWriter
@@ -64,6 +65,7 @@ __all__ = [
     "LambdaCallback",
     "LearningRateMonitor",
     "Logger",
+    "Lookahead",
     "LossSpikes",
     "MLflow",
     "ModelSummary",

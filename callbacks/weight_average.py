@@ -97,9 +97,9 @@ class WeightAverage(Callback):
         finally:
             self._write(trainer, trained)
 
-    def _write(self, trainer: TrainerView, weights: list[Tensor]) -> None:
+    def _write(self, trainer: TrainerView, weights: list[Tensor], for_training: bool = False) -> None:
         _copy(weights, [*self._parts.values()])
-        trainer.strategy.parts_written(trainer.module)
+        trainer.strategy.parts_written(trainer.module, for_training)
 
     def on_exception(self, trainer: TrainerView, error: BaseException) -> None:
         self._failed = True

@@ -254,6 +254,10 @@ class Strategy(Described, ABC):
     def all_gather(self, value: Any) -> list[Any]:
         """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
 
+    def gather_with_gradients(self, value: Tensor) -> list[Tensor]:
+        """``all_gather`` of a tensor, whose backward gives each rank the sum over all ranks' losses."""
+        return [value]
+
     @abstractmethod
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """The value of rank ``source``, on each."""
@@ -291,8 +295,13 @@ class Strategy(Described, ABC):
         """This rank's part of each parameter, by name: plain tensors that share its memory."""
         return {name: local_part(p.detach()) for name, p in module.named_parameters()}
 
-    def parts_written(self, module: nn.Module) -> None:
-        """Let forward see what was written to the tensors of ``parameter_parts``. On all ranks."""
+    def parts_written(self, module: nn.Module, for_training: bool = False) -> None:
+        """Let forward see what was written to the tensors of ``parameter_parts``. On all ranks.
+
+        Args:
+            module: Whose parameters were written.
+            for_training: The next update begins from them: copies that an optimizer keeps change too.
+        """
 
     def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors like ``parameter_parts`` as ``module_tensors`` gives weights, to save. On all ranks."""

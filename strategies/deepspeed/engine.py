@@ -322,9 +322,11 @@ class DeepSpeed(ZeroEstimate, Distributed):
             return super().parameter_parts(module)
         return {name: zero_state.partition(p) for name, p in module.named_parameters()}
 
-    def parts_written(self, module: nn.Module) -> None:
+    def parts_written(self, module: nn.Module, for_training: bool = False) -> None:
         if self.stage == 3:
             zero_state.refresh_whole_ones(list(module.parameters()))
+        if for_training and self.stage:
+            zero_state.write_masters(self._engine)
 
     def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.stage < 3:

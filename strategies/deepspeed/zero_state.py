@@ -114,6 +114,19 @@ def write_parameters(engine: Any, names: dict[Any, str], values: dict[str, Tenso
 
 
 @torch.no_grad()
+def write_masters(engine: Any) -> None:
+    """The parameters as they are into the engine's masters. On all ranks."""
+    from deepspeed.utils import safe_set_full_fp32_param, safe_set_local_fp32_param
+
+    partitioned = engine.zero_optimization_stage() == 3
+    for parameter in (p for _, parameters in flat_groups(engine) for p in parameters):
+        if partitioned:
+            safe_set_local_fp32_param(parameter, partition(parameter))
+        else:
+            safe_set_full_fp32_param(parameter, parameter.data)
+
+
+@torch.no_grad()
 def write_optimizer(engine: Any, names: dict[Tensor, str], values: dict[str, dict[str, Any]]) -> None:
     """What ``read_optimizer`` gave, of all parameters, at any time.
 

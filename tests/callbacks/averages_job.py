@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from helpers.averages import Net, fit, loader
 
-from paceline.callbacks import EMA, SWA, Checkpoint
+from paceline.callbacks import EMA, SWA, Checkpoint, Lookahead
 
 FOLDER = Path(sys.argv[1])
 STRATEGIES = sys.argv[2:]
@@ -35,6 +35,7 @@ def main() -> None:
         run(EMA(0.9), Checkpoint(keep=None), max_steps=7, name=cut)
         found["of another"] = run(EMA(0.9), resume=before, name="other")[1]
         found["resumed"] = run(EMA(0.9), Checkpoint(), resume="latest", name=cut)[1]
+        found["lookahead"] = run(Lookahead(4), name="lookahead")[1]
         averaged = {
             name: run(SWA("1ep", every="3st"), name="swa", module=Net(norm))[1]
             for name, norm in {"plain": False, "norm": True}.items()

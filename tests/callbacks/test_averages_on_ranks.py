@@ -13,6 +13,7 @@ from helpers.averages import (
     fit,
     in_checkpoint,
     loader,
+    lookahead_by_hand,
     mean,
     parameters,
     trained,
@@ -60,6 +61,12 @@ def test_one_device_resumes_what_ranks_averaged_and_they_what_it_did(ranks, stra
     assert_same(parameters(module), averaged(weights_by_hand(), [0.9] * 17))
     found = torch.load(ranks / f"{strategy}-ema.pt")
     assert_same(found["of another"], averaged(weights_by_hand(), [0.9] * 17))
+
+
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
+def test_ranks_look_ahead_as_one_device_does(ranks, strategy):
+    found = torch.load(ranks / f"{strategy}-ema.pt")
+    assert_same(found["lookahead"], lookahead_by_hand(4, 0.5))
 
 
 @pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))

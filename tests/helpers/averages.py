@@ -60,6 +60,22 @@ def weights_by_hand(epochs=3, size=4):
     return found
 
 
+def lookahead_by_hand(every, alpha, epochs=3, size=4):
+    """The slow weights at the end of a plain loop that the fast ones are set back to."""
+    module = Net()
+    optimizer, slow, step = module.configure_optimizers(), parameters(module), 0
+    batches = [x for _ in range(epochs) for x in X.split(size)]
+    for step, x in enumerate(batches, 1):
+        module.loss((x,)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % every == 0:
+            part = alpha(step / len(batches)) if callable(alpha) else alpha
+            slow = {n: slow[n] + part * (p.detach() - slow[n]) for n, p in module.named_parameters()}
+            module.load_state_dict(slow)
+    return slow
+
+
 def averaged(weights, decays):
     """An exponential average: the first weights, then one decay for each of the others."""
     value = dict(weights[0])
