@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import PacelineError, is_users_frame
 from . import tensor_state as state
+from .gathered import Gathered
 from .launch.environment import Environment
 from .launch.process_group import host_group, join, writers_group
 from .precision import Precision
@@ -138,6 +139,19 @@ class Distributed(Single):
         group = self._group if value.is_cpu else None
         dist.all_gather(tensors, value.detach().contiguous(), group=group)
         return tensors
+
+    def gather_with_gradients(self, value: Tensor) -> list[Tensor]:
+        self._check("gather", value)
+        rows = torch.tensor([value.shape[0], -value.shape[0]] if value.ndim else [1, -1])
+        dist.all_reduce(rows, dist.ReduceOp.MAX, group=self._group)  # a collective would end the process
+        if rows[0] != -rows[1]:
+            raise PacelineError(
+                "all_gather(sync_grads=True) takes tensors of one shape",
+                got=f"from {-int(rows[1])} to {int(rows[0])} rows on the ranks",
+                fix="a global batch size that the ranks divide, and drop_last=True",
+            )
+        group = self._group if value.is_cpu else None
+        return list(Gathered.apply(value, group))  # type: ignore[no-untyped-call]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         self._check("broadcast", _OBJECT, f"from rank {source}")  # the others need not have the value

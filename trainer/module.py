@@ -180,11 +180,14 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs, Recorded
         else:
             self._trainer.log_line(text)
 
-    def all_gather(self, value: Tensor) -> Tensor:
+    def all_gather(self, value: Tensor, sync_grads: bool = False) -> Tensor:
         """The value of every rank, stacked along a new first dimension. To be called on all ranks.
 
         Args:
             value: A tensor of the same shape on all ranks.
+            sync_grads: Gradients flow back to each rank's value, from the losses of all ranks: for a
+                contrastive loss over the samples of all ranks, each of which must have as many and use the
+                result in its loss. Else the values are detached.
 
         Returns:
             A tensor of shape (world size, ...), the rest as ``value`` has it; the same on every rank.
@@ -197,6 +200,8 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs, Recorded
             >>> module.ranks
             tensor([0])
         """
+        if sync_grads:
+            return torch.stack(self.trainer.strategy.gather_with_gradients(value))
         return torch.stack(self.trainer.all_gather(value))
 
     def optimizers(self) -> Any:

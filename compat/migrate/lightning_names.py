@@ -168,7 +168,6 @@ MODULE = Owner(
         "log_dict": LOG_ARGUMENTS,
         "load_from_checkpoint": _LOAD,
         "optimizers": {"use_pl_optimizer": dropped("the optimizer clips and unscales in its step()")},
-        "all_gather": {"sync_grads": rewrite("leave it out: a gathered tensor has no gradient")},
     },
     kinds={"trainer": "Trainer"},
     other_method=_NO_HOOK,

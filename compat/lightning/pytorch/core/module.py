@@ -197,25 +197,16 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
             self.log(name, value, *args, **options)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """The value of every rank, stacked along a new first dimension; one rank's is its own.
-
-        Raises:
-            PacelineError: for ``sync_grads=True``.
-        """
-        if sync_grads:
-            raise PacelineError(
-                "all_gather(sync_grads=True) is not possible here",
-                fix="torch.distributed.nn.functional.all_gather",
-            )
+        """The value of every rank, stacked along a new first dimension; one rank's is its own."""
         if isinstance(data, Mapping):
-            return {key: self.all_gather(value) for key, value in data.items()}
+            return {key: self.all_gather(value, group, sync_grads) for key, value in data.items()}
         if isinstance(data, (list, tuple)):
-            return type(data)(self.all_gather(value) for value in data)
+            return type(data)(self.all_gather(value, group, sync_grads) for value in data)
         if self._paceline_session is None or self._paceline_session.ours.world_size == 1:
             return data
-        return torch.stack(
-            self._paceline_session.ours.all_gather(torch.as_tensor(data, device=self.device))
-        )
+        ours, tensor = self._paceline_session.ours, torch.as_tensor(data, device=self.device)
+        gather = ours.strategy.gather_with_gradients if sync_grads else ours.all_gather
+        return torch.stack(gather(tensor))
 
     # -- what users write ----------------------------------------------------------------------
 
