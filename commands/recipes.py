@@ -17,11 +17,21 @@ from .targets import recipe_of_target
 
 def list_recipes(as_json: JSON = False) -> None:
     """List the recipes."""
-    rows = [(name, about) for name, (_, about) in RECIPES.items()]
     if as_json:
-        print_json([{"name": name, "about": about} for name, about in rows])
-    else:
-        print_table(("recipe", ""), rows)
+        print_json([{"name": name} | asdict(recipe) for name, recipe in RECIPES.items()])
+        return
+    rows = [
+        (
+            name,
+            recipe.figure.preset,
+            recipe.figure,
+            f"{recipe.figure.seconds} s",
+            recipe.needs,
+            recipe.about,
+        )
+        for name, recipe in RECIPES.items()
+    ]
+    print_table(("recipe", "CPU preset", "reaches", "in", "needs", ""), rows)
 
 
 def show(
@@ -66,7 +76,7 @@ def copy(
         raise PacelineError("a recipe is a Python file", got=str(file), fix=f"{file.stem}.py")
     if file.exists() and not force:
         raise PacelineError("the file exists", where=str(file), fix="another name, or --force")
-    spec = find_spec(f"paceline.recipes.{RECIPES[name][0]}")
+    spec = find_spec(f"paceline.recipes.{RECIPES[name].module}")
     assert spec is not None
     assert spec.origin is not None
     file.parent.mkdir(parents=True, exist_ok=True)

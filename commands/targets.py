@@ -82,7 +82,7 @@ def recipe_of_target(target: str) -> Recipe:
 
 def recipe_modules() -> dict[str, str]:
     """The modules of the recipes by name."""
-    return {name: f"paceline.recipes.{module}" for name, (module, _) in RECIPES.items()}
+    return {name: f"paceline.recipes.{recipe.module}" for name, recipe in RECIPES.items()}
 
 
 def weights_for(experiment: Experiment, given: str | None, run: Path | None) -> Path:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import shutil
 import sys
 import tarfile
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -78,10 +80,28 @@ def is_present(folder: Path) -> bool:
 def download(folder: Path, url: str = URL, md5: str = ARCHIVE_MD5) -> None:
     """Fetch and unpack the python version, resuming where an earlier download broke off.
 
+    Of several processes one does, such as the ranks of a run; the others wait.
+
     Raises:
         PacelineError: without a network, and when what came is not what was published.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = (folder / ".download.lock").open("w")
+    except OSError as error:
+        raise PacelineError(
+            "CIFAR-10 is not there and could not be downloaded", where=str(folder), got=str(error)
+        ) from None
+    with held as lock:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_present(folder):
+            _download(folder, url, md5)
+
+
+def _download(folder: Path, url: str, md5: str) -> None:
     archive = folder / "cifar-10-python.tar.gz"
     if not (archive.is_file() and _md5(archive) == md5):
         partial = archive.with_name(archive.name + ".part")
@@ -107,8 +127,11 @@ def download(folder: Path, url: str = URL, md5: str = ARCHIVE_MD5) -> None:
                 fix="run it again",
             )
         partial.rename(archive)
-    with tarfile.open(archive) as content:
-        content.extractall(folder, filter="data")
+    name = "cifar-10-batches-py"
+    with tarfile.open(archive) as content, tempfile.TemporaryDirectory(dir=folder) as staging:
+        content.extractall(staging, filter="data")
+        shutil.rmtree(folder / name, ignore_errors=True)
+        Path(staging, name).rename(folder / name)  # whole, for those who look without the lock
 
 
 def _fetch(url: str, partial: Path) -> None:

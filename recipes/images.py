@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         std: The standard deviation of each channel, likewise.
         crop: Pixels of padding before a random crop to the old size; 0 for none.
         flip: Mirror half of the images left to right.
+        augment: Changes an image of uint8 (3, 32, 32) before that.
     """
 
     def __init__(
@@ -35,18 +37,24 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         std: list[float],
         crop: int = 0,
         flip: bool = False,
+        augment: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        pixels = torch.from_numpy(images).float() / 255
-        shape = (1, 3, 1, 1)
-        self.images = (pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
-        self.labels = torch.from_numpy(labels)
-        self.crop, self.flip = crop, flip
+        self.pixels, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
+        self.mean, self.std = torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)
+        self.images = self.normalised(self.pixels)
+        self.crop, self.flip, self.augment = crop, flip, augment
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Of mean 0 and deviation 1 per channel."""
+        return (pixels.float() / 255 - self.mean) / self.std
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         image = self.images[index]
+        if self.augment is not None:
+            image = self.normalised(self.augment(self.pixels[index]))
         if self.crop:
             size = image.shape[-1]
             padded = F.pad(image, [self.crop] * 4)

@@ -77,10 +77,10 @@ def _recipes() -> Iterator[str]:
     from paceline.config.describe import settings_of
     from paceline.config.load import find_recipe
 
-    for name, (module, _) in RECIPES.items():
-        recipe = find_recipe(f"paceline.recipes.{module}", {})
-        yield from (f"recipe {name}: {one.key} = {one.default}" for one in settings_of(recipe.config))
-        yield from (f"recipe {name}: preset {preset}" for preset in recipe.presets)
+    for name, recipe in RECIPES.items():
+        found = find_recipe(f"paceline.recipes.{recipe.module}", {})
+        yield from (f"recipe {name}: {one.key} = {one.default}" for one in settings_of(found.config))
+        yield from (f"recipe {name}: preset {preset}" for preset in found.presets)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from helpers.ranks import run_ranks
 
 import paceline
 from paceline.__main__ import app
+from paceline.recipes import RECIPES
 
 ROOT = Path(paceline.__file__).parent
 SESSIONS = ("docs/commands.md", "docs/first-run.md")
@@ -28,6 +29,7 @@ ELSEWHERE = {
     "docs/config-init.md": "tests/test_config_init.py",
     "docs/doctor.md": "tests/doctor",
     "docs/estimate.md": "tests/test_command_line.py",
+    **{f"docs/recipes/{name}.md": "tests/recipes/test_figures.py" for name in RECIPES},
 }
 
 

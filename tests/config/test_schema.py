@@ -18,7 +18,7 @@ from paceline.recipes import RECIPES
 from paceline.trainer.config.yaml_reader import read_yaml
 
 ROOT = Path(paceline.__file__).parent
-MODULES = {name: f"paceline.recipes.{module}" for name, (module, _) in RECIPES.items()}
+MODULES = {name: f"paceline.recipes.{recipe.module}" for name, recipe in RECIPES.items()}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 YAML = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCKS = {

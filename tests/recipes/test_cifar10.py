@@ -157,11 +157,24 @@ def test_download_resumes_where_it_broke_off(server, tmp_path):
     assert handler.asked == ["bytes=1000-"]
 
 
+def test_of_several_processes_one_downloads(server, tmp_path):
+    url, archive, handler = server
+    given = tmp_path / "data", url, hashlib.md5(archive).hexdigest()
+    ranks = [threading.Thread(target=cifar10.download, args=given, daemon=True) for _ in range(4)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=30)
+        assert not rank.is_alive()
+    assert handler.asked == [None]
+    cifar10.load(tmp_path / "data", train=True)
+
+
 def test_a_damaged_download_is_removed(server, tmp_path):
     url, _, _ = server
     with pytest.raises(PacelineError, match="damaged"):
         cifar10.download(tmp_path / "data", url, "0" * 32)
-    assert not list((tmp_path / "data").iterdir())
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [".download.lock"]
 
 
 def test_no_network_is_a_clear_error(tmp_path):

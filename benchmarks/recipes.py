@@ -1,0 +1,70 @@
+"""What each recipe's preset for a CPU reaches, and how long it takes: the figures of the pages on recipes.
+
+python benchmarks/recipes.py [NAME...] [--runs 5] [--json benchmarks/results/recipes.json]
+
+Each run is ``paceline fit NAME preset=... trainer.seed=k`` in a new folder, with as many threads as CPUs.
+The figure is the metric after the last epoch. Results of recipes that are not named stay in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from paceline import Run
+from paceline.recipes import RECIPES
+
+
+def run(name: str, seed: int) -> tuple[float, float]:
+    """The metric after the last epoch, and the seconds of the command."""
+    figure = RECIPES[name].figure
+    with tempfile.TemporaryDirectory() as folder:
+        settings = [f"trainer.seed={seed}", "trainer.progress=false", f"trainer.run_dir={folder}"]
+        if figure.preset:
+            settings.insert(0, f"preset={figure.preset}")
+        begun = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "paceline", "fit", name, *settings],
+            check=True,
+            cwd=folder,
+            env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
+            stdout=subprocess.DEVNULL,
+        )
+        seconds = time.perf_counter() - begun
+        return float(Run(Path(folder, name, "1")).metrics[figure.metric].values[-1]), seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*RECIPES, []], metavar="NAME")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    there = options.json is not None and options.json.exists()
+    found = json.loads(options.json.read_text()) if there else {}
+    for name in options.names or RECIPES:
+        runs = [run(name, seed) for seed in range(options.runs)]
+        values, seconds = [value for value, _ in runs], [second for _, second in runs]
+        found[name] = {
+            "preset": RECIPES[name].figure.preset,
+            "metric": RECIPES[name].figure.metric,
+            "values": values,
+            "mean": statistics.mean(values),
+            "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "seconds": statistics.median(seconds),
+        }
+        one = found[name]
+        print(f"{name}: {one['metric']} {one['mean']:.4f} ± {one['deviation']:.4f}, {one['seconds']:.0f} s")
+        if options.json is not None:
+            options.json.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The figures that the pages of recipes state: measured, listed, and reached again."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.jobs import load_job
+
+import paceline
+from paceline.recipes import RECIPES
+
+ROOT = Path(paceline.__file__).parent
+MEASURED = json.loads((ROOT / "benchmarks" / "results" / "recipes.json").read_text())
+WHERE_LESS_IS_BETTER = ("loss", "bits")
+
+
+def is_at_least(value: float, bound: float, metric: str) -> bool:
+    return value <= bound if metric.endswith(WHERE_LESS_IS_BETTER) else value >= bound
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_figure_is_the_one_that_was_measured(name):
+    figure, found = RECIPES[name].figure, MEASURED[name]
+    assert (figure.preset, figure.metric) == (found["preset"], found["metric"])
+    assert figure.runs == len(found["values"]) >= 5
+    assert figure.mean == float(f"{found['mean']:.4g}")
+    assert figure.deviation == float(f"{found['deviation']:.2g}")
+    assert figure.seconds == math.ceil(found["seconds"]) <= 60
+    assert all(is_at_least(value, figure.bound, figure.metric) for value in found["values"])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_its_page_states_the_figure_and_the_bound(name):
+    page = (ROOT / "docs" / "recipes" / f"{name}.md").read_text()
+    figure = RECIPES[name].figure
+    assert str(figure) in page
+    assert re.search(rf"\b{figure.seconds} s\b", page)
+    assert f"at least {figure.bound:g}" in page or f"at most {figure.bound:g}" in page
+    assert f"python benchmarks/recipes.py {name} --json benchmarks/results/recipes.json" in page
+
+
+@pytest.mark.soak  # a step of its own in CI
+@pytest.mark.launch
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_figure_is_reached(name):
+    figure = RECIPES[name].figure
+    benchmark = load_job(ROOT / "benchmarks" / "recipes.py")
+    value, seconds = benchmark.run(name, seed=0)
+    print(f"{name}: {figure.metric} {value:.4f} in {seconds:.0f} s", file=sys.stderr)
+    assert is_at_least(value, figure.bound, figure.metric)

@@ -1,0 +1,82 @@
+"""Recipes run unchanged on two ranks (``trainer.strategy=ddp trainer.devices=2``), to the same numbers."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.ranks import run_ranks
+
+from paceline import Run
+from paceline.recipes import RECIPES
+
+STEPS = 4
+MORE = ["fsdp", "hsdp", "deepspeed_stage_1", "deepspeed_stage_2"]
+STRATEGIES = [
+    "ddp",
+    "deepspeed_stage_3",
+    *(pytest.param(name, marks=pytest.mark.soak) for name in MORE),
+]
+# Fewer layers and samples, for a test. A loader's own batch is what one rank takes at once.
+SMALLER = {
+    "digits": {"trainer.global_batch_size": 64},
+    "resnet-cifar10": {"widths": "[8,16]"},
+    "simclr": {"widths": "[8,16]", "batch_size": 64},
+    "vit-cifar10": {"data": "digits", "model.depth": 2, "trainer.global_batch_size": 64},
+}
+
+
+def fit(folder, name: str, strategy: str, devices: int, precision: str = "32") -> Run:
+    figure = RECIPES[name].figure
+    settings = SMALLER[name] | {
+        "trainer.precision": precision,
+        "trainer.strategy": strategy,
+        "trainer.devices": devices,
+        "trainer.accelerator": "cpu",
+        "trainer.max_steps": STEPS,
+        "trainer.log_every": 1,
+        "trainer.limit_val_batches": 2,
+        "trainer.validate_every": 2,
+        "trainer.run_dir": folder,
+    }
+    if figure.preset:
+        settings = {"preset": figure.preset} | settings
+    command = ["fit", name, *(f"{key}={value}" for key, value in settings.items())]
+    done = run_ranks("paceline", devices, *command, folder=folder, seconds=120)
+    assert f"best {figure.metric}" in done.stdout
+    return Run(folder / name / "1")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    found: dict[tuple[str, str], Run] = {}
+
+    def of(name: str, precision: str = "32") -> Run:
+        if (name, precision) not in found:
+            found[name, precision] = fit(tmp_path_factory.mktemp(name), name, "single", 1, precision)
+        return found[name, precision]
+
+    return of
+
+
+def same(run: Run, alone: Run, metric: str, tolerance: float) -> None:
+    losses = alone.metrics["train/loss"]
+    assert run.metrics["train/loss"].values == pytest.approx(losses.values, abs=tolerance)
+    assert run.metrics["train/loss"].steps == losses.steps == [1, 2, 3, 4]
+    assert len(set(losses.values)) == STEPS
+    assert run.metrics[metric].values == pytest.approx(alone.metrics[metric].values, abs=1e-6)
+    assert run.latest is not None
+    assert run.latest.name == "step-00000004"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_recipe_runs_unchanged_under(strategy, alone, tmp_path):
+    same(fit(tmp_path, "vit-cifar10", strategy, 2), alone("vit-cifar10"), "val/accuracy", 1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(set(RECIPES) - {"vit-cifar10"}))
+def test_two_ranks_give_the_numbers_of_one_device(name, alone, tmp_path):
+    two, one = fit(tmp_path, name, "ddp", 2, "64"), alone(name, "64")
+    same(two, one, RECIPES[name].figure.metric, 1e-6)  # a loss may be in float32 all the same
+
+
+def test_every_recipe_is_among_them():
+    assert set(SMALLER) == set(RECIPES)
