@@ -44,7 +44,7 @@ def test_its_page_states_the_figure_and_the_bound(name):
     assert f"python benchmarks/recipes.py {name} --json benchmarks/results/recipes.json" in page
 
 
-@pytest.mark.soak  # a step of its own in CI
+@pytest.mark.soak  # a separate step in CI
 @pytest.mark.launch
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_figure_is_reached(name):

@@ -20,7 +20,7 @@ SAMPLES, GLOBAL = 48, 12
 
 
 class Contrast(TrainModule):
-    """Tells each sample from all others of the step; without ``sync_grads`` those of its own rank learn."""
+    """Tells each sample from all others of the step; without ``sync_grads`` only from one side."""
 
     def __init__(self, sync_grads: bool = True) -> None:
         super().__init__()
