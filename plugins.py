@@ -33,7 +33,7 @@ BUILT_IN_CALLBACKS = frozenset(
         *("batchsizescheduler", "checkpoint", "confusionmatrix", "csv", "csvlogger"),
         *("curves", "devicemonitor", "earlystopping", "ema", "evaluator"),
         *("freeze", "gradientaccumulationscheduler", "json", "jsonl", "jsonlogger"),
-        *("lambdacallback", "learningratemonitor", "lossspikes", "mlflow", "modelsummary"),
+        *("lambdacallback", "learningratemonitor", "lookahead", "lossspikes", "mlflow", "modelsummary"),
         *("norms", "predictionwriter", "profiler", "progress", "replicacheck"),
         *("sampleimages", "steprecord", "stragglers", "swa", "tensorboard"),
         *("throughput", "timer", "trackio", "wandb", "weightaverage"),

@@ -13,6 +13,7 @@ from helpers.ranks import Outcome, run_ranks
 
 from paceline.strategies import Single
 
+pytestmark = pytest.mark.launch  # for its length
 JOB = Path(__file__).with_name("options_job.py")
 SECONDS = 180
 job = load_job(JOB)

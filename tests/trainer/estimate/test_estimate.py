@@ -145,6 +145,7 @@ def test_a_picture_is_drawn(eight, tmp_path):
     assert (tmp_path / "new" / "memory.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.launch  # for its length
 def test_recomputation_and_precision_are_seen():
     batch = models.GPT.batch()
     held = {
