@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from paceline import DataModule
+from paceline.recipes.images import normalised
 
 
 class ImageBatches(Dataset[tuple[Tensor, Tensor]]):
@@ -41,10 +42,7 @@ class ImageBatches(Dataset[tuple[Tensor, Tensor]]):
         flip: bool = False,
         seed: int = 0,
     ) -> None:
-        pixels = torch.from_numpy(images).float() / 255
-        shape = (1, 3, 1, 1)
-        self.images = (pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
-        self.labels = torch.from_numpy(labels)
+        self.images, self.labels = normalised(torch.from_numpy(images), mean, std), torch.from_numpy(labels)
         self.shift, self.flip, self.seed = shift, flip, seed
         self.set_epoch(0)
 

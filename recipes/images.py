@@ -40,13 +40,9 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         augment: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.pixels, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
-        self.mean, self.std = torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)
-        self.images = self.normalised(self.pixels)
+        self.statistics = mean, std
+        self.images = normalised(self.pixels, mean, std)
         self.crop, self.flip, self.augment = crop, flip, augment
-
-    def normalised(self, pixels: Tensor) -> Tensor:
-        """Of mean 0 and deviation 1 per channel."""
-        return (pixels.float() / 255 - self.mean) / self.std
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,7 +50,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         image = self.images[index]
         if self.augment is not None:
-            image = self.normalised(self.augment(self.pixels[index]))
+            image = normalised(self.augment(self.pixels[index]), *self.statistics)
         if self.crop:
             size = image.shape[-1]
             padded = F.pad(image, [self.crop] * 4)
@@ -69,6 +65,11 @@ def channel_statistics(images: NDArray[np.uint8]) -> tuple[list[float], list[flo
     """Mean and deviation per channel, of pixels from 0 to 1."""
     pixels = images.astype(np.float32) / 255
     return pixels.mean((0, 2, 3)).tolist(), pixels.std((0, 2, 3)).tolist()
+
+
+def normalised(pixels: Tensor, mean: list[float], std: list[float]) -> Tensor:
+    """uint8 images (..., 3, height, width) as floats of mean 0 and deviation 1 per channel."""
+    return (pixels.float() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
 
 
 def digits() -> tuple[Split, Split]:

@@ -30,16 +30,14 @@ class _Source:
         self._order = None if is_stream(dataset) else order_of(len(dataset))
         self._passes = self._read = 0
         self._begun_with: Any = None  # the dataset's state, until it has given a sample
-        self._samples: Iterator[Any] = self._begun()
+        self._samples: Iterator[Any] = self._begun(beginning)
 
-    def _begun(self) -> Iterator[Any]:
+    def _begun(self, state: Any) -> Iterator[Any]:
+        """What is left of the pass, ``state`` being the dataset's own where it keeps its position."""
         set_epoch_of(self._dataset, self._epoch + self._passes * _PASSES)
-        if self._order is None:
-            return self._begun_from(self._beginning)
-        order = self._order(derive(self._seed, self._epoch, self._passes))
-        return (self._dataset[int(index)] for index in order[self._read :])
-
-    def _begun_from(self, state: Any) -> Iterator[Any]:
+        if self._order is not None:
+            order = self._order(derive(self._seed, self._epoch, self._passes))
+            return (self._dataset[int(index)] for index in order[self._read :])
         if keeps_position(self._dataset):  # else it might continue where an epoch has left it
             self._dataset.load_state_dict(copy.deepcopy(state))
             self._begun_with = state
@@ -62,7 +60,7 @@ class _Source:
                         fix="a dataset that can be iterated more than once: not a generator",
                     ) from None
                 self._passes, self._read = self._passes + 1, 0
-                self._samples = self._begun()
+                self._samples = self._begun(self._beginning)
             else:
                 self._read += 1
                 self._begun_with = None
@@ -78,9 +76,7 @@ class _Source:
     def resume(self, saved: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken."""
         self._passes, self._read = saved["passes"], saved["read"]
-        self._samples = self._begun()
-        if self._order is None:
-            self._samples = self._begun_from(saved["own"])
+        self._samples = self._begun(saved["own"])
 
 
 class MixtureStream(IterableDataset[Any]):
