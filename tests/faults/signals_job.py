@@ -269,7 +269,8 @@ class Series:
         """A signal while a worker is sent what to read, and the lock of its queue is taken."""
         enter = threading.Condition.__enter__
         self.case("whole stream", [[]], Stream())
-        for at, data in itertools.product((1, 5, 9, 14), (Samples, Stream)):
+        loaders = ((DataLoader, Samples), (DataLoader, Stream), (OwnIter, Samples))
+        for at, (self.loader_type, data) in itertools.product((1, 5, 9, 14), loaders):
             sends = itertools.count(1)
 
             def entered(condition: Any, at: int = at, sends: Any = sends) -> Any:
@@ -280,8 +281,10 @@ class Series:
 
             with mock.patch.object(threading.Condition, "__enter__", entered):
                 of = " stream" if data is Stream else ""
-                self.case(f"sends {at}{of}", [[], []], data(SAMPLES) if data is Samples else data())
+                name = f"sends {at}{of}: {self.loader_type.__name__}"
+                self.case(name, [[], []], data(SAMPLES) if data is Samples else data())
                 assert next(sends) > at
+        self.loader_type = DataLoader
 
     def evaluations(self) -> None:
         """The same in validate, test and predict that are called by themselves."""

@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.queues import Queue
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -26,7 +27,8 @@ T = TypeVar("T")
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _ONE_SIGNAL = 0.2
 _ONE_SIGNAL_TWICE = 1.0  # a batch system and the launcher both send it: that is one
-_CLOSED = b"\0"
+_LATER = 0.01  # seconds until a read that is not to be interrupted now is interrupted
+_CLOSED, _AGAIN = b"\0", b"\xff"  # what is no signal's number
 _END: Any = object()
 
 
@@ -65,7 +67,7 @@ class SignalStop(Signals):
     def __init__(self, stop: Callable[[str, int], None], give_up_reads: bool) -> None:
         self._stop = stop
         self._give_up_reads = give_up_reads
-        self._reading = self._raises = False
+        self._reading = self._raises = self._again = False
         self._before: dict[int, Any] = {}
         self._loud: Any = None  # the handler of SIGCHLD that was there, and what calls it now
         self._quiet: Any = None
@@ -86,6 +88,16 @@ class SignalStop(Signals):
         self._thread.start()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        again, self._again = self._again, False
+        if not again:
+            self._note(number, frame)
+        if self._raises and _holds_lock(frame):
+            self._again = True
+            os.write(self._mouth, _AGAIN)
+        elif self._raises:
+            self.give_up()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received, self._received_at = number, time.monotonic()
             self._stop(f"{signal.Signals(number).name} received", number)
@@ -94,13 +106,19 @@ class SignalStop(Signals):
             earlier(number, frame)
         if self._keeps_process and time.monotonic() - self._received_at > _ONE_SIGNAL:
             raise KeyboardInterrupt
-        if self._raises:
-            self.give_up()
 
     def _listen(self) -> None:
-        first = None
+        first, repeated = None, 0
         one_signal = _ONE_SIGNAL_TWICE if is_supervised() else _ONE_SIGNAL
         while (byte := os.read(self._ears, 1)) != _CLOSED:
+            if byte == _AGAIN and self.received is not None:
+                repeated += 1
+                time.sleep(_LATER)
+                signal.pthread_kill(self._main, self.received)
+                continue
+            if repeated and byte[0] == self.received:
+                repeated -= 1
+                continue
             if self._other != -1:
                 os.write(self._other, byte)
             if byte[0] not in WATCHED:
@@ -179,12 +197,12 @@ class SignalStop(Signals):
             return
         if self._quiet is not None and signal.getsignal(signal.SIGCHLD) is self._quiet:
             signal.signal(signal.SIGCHLD, self._loud)
+        signal.set_wakeup_fd(self._other)
+        os.write(self._mouth, _CLOSED)
+        self._thread.join()  # while the handlers are there: it may be about to send a signal
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
-        signal.set_wakeup_fd(self._other)
-        os.write(self._mouth, _CLOSED)
-        self._thread.join()
         os.close(self._ears)
         os.close(self._mouth)
 
@@ -203,6 +221,15 @@ class SignalStop(Signals):
             note_stop(number)  # any other exit code is a failure to the agent
             raise SystemExit(0)
         raise_signal(number)
+
+
+def _holds_lock(frame: FrameType | None) -> bool:
+    """Whether an exception raised now may leave the lock of a queue taken, and what needs it waiting."""
+    while frame is not None:
+        if frame.f_code is Queue.put.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def raise_signal(number: int) -> NoReturn:
