@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -14,6 +16,7 @@ from paceline.strategies import Float8, Single
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.launch,  # inductor compiles in processes
     pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator"),
 ]
 WIDTH, ROWS = 1024, 2048
@@ -60,6 +63,7 @@ class Peak(Callback):
 
 
 def train(strategy=None, precision="bf16", **more) -> Peak:
+    gc.collect()  # the run before
     peak = Peak()
     draw = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(3 * ROWS, WIDTH, generator=draw), torch.arange(3 * ROWS) % 64)

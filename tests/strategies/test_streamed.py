@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 
@@ -311,18 +312,17 @@ def test_on_disk_no_more_than_two_blocks_and_the_rest_are_in_memory(deep, tmp_pa
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator")
 @pytest.mark.parametrize("keep", ["host", "disk"])
 def test_on_an_accelerator_no_more_than_two_blocks_are_there(keep, tmp_path):
-    module = Deep(width=1024)
+    module, file = Deep(width=1024), tmp_path / "deep.safetensors"
     module.configure_model()
-    save_file(module.state_dict(), tmp_path / "deep.safetensors")
+    save_file(module.state_dict(), file)
     block, first = (sum(p.nbytes for p in m.parameters()) for m in (module.blocks[0], module.first))
     settings = {"devices": 1, "progress": False, "run_dir": None}
-    expected = Trainer(**settings).predict(module, rows())
-    del module
+    expected = Trainer(**settings).predict(Deep(width=1024), rows(), weights=file)
+    gc.collect()
     before = torch.accelerator.memory_allocated()
     torch.accelerator.reset_peak_memory_stats()
-    found = Trainer(strategy=Streamed(keep=keep), **settings).predict(
-        Deep(width=1024), rows(), weights=tmp_path / "deep.safetensors"
-    )
+    streaming = Trainer(strategy=Streamed(keep=keep), **settings)
+    found = streaming.predict(Deep(width=1024), rows(), weights=file)
     assert same(found, expected)
     slack = 16 << 20  # a matrix product's workspace
     assert torch.accelerator.max_memory_allocated() - before <= first + 2 * block + slack
