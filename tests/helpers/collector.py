@@ -10,7 +10,7 @@ count_frozen = gc.get_freeze_count
 def freeze_imports() -> None:
     """Else each fit, which begins with a collection, scans 500,000 objects.
 
-    A fit does not collect where something is frozen. To count how much there is takes 50 ms in a forked
+    A fit freezes nothing where much is frozen. To count how much there is takes 50 ms in a forked
     process, and is asked by each fit: the answer is kept.
     """
     gc.collect()

@@ -6,6 +6,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_OF_PYTHON = 1000
+"""More frozen objects than Python itself has when it starts (3.12: about 400): a program froze some."""
+
 
 @contextmanager
 def older_objects_frozen() -> Iterator[None]:
@@ -13,10 +16,10 @@ def older_objects_frozen() -> Iterator[None]:
 
     Each rank would scan these at another time, 0.1 s long, and the others would wait for it.
     """
-    if gc.get_freeze_count():  # by somebody else: what we add could not be separated from theirs later
+    gc.collect()  # what is garbage already holds memory, a run before too, and would be frozen
+    if gc.get_freeze_count() > _OF_PYTHON:  # what we add could not be separated from it later
         yield
         return
-    gc.collect()  # what is garbage already would be frozen too, with the memory it holds
     gc.freeze()
     try:
         yield
