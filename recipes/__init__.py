@@ -59,6 +59,24 @@ RECIPES = {
         "scikit-learn",
         Figure("", "val/accuracy", 0.985, 0.0025, 0.975, 11),
     ),
+    "dpo": Recipe(
+        "dpo",
+        "preferences of a language model of Hugging Face, against a frozen reference",
+        "transformers, peft",
+        Figure("", "val/accuracy", 0.9, 0.01, 0.8, 50),
+    ),
+    "gpt": Recipe(
+        "gpt",
+        "a language model from scratch, on packed documents, with Muon",
+        "",
+        Figure("", "val/bits_per_byte", 1.825, 0.0085, 2.0, 53),
+    ),
+    "llm-finetune": Recipe(
+        "llm_finetune",
+        "instruction tuning of a language model of Hugging Face: full, LoRA or QLoRA",
+        "transformers, peft",
+        Figure("", "val/loss", 4.636, 0.082, 4.9, 38),
+    ),
     "resnet-cifar10": Recipe(
         "resnet_cifar10",
         "ResNet-18 on CIFAR-10; preset=94 is airbench94",

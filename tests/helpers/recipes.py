@@ -1,4 +1,4 @@
-"""A recipe of a test, by its import path."""
+"""Recipes of a test by their import path, and what the built-in ones need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from paceline.config.load import load
+from paceline.recipes import RECIPES
 
 
 def loaded(config: Any, presets: dict[str, Any], file: Path, overrides: Sequence[str] = ()) -> Any:
@@ -20,3 +23,9 @@ def loaded(config: Any, presets: dict[str, Any], file: Path, overrides: Sequence
         return load(module.__name__, [file], overrides, {module.__name__: module.__name__}).checked()
     finally:
         del sys.modules[module.__name__]
+
+
+def skip_without_packages(recipe: str) -> None:
+    """Skip the test where one of the packages that a built-in recipe needs is not installed."""
+    for package in filter(None, RECIPES[recipe].needs.split(", ")):
+        pytest.importorskip({"scikit-learn": "sklearn"}.get(package, package))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.ranks import run_ranks
+from helpers.recipes import skip_without_packages
 
 from paceline import Run
 from paceline.recipes import RECIPES
@@ -18,6 +19,9 @@ STRATEGIES = [
 # Fewer layers and samples, for a test. A loader's own batch is what one rank takes at once.
 SMALLER = {
     "digits": {"trainer.global_batch_size": 64},
+    "dpo": {"length": 64, "trainer.global_batch_size": 8, "batch_size": 2, "export": "false"},
+    "gpt": {"model.depth": 2, "length": 32, "trainer.global_batch_size": 8, "batch_size": 4},
+    "llm-finetune": {"length": 128, "trainer.global_batch_size": 8, "batch_size": 2, "export": "false"},
     "resnet-cifar10": {"widths": "[8,16]"},
     "simclr": {"widths": "[8,16]", "batch_size": 64},
     "vit-cifar10": {"data": "digits", "model.depth": 2, "trainer.global_batch_size": 64},
@@ -74,6 +78,7 @@ def test_the_recipe_runs_unchanged_under(strategy, alone, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - {"vit-cifar10"}))
 def test_two_ranks_give_the_numbers_of_one_device(name, alone, tmp_path):
+    skip_without_packages(name)
     two, one = fit(tmp_path, name, "ddp", 2, "64"), alone(name, "64")
     same(two, one, RECIPES[name].figure.metric, 1e-6)  # a loss may be in float32 all the same
 

@@ -1,0 +1,164 @@
+"""Direct preference optimization of a causal language model of Hugging Face, against a frozen reference.
+
+paceline fit dpo                              # a small random Llama learns to tell text from shuffled words
+paceline fit dpo preset=lora model=FOLDER data=pairs.json
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from paceline import TrainModule
+from paceline.callbacks import Checkpoint
+from paceline.config import Experiment
+from paceline.recipes.conversations import encode, split_off
+from paceline.recipes.hugging_face import (
+    ExportAtEnd,
+    LanguageModelConfig,
+    load_causal_model,
+    load_tokenizer,
+    require_packages,
+)
+from paceline.recipes.preferences import PairRows, collate_pairs, read_pairs, shuffled_pairs
+from paceline.recipes.text import IGNORED
+from paceline.schedules import Cosine
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Config(LanguageModelConfig):
+    """Settings of the recipe."""
+
+    data: Path | None = None
+    """JSON or JSON lines with ``chosen`` and ``rejected``; none: paragraphs, and their words shuffled."""
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """The part of ``data`` to validate on."""
+    length: PositiveInt = 128
+    """The most tokens of a conversation; what is longer is cut off."""
+    beta: Positive = 0.1
+    """How closely the model is held to the reference."""
+    batch_size: PositiveInt = 8
+    """Pairs on each device."""
+    workers: NonNegativeInt = 0
+    """Processes that read, for each rank."""
+    epochs: PositiveInt = 1
+    """Passes over the data."""
+    learning_rate: Positive = 1e-3
+    """The highest; a cosine follows."""
+    warmup: Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")] = "10%"
+    """The part of the run in which the learning rate rises."""
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "full": {"learning_rate": 5e-7, "length": 1024, "trainer": {"precision": "bf16"}},
+    "lora": {
+        "method": "lora",
+        "learning_rate": 5e-6,
+        "length": 1024,
+        "dtype": "bfloat16",
+        "trainer": {"precision": "bf16"},
+    },
+}
+
+
+class DPO(TrainModule):
+    """Trains a language model to prefer the chosen answers (Rafailov et al. 2023).
+
+    The reference is the model as it was: a frozen copy, or under LoRA the base without its adapters. The
+    method and its loss, equation 7: https://arxiv.org/abs/2305.18290
+
+    Args:
+        model: Arguments of ``load_causal_model``.
+        beta: How closely the model is held to the reference.
+    """
+
+    def __init__(
+        self, model: dict[str, Any], beta: float = 0.1, learning_rate: float = 1e-3, warmup: str = "10%"
+    ) -> None:
+        super().__init__()
+        self.model = load_causal_model(**model)
+        self.reference = None
+        if model["lora"] is None:
+            self.reference = copy.deepcopy(self.model).requires_grad_(False).eval()
+
+    def training_step(self, batch: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+        chosen, rejected = self.log_probabilities(self.model, batch)
+        with torch.no_grad():
+            without = self.model.disable_adapter() if self.reference is None else nullcontext()
+            with without:
+                reference = self.log_probabilities(self.reference or self.model, batch)
+        rewards = chosen - reference[0], rejected - reference[1]
+        margin = self.hparams["beta"] * (rewards[0] - rewards[1])
+        return {
+            "loss": -F.logsigmoid(margin).mean(),
+            "accuracy": (margin.detach() > 0).float().mean(),
+            "margin": margin.detach().mean(),
+        }
+
+    def validation_step(self, batch: Any) -> dict[str, Tensor]:
+        return self.training_step(batch)
+
+    test_step = validation_step
+
+    @staticmethod
+    def log_probabilities(model: nn.Module, batch: dict[str, dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Of the chosen and the rejected answers, (pairs) each: sums over their tokens."""
+        both = {
+            name: torch.cat([batch["chosen"][name], batch["rejected"][name]]) for name in batch["chosen"]
+        }
+        found = model(input_ids=both["input_ids"], position_ids=both["position_ids"], use_cache=False)
+        logits, targets = found.logits, both["targets"]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        losses = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=IGNORED, reduction="none")
+        chosen, rejected = losses.sum(1).neg().chunk(2)
+        return chosen, rejected
+
+    def configure_optimizers(self) -> Any:
+        settings = self.hparams
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, settings["learning_rate"], weight_decay=0.0)
+        return {"optimizer": optimizer, "lr_scheduler": Cosine(warmup=settings["warmup"])}
+
+
+def build(config: Config) -> Experiment:
+    """The Trainer, the module and its data."""
+    require_packages("dpo", "transformers", "peft")
+    tokenizer = load_tokenizer(config)
+    if config.data is None:
+        parts = shuffled_pairs()
+    else:
+        parts = split_off(read_pairs(config.data), config.validation)
+    encoded = partial(encode, tokenizer, length=config.length)
+    train, val = (PairRows([(encoded(a), encoded(b)) for a, b in part]) for part in parts)
+    trainer = config.make_trainer(
+        name="dpo",
+        max_epochs=config.epochs,
+        clip_grad_norm=1.0,
+        callbacks=[
+            Checkpoint(monitor="val/accuracy"),
+            *([ExportAtEnd(tokenizer)] if config.export else []),
+        ],
+    )
+    torch.manual_seed(trainer.settings.seed)
+    module = DPO(config.model_arguments(), config.beta, config.learning_rate, config.warmup)
+    shared: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "num_workers": config.workers,
+        "collate_fn": collate_pairs,
+    }
+    return Experiment(
+        trainer,
+        module,
+        train=DataLoader(train, shuffle=True, **shared),
+        val=DataLoader(val, **shared),
+    )

@@ -1,0 +1,157 @@
+"""Instruction tuning of a causal language model of Hugging Face: full, LoRA or QLoRA.
+
+paceline fit llm-finetune                     # a small random Llama on a CPU, to see it work
+paceline fit llm-finetune preset=lora model=Qwen/Qwen3-0.6B data=alpaca.json
+paceline fit finetune.yaml                    # the same from one file: recipe, model, data, trainer
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from paceline import TrainModule
+from paceline.callbacks import Checkpoint
+from paceline.config import Experiment
+from paceline.recipes.conversations import (
+    ConversationRows,
+    collate,
+    encode,
+    read_conversations,
+    split_off,
+)
+from paceline.recipes.hugging_face import (
+    ExportAtEnd,
+    LanguageModelConfig,
+    load_causal_model,
+    load_tokenizer,
+    require_packages,
+)
+from paceline.recipes.text import IGNORED
+from paceline.recipes.tiny_llama import tiny_conversations
+from paceline.schedules import Cosine
+
+
+class Config(LanguageModelConfig):
+    """Settings of the recipe."""
+
+    data: Path | None = None
+    """JSON or JSON lines in Alpaca's, ShareGPT's or OpenAI's form; none: English that Python carries."""
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """The part of ``data`` to validate on."""
+    length: PositiveInt = 512
+    """The most tokens of a conversation; what is longer is cut off."""
+    packing: bool = True
+    """Rows of several conversations, which do not see each other."""
+    batch_size: PositiveInt = 4
+    """Rows on each device."""
+    workers: NonNegativeInt = 0
+    """Processes that read, for each rank."""
+    epochs: PositiveInt = 2
+    """Passes over the data."""
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2e-3
+    """The highest; a cosine follows."""
+    warmup: Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")] = "3%"
+    """The part of the run in which the learning rate rises."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Of AdamW."""
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "full": {"learning_rate": 1e-5, "length": 2048, "trainer": {"precision": "bf16"}},
+    "lora": {
+        "method": "lora",
+        "learning_rate": 2e-4,
+        "length": 2048,
+        "dtype": "bfloat16",
+        "trainer": {"precision": "bf16"},
+    },
+}
+
+
+class FineTune(TrainModule):
+    """Trains a causal language model on the answers of conversations.
+
+    Args:
+        model: Arguments of ``load_causal_model``.
+    """
+
+    def __init__(
+        self,
+        model: dict[str, Any],
+        learning_rate: float = 2e-3,
+        warmup: str = "3%",
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.model = load_causal_model(**model)
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        found = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False)
+        logits: Tensor = found.logits
+        return logits
+
+    def training_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        targets = batch["targets"]
+        logits = self(batch["input_ids"], batch["position_ids"]).flatten(0, 1).float()
+        count = (targets != IGNORED).sum()
+        total = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        return {"loss": total / count.clamp(min=1), "weight": count}  # a mean over the tokens of answers
+
+    def validation_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.training_step(batch)
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> Any:
+        settings = self.hparams
+        optimizer = torch.optim.AdamW(
+            [parameter for parameter in self.parameters() if parameter.requires_grad],
+            settings["learning_rate"],
+            betas=(0.9, 0.95),
+            weight_decay=settings["weight_decay"],
+        )
+        return {"optimizer": optimizer, "lr_scheduler": Cosine(warmup=settings["warmup"])}
+
+
+def build(config: Config) -> Experiment:
+    """The Trainer, the module and its data."""
+    require_packages("llm-finetune", "transformers", "peft")
+    tokenizer = load_tokenizer(config)
+    if config.data is None:
+        parts = tiny_conversations()
+    else:
+        parts = split_off(read_conversations(config.data), config.validation)
+    packed = config.length if config.packing else 0
+    train, val = (
+        ConversationRows([encode(tokenizer, one, config.length) for one in part], packed) for part in parts
+    )
+    trainer = config.make_trainer(
+        name="llm-finetune",
+        max_epochs=config.epochs,
+        clip_grad_norm=1.0,
+        callbacks=[
+            Checkpoint(monitor="val/loss"),
+            *([ExportAtEnd(tokenizer)] if config.export else []),
+        ],
+    )
+    torch.manual_seed(trainer.settings.seed)
+    module = FineTune(config.model_arguments(), config.learning_rate, config.warmup, config.weight_decay)
+    shared: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "num_workers": config.workers,
+        "collate_fn": partial(collate, length=packed),
+    }
+    return Experiment(
+        trainer,
+        module,
+        train=DataLoader(train, shuffle=True, **shared),
+        val=DataLoader(val, **shared),
+    )

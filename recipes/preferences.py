@@ -1,0 +1,98 @@
+"""Pairs of answers of which one is preferred: read from files, and two rows of each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from paceline import PacelineError
+from paceline.recipes.conversations import (
+    Conversation,
+    Encoded,
+    collate,
+    conversation_of,
+    read_records,
+)
+from paceline.recipes.text import IGNORED
+from paceline.recipes.tiny_llama import tiny_conversations
+
+Pair = tuple[Conversation, Conversation]
+"""The same conversation with the chosen and with the rejected last answer."""
+
+
+def read_pairs(file: Path) -> list[Pair]:
+    """Read a JSON list or JSON lines, each record in one of three forms.
+
+    Alpaca: ``instruction``, ``input``, ``chosen`` and ``rejected``. ShareGPT: ``conversations``, and a turn
+    each in ``chosen`` and ``rejected``. Both are described in LLaMA-Factory's data/README.md. OpenAI:
+    ``chosen`` and ``rejected`` are lists of messages, whole conversations.
+
+    Raises:
+        PacelineError: for a record of another form, with its number.
+    """
+    return read_records(
+        file, pair_of, "chosen and rejected, beside instruction (Alpaca) or conversations (ShareGPT)"
+    )
+
+
+def pair_of(record: dict[str, Any]) -> Pair:
+    """A record of a file as two conversations.
+
+    Example:
+        >>> pair_of({"instruction": "Add 1 and 2.", "chosen": "3", "rejected": "12"})[1][-1]
+        {'role': 'assistant', 'content': '12'}
+    """
+    found = []
+    for last in (record["chosen"], record["rejected"]):
+        if "conversations" in record:
+            whole = record | {"conversations": [*record["conversations"], last]}
+        elif isinstance(last, str):
+            whole = record | {"output": last}
+        else:
+            whole = {"messages": last}
+        found.append(conversation_of(whole))
+    return found[0], found[1]
+
+
+def shuffled_pairs() -> tuple[list[Pair], list[Pair]]:
+    """Paragraphs of ``tiny_conversations``, preferred to the same words in another order."""
+    draw = random.Random(0)
+    parts: list[list[Pair]] = []
+    for conversations in tiny_conversations():
+        parts.append([])
+        for asked, answer in conversations:
+            words = answer["content"].split(" ")
+            draw.shuffle(words)
+            parts[-1].append(([asked, answer], [asked, {"role": "assistant", "content": " ".join(words)}]))
+    return parts[0], parts[1]
+
+
+class PairRows(Dataset[tuple[Encoded, Encoded]]):
+    """Encoded pairs; those that have nothing to learn within their length are left out.
+
+    Args:
+        pairs: The chosen and the rejected conversation of each.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[Encoded, Encoded]]) -> None:
+        self.pairs = [pair for pair in pairs if all(set(one.targets) != {IGNORED} for one in pair)]
+        if not self.pairs:
+            raise PacelineError("no pair has answers within its length", fix="a larger length")
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> tuple[Encoded, Encoded]:
+        return self.pairs[index]
+
+
+def collate_pairs(pairs: Sequence[tuple[Encoded, Encoded]]) -> dict[str, dict[str, Tensor]]:
+    """``collate`` of the chosen and of the rejected, rows of the same length."""
+    longest = max(len(one.tokens) for pair in pairs for one in pair)
+    chosen, rejected = (collate([[one] for one in part], longest) for part in zip(*pairs, strict=True))
+    return {"chosen": chosen, "rejected": rejected}

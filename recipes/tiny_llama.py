@@ -1,0 +1,82 @@
+"""A small random Llama, a tokenizer and conversations: to try recipes without a network."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from paceline.recipes.conversations import Conversation
+from paceline.recipes.text import english_documents
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""The chat template of many models: https://github.com/openai/openai-python/blob/v0.28.1/chatml.md"""
+VOCABULARY = 1024
+ANSWER = 400
+"""The longest answer, in characters."""
+
+
+@cache
+def tiny_tokenizer() -> Any:
+    """Byte-level BPE of the English that Python carries, with ``CHATML`` as its template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((text for _, text in english_documents()[0]), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=CHATML,
+    )
+
+
+def tiny_model() -> Any:
+    """A Llama of 0.8 million random parameters, drawn from torch's generator."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=2,
+            pad_token_id=0,
+        )
+    )
+
+
+def tiny_conversations() -> tuple[list[Conversation], list[Conversation]]:
+    """Each paragraph of Python's reference asks for the next: to train on, and of held-out documents."""
+    found: list[list[Conversation]] = []
+    for documents in english_documents():
+        found.append([])
+        for name, text in documents:
+            paragraphs = [part.strip() for part in text.split("\n\n") if len(part.strip()) > 40]
+            for first, second in pairwise(paragraphs):
+                asked = f"Continue this part of {name!r}:\n{first[-ANSWER:]}"
+                found[-1].append(
+                    [
+                        {"role": "user", "content": asked},
+                        {"role": "assistant", "content": second[:ANSWER]},
+                    ]
+                )
+    return found[0], found[1]

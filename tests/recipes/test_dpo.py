@@ -1,0 +1,112 @@
+"""DPO: its loss against the formula, its reference, and pairs of the usual forms."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from paceline import PacelineError
+from paceline.recipes.conversations import Encoded
+from paceline.recipes.preferences import PairRows, collate_pairs, pair_of, read_pairs
+from paceline.recipes.text import IGNORED
+
+USER, ANSWER = "user", "assistant"
+EXPECTED = tuple(
+    [{"role": USER, "content": "Add 1 and 2."}, {"role": ANSWER, "content": last}] for last in ("3", "12")
+)
+ASKED = {"from": "human", "value": "Add 1 and 2."}
+FORMS = {
+    "alpaca": {"instruction": "Add 1 and 2.", "input": "", "chosen": "3", "rejected": "12"},
+    "sharegpt": {
+        "conversations": [ASKED],
+        "chosen": {"from": "gpt", "value": "3"},
+        "rejected": {"from": "gpt", "value": "12"},
+    },
+    "openai": {"chosen": EXPECTED[0], "rejected": EXPECTED[1]},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_read(form, tmp_path):
+    assert pair_of(FORMS[form]) == EXPECTED
+    (tmp_path / "pairs.json").write_text(json.dumps([FORMS[form]]))
+    assert read_pairs(tmp_path / "pairs.json") == [EXPECTED]
+
+
+def test_a_record_of_another_form_is_named(tmp_path):
+    (tmp_path / "pairs.json").write_text(
+        json.dumps([FORMS["alpaca"], {"instruction": "Add.", "output": "3"}])
+    )
+    with pytest.raises(PacelineError, match=r"record 2 of(.|\n)*chosen and rejected"):
+        read_pairs(tmp_path / "pairs.json")
+
+
+def test_pairs_are_filled_up_to_the_same_length():
+    long, short = Encoded([5, 6, 7], [6, 7, IGNORED]), Encoded([5, 8], [8, IGNORED])
+    rows = PairRows([(short, long), (short, short), (short, Encoded([5, 6], [IGNORED] * 2))])
+    assert len(rows) == 2
+    batch = collate_pairs([rows[0], rows[1]])
+    assert batch["chosen"]["input_ids"].tolist() == [[5, 8, 0], [5, 8, 0]]
+    assert batch["rejected"]["input_ids"].tolist() == [[5, 6, 7], [5, 8, 0]]
+
+
+# -- with transformers ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def build():
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    from paceline.recipes import dpo
+
+    def made(**settings):
+        trainer = {"max_steps": 4, "limit_val_batches": 1, "accelerator": "cpu", "log_every": 1}
+        config = dpo.Config(batch_size=4, lora_rank=4, trainer=trainer, **settings)
+        return dpo.build(config)
+
+    return made
+
+
+def log_probability(model, row) -> torch.Tensor:
+    """Of a row's answer, token by token."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([row.tokens]), use_cache=False).logits[0]
+    found = [
+        logits[place].log_softmax(0)[token] for place, token in enumerate(row.targets) if token != IGNORED
+    ]
+    return torch.stack(found).sum()
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_loss_is_that_of_the_paper(method, build):
+    """Equation 7; the reference is the model before it was trained."""
+    experiment = build(method=method)
+    module, pairs = experiment.module, [experiment.train.dataset[index] for index in range(3)]
+    before = [[log_probability(module.model.eval(), row) for row in pair] for pair in pairs]
+    first = module.training_step(collate_pairs(pairs))["loss"]
+    assert first.item() == pytest.approx(math.log(2), abs=1e-6)
+    experiment.fit()
+    after = [[log_probability(module.model.eval(), row) for row in pair] for pair in pairs]
+    margins = [
+        0.1 * ((now[0] - then[0]) - (now[1] - then[1])) for now, then in zip(after, before, strict=True)
+    ]
+    found = module.training_step(collate_pairs(pairs))
+    expected = torch.stack([-(1 / (1 + margin.neg().exp())).log() for margin in margins]).mean()
+    torch.testing.assert_close(found["loss"], expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found["margin"], torch.stack(margins).mean(), rtol=1e-3, atol=1e-5)
+    assert abs(found["loss"].item() - math.log(2)) > 1e-5
+
+
+def test_the_model_alone_is_exported(build):
+    from transformers import AutoModelForCausalLM
+
+    experiment = build()
+    run = experiment.fit()
+    found = AutoModelForCausalLM.from_pretrained(run.folder / "exported").state_dict()
+    trained, reference = experiment.module.model.state_dict(), experiment.module.reference.state_dict()
+    assert found.keys() == trained.keys()
+    assert all(torch.equal(found[name], trained[name]) for name in found)
+    assert not all(torch.equal(found[name], reference[name]) for name in found)

@@ -1,0 +1,114 @@
+"""Instruction tuning: what is trained, and that what it exports loads in transformers and peft."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from helpers.ranks import run_ranks
+
+from paceline import PacelineError
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+from paceline.recipes.llm_finetune import Config, FineTune, build
+from paceline.recipes.tiny_llama import tiny_model, tiny_tokenizer
+
+SETTINGS = {"length": 128, "batch_size": 2, "epochs": 1}
+TRAINER = {"limit_train_batches": 4, "limit_val_batches": 2, "accelerator": "cpu", "log_every": 1}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A model in a folder, as from_pretrained takes it."""
+    folder = tmp_path_factory.mktemp("base")
+    torch.manual_seed(7)
+    tiny_model().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def fit(**settings):
+    experiment = build(Config(**SETTINGS | settings, trainer=TRAINER))
+    return experiment.fit(), experiment.module.model.eval()
+
+
+def logits(model):
+    tokens = torch.arange(40).reshape(2, 20) * 7
+    with torch.no_grad():
+        return model.eval()(input_ids=tokens).logits
+
+
+def test_the_adapter_gives_the_same_logits_in_transformers_and_peft(base):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run, trained = fit(model=str(base), method="lora", lora_rank=4)
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    untrained = logits(plain)
+    folder = run.folder / "exported"
+    assert sorted(p.name for p in folder.glob("*.safetensors")) == ["adapter_model.safetensors"]
+    adapted = PeftModel.from_pretrained(plain, folder)
+    assert torch.equal(logits(adapted), logits(trained))
+    assert (logits(adapted) - untrained).abs().max() > 1e-4
+    assert AutoTokenizer.from_pretrained(folder).chat_template == tiny_tokenizer().chat_template
+    again = FineTune.load_from_checkpoint(run.folder)
+    assert torch.equal(logits(again.model), logits(trained))
+
+
+def test_the_whole_model_loads_in_transformers(base):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run, trained = fit(model=str(base))
+    found = AutoModelForCausalLM.from_pretrained(run.folder / "exported")
+    assert torch.equal(logits(found), logits(trained))
+    assert (logits(found) - logits(AutoModelForCausalLM.from_pretrained(base))).abs().max() > 1e-3
+    tokenizer = AutoTokenizer.from_pretrained(run.folder / "exported")
+    assert tokenizer("A text.")["input_ids"] == tiny_tokenizer()("A text.")["input_ids"]
+
+
+def test_the_adapters_alone_are_trained(base):
+    _, trained = fit(model=str(base), method="lora", lora_targets=["q_proj", "v_proj"], lora_rank=4)
+    names = [name for name, parameter in trained.named_parameters() if parameter.requires_grad]
+    assert len(names) == 4 * 2 * 2
+    assert all("lora_" in name for name in names)
+
+
+def test_a_file_is_split_and_its_chat_template_used(base, tmp_path):
+    records = [{"instruction": f"Say {n}.", "output": f"{n}."} for n in range(40)]
+    (tmp_path / "data.json").write_text(json.dumps(records))
+    (tmp_path / "template.jinja").write_text(
+        "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}[assistant] {% endif %}"
+    )
+    more = {"data": tmp_path / "data.json", "chat_template": tmp_path / "template.jinja"}
+    experiment = build(Config(**SETTINGS, **more, model=str(base), packing=False, validation=0.1))
+    assert (len(experiment.train.dataset), len(experiment.val.dataset)) == (36, 4)
+    row = experiment.val.dataset[3][0]
+    assert tiny_tokenizer().decode(row.tokens) == "[user] Say 39.\n[assistant] 39.\n"
+    assert (
+        tiny_tokenizer().decode([t for t in row.targets if t >= 0]) == " 39.\n"
+    )  # with the space before it
+
+
+def test_one_file_of_yaml_is_a_run(base, tmp_path):
+    records = [
+        {"conversations": [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Hello."}]}
+    ] * 40
+    (tmp_path / "data.json").write_text(json.dumps(records))
+    (tmp_path / "finetune.yaml").write_text(
+        f"recipe: llm-finetune\nmodel: {base}\ndata: data.json\nmethod: lora\nlora_rank: 4\nlength: 64\n"
+        "epochs: 1\ntrainer:\n  strategy: single\n  name: chat\n"
+    )
+    run_ranks("paceline", 1, "fit", "finetune.yaml", folder=tmp_path, seconds=100)
+    assert (tmp_path / "runs/chat/1/exported/adapter_config.json").exists()
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(PacelineError, match=r"llm-finetune needs peft(.|\n)*paceline\[hf\]"):
+        build(Config())
