@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from paceline import PacelineError
 from paceline.recipes.text import IGNORED
 
 T = TypeVar("T")
+C = TypeVar("C")
 Conversation = list[dict[str, str]]
 """Messages with ``role`` (system, user, assistant, tool) and ``content``, as chat templates take them."""
 ROLES = {
@@ -25,6 +27,10 @@ ROLES = {
     "observation": "tool",
     **{role: role for role in ("system", "user", "assistant", "tool")},
 }
+
+
+BEFORE_USER = ("gpt", "assistant")
+"""Who may not begin a conversation: such messages are left out, for chat templates refuse them."""
 
 
 def read_conversations(file: Path) -> list[Conversation]:
@@ -54,15 +60,8 @@ def read_records(file: Path, parse: Callable[[dict[str, Any]], T], allowed: str)
     Raises:
         PacelineError: for a record of another form, with its number.
     """
-    text = file.expanduser().read_text()
-    try:
-        is_list = text.lstrip()[:1] == "["
-        lines = (line for line in text.splitlines() if line.strip())
-        records = json.loads(text) if is_list else [json.loads(line) for line in lines]
-    except json.JSONDecodeError as error:
-        raise PacelineError(f"{file} is no JSON: {error}") from None
     found = []
-    for number, record in enumerate(records, 1):
+    for number, record in _records(file):
         try:
             if not isinstance(record, dict):
                 raise TypeError(f"a {type(record).__name__}")
@@ -76,13 +75,37 @@ def read_records(file: Path, parse: Callable[[dict[str, Any]], T], allowed: str)
     return found
 
 
+def _records(file: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        text = file.expanduser().read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise PacelineError(f"{file} cannot be read: {error.strerror}") from None
+    number = 1
+    try:
+        if text.lstrip()[:1] == "[":
+            yield from enumerate(json.loads(text), 1)
+            return
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                yield number, json.loads(line)
+    except json.JSONDecodeError as error:
+        raise PacelineError(
+            f"{file} is no JSON, nor is each of its lines: line {number}: {error}"
+        ) from None
+
+
 def split_off(items: list[T], part: float) -> tuple[list[T], list[T]]:
     """All but the last ``part`` of them, and these; at least one.
+
+    Raises:
+        PacelineError: for fewer than two.
 
     Example:
         >>> split_off([1, 2, 3, 4], 0.25)
         ([1, 2, 3], [4])
     """
+    if len(items) < 2:
+        raise PacelineError(f"{len(items)} records are too few to train and to validate on")
     count = max(1, round(part * len(items)))
     return items[:-count], items[-count:]
 
@@ -95,25 +118,33 @@ def conversation_of(record: dict[str, Any]) -> Conversation:
         [{'role': 'user', 'content': 'Add.\n1 2'}, {'role': 'assistant', 'content': '3'}]
     """
     if "messages" in record:
-        turns = [(message["role"], message["content"]) for message in record["messages"]]
+        turns = [_turn(message, "role", "content") for message in record["messages"]]
     elif "conversations" in record:
-        turns = [(message["from"], message["value"]) for message in record["conversations"]]
+        turns = [_turn(message, "from", "value") for message in record["conversations"]]
     else:
-        pairs = [*(record.get("history") or []), (_instruction(record), record["output"])]
-        turns = [turn for asked, answer in pairs for turn in (("human", asked), ("gpt", answer))]
+        asked = record["instruction"]
+        if record.get("input"):
+            asked = f"{asked}\n{record['input']}"
+        pairs = [*(record.get("history") or []), (asked, record["output"])]
+        turns = [turn for pair in pairs for turn in zip(("human", "gpt"), pair, strict=True)]
+    first = next((number for number, (role, _) in enumerate(turns) if role not in BEFORE_USER), 0)
+    turns = turns[first:]
     if record.get("system"):
         turns.insert(0, ("system", record["system"]))
-    unknown = {role for role, _ in turns} - set(ROLES)
-    if unknown:
-        raise ValueError(f"the role {min(unknown)!r}")
+    for role, content in turns:
+        if role not in ROLES:
+            raise ValueError(f"the role {role!r}")
+        if not isinstance(content, str):
+            raise TypeError(f"the content of a message is a {type(content).__name__}")
     if not any(ROLES[role] == "assistant" for role, _ in turns):
         raise ValueError("no answer")
     return [{"role": ROLES[role], "content": content} for role, content in turns]
 
 
-def _instruction(record: dict[str, Any]) -> str:
-    given = record.get("input")
-    return f"{record['instruction']}\n{given}" if given else str(record["instruction"])
+def _turn(message: dict[str, Any], role: str, content: str) -> tuple[str, Any]:
+    if message.get("tool_calls") or message.get("weight", 1) != 1:
+        raise ValueError("tool calls and weights of messages, which are not supported")
+    return message[role], message[content]
 
 
 @dataclass(frozen=True)
@@ -125,18 +156,25 @@ class Encoded:
         targets: The next token where that is part of an answer, else ``IGNORED``.
     """
 
-    tokens: list[int]
-    targets: list[int]
+    tokens: array[int]
+    targets: array[int]
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to learn."""
+        return any(target != IGNORED for target in self.targets)
 
 
-def encode(tokenizer: Any, conversation: Conversation, length: int) -> Encoded:
+def encode(tokenizer: Any, conversation: Conversation, length: int) -> list[Encoded]:
     """Render a conversation by the tokenizer's chat template, cut off after ``length`` tokens.
 
     Part of an answer is what the template adds for a message of the assistant, its end token included.
+    Where the template renders earlier messages differently when a conversation continues (as Qwen3's does,
+    which leaves earlier thoughts out), there is a row for each answer; else one for all.
 
     Raises:
-        PacelineError: for a tokenizer without a chat template, without offsets, and for a template that
-            renders the beginning of a conversation differently when it continues.
+        PacelineError: for a tokenizer without a chat template or offsets, and a template that refuses the
+            conversation or renders an answer differently from the prompt for it.
     """
     if not tokenizer.chat_template or not tokenizer.is_fast:
         raise PacelineError(
@@ -145,18 +183,38 @@ def encode(tokenizer: Any, conversation: Conversation, length: int) -> Encoded:
             if tokenizer.is_fast
             else "a fast tokenizer (tokenizer.json)",
         )
+    ends = [number for number, one in enumerate(conversation, 1) if one["role"] == "assistant"]
+    answers = {end: answer_in(tokenizer, conversation[:end]) for end in ends}
+    whole = _render(tokenizer, conversation)
+    if all(whole.startswith(text) for text, _ in answers.values()):
+        return [_tokens(tokenizer, whole, [place for _, place in answers.values()], length)]
+    return [_tokens(tokenizer, text, [place], length) for text, place in answers.values()]
+
+
+def encode_last(tokenizer: Any, conversation: Conversation, length: int) -> Encoded:
+    """The same of a conversation that ends with an answer, of which that answer alone is learned."""
+    text, place = answer_in(tokenizer, conversation)
+    return _tokens(tokenizer, text, [place], length)
+
+
+def answer_in(tokenizer: Any, conversation: Conversation) -> tuple[str, range]:
+    """The text of a conversation that ends with an answer, and where that is in it.
+
+    Raises:
+        PacelineError: where the template does not begin an answer with the prompt for it.
+    """
+    before = _render(tokenizer, conversation[:-1], add_generation_prompt=True)
     text = _render(tokenizer, conversation)
-    answers = []
-    for number, message in enumerate(conversation):
-        if message["role"] == "assistant":
-            before = _render(tokenizer, conversation[:number], add_generation_prompt=True)
-            after = _render(tokenizer, conversation[: number + 1])
-            if not (text.startswith(after) and after.startswith(before)):
-                raise PacelineError(
-                    "the chat template renders earlier messages differently when a conversation continues",
-                    fix="a chat_template that only appends, or conversations with one answer",
-                )
-            answers.append(range(len(before), len(after)))
+    if not text.startswith(before):
+        raise PacelineError(
+            "the chat template renders an answer differently from the prompt for it",
+            got=f"{text[-200:]!r} after the prompt {before[-200:]!r}",
+            fix="chat_template=FILE: one that begins an answer with what add_generation_prompt adds",
+        )
+    return text, range(len(before), len(text))
+
+
+def _tokens(tokenizer: Any, text: str, answers: list[range], length: int) -> Encoded:
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     tokens = found["input_ids"]
     learned = [  # a token may begin with the space before an answer
@@ -165,12 +223,32 @@ def encode(tokenizer: Any, conversation: Conversation, length: int) -> Encoded:
     ]
     following = zip(tokens[1:], learned[1:], strict=True)
     targets = [token if is_learned else IGNORED for token, is_learned in following] + [IGNORED]
-    return Encoded(tokens[:length], [*targets[:length][:-1], IGNORED])
+    return Encoded(array("i", tokens[:length]), array("i", [*targets[:length][:-1], IGNORED]))
 
 
 def _render(tokenizer: Any, conversation: Conversation, **more: Any) -> str:
-    text: str = tokenizer.apply_chat_template(conversation, tokenize=False, **more)
+    try:
+        text: str = tokenizer.apply_chat_template(conversation, tokenize=False, **more)
+    except Exception as error:  # of Jinja, which raise_exception of a template raises too
+        raise PacelineError(f"the chat template refuses a conversation: {error}") from None
     return text
+
+
+def encode_all(
+    tokenizer: Any, conversations: Sequence[C], length: int, encoded: Callable[[Any, C, int], T]
+) -> list[T]:
+    """``encoded(tokenizer, conversation, length)`` of each; errors say which it was.
+
+    Raises:
+        PacelineError: as ``encoded`` does.
+    """
+    found = []
+    for number, conversation in enumerate(conversations, 1):
+        try:
+            found.append(encoded(tokenizer, conversation, length))
+        except PacelineError as error:
+            raise PacelineError(f"conversation {number}: {error}") from None
+    return found
 
 
 def pack(sizes: Sequence[int], length: int) -> list[list[int]]:
@@ -195,7 +273,7 @@ def pack(sizes: Sequence[int], length: int) -> list[list[int]]:
 
 
 class ConversationRows(Dataset[list[Encoded]]):
-    """Conversations that learn something, one in each row or packed.
+    """Conversations that learn something, one in each row or packed; ``left_out`` counts the others.
 
     Args:
         conversations: Encoded, none longer than ``length``.
@@ -203,7 +281,8 @@ class ConversationRows(Dataset[list[Encoded]]):
     """
 
     def __init__(self, conversations: Sequence[Encoded], length: int = 0) -> None:
-        self.conversations = [one for one in conversations if set(one.targets) != {IGNORED}]
+        self.conversations = [one for one in conversations if one.learns]
+        self.left_out = len(conversations) - len(self.conversations)
         sizes = [len(one.tokens) for one in self.conversations]
         self.rows = pack(sizes, length) if length else [[item] for item in range(len(sizes))]
         if not self.rows:
@@ -233,8 +312,8 @@ def collate(rows: Sequence[list[Encoded]], length: int = 0) -> dict[str, Tensor]
         begin = 0
         for one in row:
             its = slice(begin, begin := begin + len(one.tokens))
-            tokens[number, its] = torch.tensor(one.tokens)
-            targets[number, its] = torch.tensor(one.targets)
+            tokens[number, its] = torch.frombuffer(one.tokens, dtype=torch.int32)
+            targets[number, its] = torch.frombuffer(one.targets, dtype=torch.int32)
             positions[number, its] = torch.arange(len(one.tokens))
         positions[number, begin:] = torch.arange(length - begin)
     return {"input_ids": tokens, "targets": targets, "position_ids": positions}

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from paceline import PacelineError
+
 
 class Decoder(nn.Module):
     """Tokens (batch, length) to logits (batch, length, vocabulary).
@@ -22,6 +24,9 @@ class Decoder(nn.Module):
         heads: Attention heads in a block.
         dropout: Rate of dropout after attention and after the MLP.
 
+    Raises:
+        PacelineError: for a width that is no multiple of ``2 * heads``.
+
     Example:
         >>> Decoder(vocabulary=256, width=32, depth=2, heads=2)(torch.zeros(1, 8, dtype=torch.long)).shape
         torch.Size([1, 8, 256])
@@ -29,6 +34,8 @@ class Decoder(nn.Module):
 
     def __init__(self, vocabulary: int, width: int, depth: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
+        if width % (2 * heads):
+            raise PacelineError("width is no multiple of 2 * heads", got=f"width {width}, heads {heads}")
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(depth))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,15 +20,14 @@ from torch.utils.data import DataLoader
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
-from paceline.recipes.conversations import encode, split_off
+from paceline.recipes.conversations import encode_all, split_off
 from paceline.recipes.hugging_face import (
     ExportAtEnd,
     LanguageModelConfig,
     load_causal_model,
     load_tokenizer,
-    require_packages,
 )
-from paceline.recipes.preferences import PairRows, collate_pairs, read_pairs, shuffled_pairs
+from paceline.recipes.preferences import PairRows, collate_pairs, encode_pair, read_pairs, shuffled_pairs
 from paceline.recipes.text import IGNORED
 from paceline.schedules import Cosine
 
@@ -86,7 +84,7 @@ class DPO(TrainModule):
         self, model: dict[str, Any], beta: float = 0.1, learning_rate: float = 1e-3, warmup: str = "10%"
     ) -> None:
         super().__init__()
-        self.model = load_causal_model(**model)
+        self.model = load_causal_model(**model, dropout=False)  # the reference has none either
         self.reference = None
         if model["lora"] is None:
             self.reference = copy.deepcopy(self.model).requires_grad_(False).eval()
@@ -132,14 +130,13 @@ class DPO(TrainModule):
 
 def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
-    require_packages("dpo", "transformers", "peft")
+    config.check("dpo")
     tokenizer = load_tokenizer(config)
     if config.data is None:
         parts = shuffled_pairs()
     else:
         parts = split_off(read_pairs(config.data), config.validation)
-    encoded = partial(encode, tokenizer, length=config.length)
-    train, val = (PairRows([(encoded(a), encoded(b)) for a, b in part]) for part in parts)
+    train, val = (PairRows(encode_all(tokenizer, part, config.length, encode_pair)) for part in parts)
     trainer = config.make_trainer(
         name="dpo",
         max_epochs=config.epochs,
@@ -149,6 +146,8 @@ def build(config: Config) -> Experiment:
             *([ExportAtEnd(tokenizer)] if config.export else []),
         ],
     )
+    if train.left_out or val.left_out:
+        trainer.log_line(f"{train.left_out + val.left_out} pairs do not differ within their length")
     torch.manual_seed(trainer.settings.seed)
     module = DPO(config.model_arguments(), config.beta, config.learning_rate, config.warmup)
     shared: dict[str, Any] = {

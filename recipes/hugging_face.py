@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveInt
+from torch import nn
 
 from paceline import PacelineError
 from paceline.callbacks import Callback
 from paceline.config import RunConfig
-from paceline.recipes.tiny_llama import tiny_model, tiny_tokenizer
+from paceline.recipes.tiny_models import tiny_llama, tiny_tokenizer
 
 TINY = "tiny"
 
@@ -41,6 +43,21 @@ class LanguageModelConfig(RunConfig):
     export: bool = True
     """At the end, write the model or the adapter, and the tokenizer, into the run's ``exported``."""
 
+    def check(self, recipe: str) -> None:
+        """Refuse settings that do not go together, and packages that are missing.
+
+        Raises:
+            PacelineError: which says what to change.
+        """
+        require_packages(recipe, "transformers", "peft", *["bitsandbytes"] * self.load_in_4bit)
+        if self.load_in_4bit and (self.method != "lora" or self.model == TINY):
+            raise PacelineError("load_in_4bit is for method=lora, of a model that is loaded from files")
+        if self.model != TINY and "learning_rate" not in self.model_fields_set:
+            raise PacelineError(
+                f"{recipe}: the default learning rate is for the tiny model alone",
+                fix="preset=lora or preset=full, or learning_rate=...",
+            )
+
     def model_arguments(self) -> dict[str, Any]:
         """Arguments of ``load_causal_model``, kept with the run."""
         lora = {
@@ -67,22 +84,29 @@ def require_packages(recipe: str, *packages: str) -> None:
         try:
             importlib.import_module(package)
         except ImportError:
-            raise PacelineError(f"{recipe} needs {package}", fix="pip install 'paceline[hf]'") from None
+            known = package in ("transformers", "peft")
+            fix = "pip install 'paceline[hf]'" if known else f"pip install {package}"
+            raise PacelineError(f"{recipe} needs {package}", fix=fix) from None
 
 
 def load_causal_model(
-    model: str, lora: dict[str, Any] | None = None, load_in_4bit: bool = False, dtype: str = "float32"
+    model: str,
+    lora: dict[str, Any] | None = None,
+    load_in_4bit: bool = False,
+    dtype: str = "float32",
+    dropout: bool = True,
 ) -> Any:
     """A causal language model in training mode, with its weights on the CPU.
 
     Args:
         model: A name, a folder, or ``tiny``.
         lora: Arguments of peft's ``LoraConfig``; none: all weights are trained.
-        load_in_4bit: By bitsandbytes.
+        load_in_4bit: By bitsandbytes; checkpoints have none of these weights.
         dtype: Of the weights.
+        dropout: False: none but that of adapters.
     """
     if model == TINY:
-        found = tiny_model()
+        found = tiny_llama()
     else:
         from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -92,6 +116,10 @@ def load_causal_model(
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
             )
         found = AutoModelForCausalLM.from_pretrained(model, **more).train()
+    if not dropout:
+        switch_dropout_off(found)
+    if load_in_4bit:
+        leave_out_of_checkpoints(found)
     if lora is None:
         return found
     from peft import LoraConfig, get_peft_model
@@ -99,30 +127,80 @@ def load_causal_model(
     return get_peft_model(found, LoraConfig(task_type="CAUSAL_LM", **lora))
 
 
+def switch_dropout_off(model: nn.Module) -> None:
+    """Let no layer drop anything in training either."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
+def leave_out_of_checkpoints(model: nn.Module) -> None:
+    """Keep weights in 4 bits out of the state dict: they are frozen, and read from their files again."""
+
+    def drop(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        for name in [name for name in state if name.startswith(f"{prefix}weight")]:
+            del state[name]
+
+    def keep(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        state[f"{prefix}weight"] = module.weight
+
+    for module in model.modules():
+        if type(module).__name__ == "Linear4bit":
+            module.register_state_dict_post_hook(drop)
+            module.register_load_state_dict_pre_hook(keep)
+
+
+def refuse_packing_where_rows_mix(model: nn.Module) -> None:
+    """Compare two short texts in one row with the same alone.
+
+    Raises:
+        PacelineError: for a model that does not keep them apart by their positions.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    first, second = torch.arange(1, 13, device=device).view(2, 1, 6)
+    places = torch.arange(6, device=device)[None]
+    with torch.no_grad():
+        row = {"input_ids": torch.cat([first, second], 1), "position_ids": torch.cat([places, places], 1)}
+        packed = model(**row, use_cache=False).logits[:, 6:]
+        alone = model(input_ids=second, position_ids=places, use_cache=False).logits
+    model.train()
+    rounding = 1e-3 if alone.dtype == torch.float32 else 0.05
+    if (packed - alone).abs().max() > rounding * alone.abs().max():
+        raise PacelineError(
+            f"conversations in one row would see each other in a {type(model).__name__}",
+            fix="packing=false",
+        )
+
+
 def load_tokenizer(config: LanguageModelConfig) -> Any:
     """The model's tokenizer, with the chat template that is to be used."""
     if config.model == TINY:
-        return tiny_tokenizer()
-    from transformers import AutoTokenizer
+        tokenizer = copy.deepcopy(tiny_tokenizer())
+    else:
+        from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(config.model)
+        tokenizer = AutoTokenizer.from_pretrained(config.model)
     if config.chat_template is not None:
         tokenizer.chat_template = config.chat_template.expanduser().read_text()
     return tokenizer
 
 
 class ExportAtEnd(Callback):
-    """Writes what transformers and peft load into ``exported`` of the run's folder, with the tokenizer.
+    """Writes what transformers and peft load into ``exported`` of the run's folder.
 
     Args:
-        tokenizer: Of transformers.
+        processor: The tokenizer or image processor, which is written too; None for none.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, processor: Any = None) -> None:
+        self.processor = processor
 
     def on_fit_end(self, trainer: Any) -> None:
         if trainer.folder is not None:
             folder = trainer.export(trainer.folder / "exported", "model")
-            if trainer.rank == 0:
-                self.tokenizer.save_pretrained(folder)
+            if trainer.rank == 0 and self.processor is not None:
+                self.processor.save_pretrained(folder)

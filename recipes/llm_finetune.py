@@ -8,6 +8,7 @@ paceline fit finetune.yaml                    # the same from one file: recipe, 
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from paceline.recipes.conversations import (
     ConversationRows,
     collate,
     encode,
+    encode_all,
     read_conversations,
     split_off,
 )
@@ -32,10 +34,10 @@ from paceline.recipes.hugging_face import (
     LanguageModelConfig,
     load_causal_model,
     load_tokenizer,
-    require_packages,
+    refuse_packing_where_rows_mix,
 )
 from paceline.recipes.text import IGNORED
-from paceline.recipes.tiny_llama import tiny_conversations
+from paceline.recipes.tiny_models import tiny_conversations
 from paceline.schedules import Cosine
 
 
@@ -123,7 +125,7 @@ class FineTune(TrainModule):
 
 def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
-    require_packages("llm-finetune", "transformers", "peft")
+    config.check("llm-finetune")
     tokenizer = load_tokenizer(config)
     if config.data is None:
         parts = tiny_conversations()
@@ -131,7 +133,8 @@ def build(config: Config) -> Experiment:
         parts = split_off(read_conversations(config.data), config.validation)
     packed = config.length if config.packing else 0
     train, val = (
-        ConversationRows([encode(tokenizer, one, config.length) for one in part], packed) for part in parts
+        ConversationRows(list(chain(*encode_all(tokenizer, part, config.length, encode))), packed)
+        for part in parts
     )
     trainer = config.make_trainer(
         name="llm-finetune",
@@ -142,8 +145,14 @@ def build(config: Config) -> Experiment:
             *([ExportAtEnd(tokenizer)] if config.export else []),
         ],
     )
+    if train.left_out or val.left_out:
+        trainer.log_line(
+            f"{train.left_out + val.left_out} conversations have no answer within their length"
+        )
     torch.manual_seed(trainer.settings.seed)
     module = FineTune(config.model_arguments(), config.learning_rate, config.warmup, config.weight_decay)
+    if config.packing and not config.load_in_4bit:
+        refuse_packing_where_rows_mix(module.model)
     shared: dict[str, Any] = {
         "batch_size": config.batch_size,
         "num_workers": config.workers,

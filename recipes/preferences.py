@@ -16,10 +16,10 @@ from paceline.recipes.conversations import (
     Encoded,
     collate,
     conversation_of,
+    encode_last,
     read_records,
 )
-from paceline.recipes.text import IGNORED
-from paceline.recipes.tiny_llama import tiny_conversations
+from paceline.recipes.tiny_models import shuffled, tiny_conversations
 
 Pair = tuple[Conversation, Conversation]
 """The same conversation with the chosen and with the rejected last answer."""
@@ -30,7 +30,7 @@ def read_pairs(file: Path) -> list[Pair]:
 
     Alpaca: ``instruction``, ``input``, ``chosen`` and ``rejected``. ShareGPT: ``conversations``, and a turn
     each in ``chosen`` and ``rejected``. Both are described in LLaMA-Factory's data/README.md. OpenAI:
-    ``chosen`` and ``rejected`` are lists of messages, whole conversations.
+    ``chosen`` and ``rejected`` are lists of messages, whole conversations or what follows ``prompt``.
 
     Raises:
         PacelineError: for a record of another form, with its number.
@@ -49,13 +49,17 @@ def pair_of(record: dict[str, Any]) -> Pair:
     """
     found = []
     for last in (record["chosen"], record["rejected"]):
+        prompt = record.get("prompt")
         if "conversations" in record:
             whole = record | {"conversations": [*record["conversations"], last]}
         elif isinstance(last, str):
-            whole = record | {"output": last}
+            whole = record | {"instruction": record.get("instruction", prompt), "output": last}
         else:
-            whole = {"messages": last}
+            before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt or []
+            whole = {"messages": [*before, *last], "system": record.get("system")}
         found.append(conversation_of(whole))
+    if any(conversation[-1]["role"] != "assistant" or len(conversation) < 2 for conversation in found):
+        raise ValueError("no prompt with an answer after it")
     return found[0], found[1]
 
 
@@ -66,21 +70,27 @@ def shuffled_pairs() -> tuple[list[Pair], list[Pair]]:
     for conversations in tiny_conversations():
         parts.append([])
         for asked, answer in conversations:
-            words = answer["content"].split(" ")
-            draw.shuffle(words)
-            parts[-1].append(([asked, answer], [asked, {"role": "assistant", "content": " ".join(words)}]))
+            other = answer | {"content": shuffled(answer["content"], draw)}
+            parts[-1].append(([asked, answer], [asked, other]))
     return parts[0], parts[1]
 
 
+def encode_pair(tokenizer: Any, pair: Pair, length: int) -> tuple[Encoded, Encoded]:
+    """Both conversations as tokens; the last answers alone are targets."""
+    chosen, rejected = (encode_last(tokenizer, conversation, length) for conversation in pair)
+    return chosen, rejected
+
+
 class PairRows(Dataset[tuple[Encoded, Encoded]]):
-    """Encoded pairs; those that have nothing to learn within their length are left out.
+    """Encoded pairs; ``left_out`` counts those that do not differ within their length.
 
     Args:
         pairs: The chosen and the rejected conversation of each.
     """
 
     def __init__(self, pairs: Sequence[tuple[Encoded, Encoded]]) -> None:
-        self.pairs = [pair for pair in pairs if all(set(one.targets) != {IGNORED} for one in pair)]
+        self.pairs = [pair for pair in pairs if pair[0] != pair[1] and all(one.learns for one in pair)]
+        self.left_out = len(pairs) - len(self.pairs)
         if not self.pairs:
             raise PacelineError("no pair has answers within its length", fix="a larger length")
 

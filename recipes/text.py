@@ -132,11 +132,19 @@ def write_tokens(file: Path, documents: Iterable[Sequence[int]], end: int) -> in
         file: ``train.bin`` or ``val.bin`` in a folder for ``read_tokens``.
         documents: The tokens of each, below 65,536.
         end: The token before each, and after the last.
+
+    Raises:
+        PacelineError: for a token that does not fit.
     """
     count = 0
     with file.open("wb") as out:
         for document in documents:
-            count += out.write(np.asarray([end, *document], "<u2").tobytes())
+            tokens = np.asarray([end, *document], np.int64)
+            if tokens.min() < 0 or tokens.max() > 65535:
+                raise PacelineError(
+                    "a token does not fit into uint16", got=f"{tokens.min()} to {tokens.max()}"
+                )
+            count += out.write(tokens.astype("<u2").tobytes())
         count += out.write(np.asarray([end], "<u2").tobytes())
     return count // 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 
 import pytest
 import torch
@@ -14,6 +15,12 @@ from paceline.recipes.preferences import PairRows, collate_pairs, pair_of, read_
 from paceline.recipes.text import IGNORED
 
 USER, ANSWER = "user", "assistant"
+
+
+def encoded(tokens, targets):
+    return Encoded(array("i", tokens), array("i", targets))
+
+
 EXPECTED = tuple(
     [{"role": USER, "content": "Add 1 and 2."}, {"role": ANSWER, "content": last}] for last in ("3", "12")
 )
@@ -26,6 +33,8 @@ FORMS = {
         "rejected": {"from": "gpt", "value": "12"},
     },
     "openai": {"chosen": EXPECTED[0], "rejected": EXPECTED[1]},
+    "prompt": {"prompt": EXPECTED[0][:1], "chosen": EXPECTED[0][1:], "rejected": EXPECTED[1][1:]},
+    "texts": {"prompt": "Add 1 and 2.", "chosen": "3", "rejected": "12"},
 }
 
 
@@ -45,11 +54,12 @@ def test_a_record_of_another_form_is_named(tmp_path):
 
 
 def test_pairs_are_filled_up_to_the_same_length():
-    long, short = Encoded([5, 6, 7], [6, 7, IGNORED]), Encoded([5, 8], [8, IGNORED])
-    rows = PairRows([(short, long), (short, short), (short, Encoded([5, 6], [IGNORED] * 2))])
-    assert len(rows) == 2
+    long, short = encoded([5, 6, 7], [6, 7, IGNORED]), encoded([5, 8], [8, IGNORED])
+    nothing = encoded([5, 6], [IGNORED] * 2)
+    rows = PairRows([(short, long), (long, short), (short, short), (short, nothing)])
+    assert (len(rows), rows.left_out) == (2, 2)
     batch = collate_pairs([rows[0], rows[1]])
-    assert batch["chosen"]["input_ids"].tolist() == [[5, 8, 0], [5, 8, 0]]
+    assert batch["chosen"]["input_ids"].tolist() == [[5, 8, 0], [5, 6, 7]]
     assert batch["rejected"]["input_ids"].tolist() == [[5, 6, 7], [5, 8, 0]]
 
 
@@ -78,6 +88,27 @@ def log_probability(model, row) -> torch.Tensor:
         logits[place].log_softmax(0)[token] for place, token in enumerate(row.targets) if token != IGNORED
     ]
     return torch.stack(found).sum()
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_dropout_of_the_model_is_off_for_both(method, build, tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    from paceline.recipes.tiny_models import tiny_tokenizer
+
+    small = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 256}
+    llama = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    for model in (
+        GPT2LMHeadModel(GPT2Config(vocab_size=1024, **small)),
+        LlamaForCausalLM(LlamaConfig(vocab_size=1024, attention_dropout=0.5, **llama)),
+    ):
+        model.save_pretrained(tmp_path / type(model).__name__)
+        tiny_tokenizer().save_pretrained(tmp_path / type(model).__name__)
+        folder = str(tmp_path / type(model).__name__)
+        experiment = build(method=method, model=folder, learning_rate=1e-3)
+        module = experiment.module.train()
+        batch = collate_pairs([experiment.train.dataset[index] for index in range(3)])
+        assert module.training_step(batch)["loss"].item() == pytest.approx(math.log(2), abs=1e-6)
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from paceline import PacelineError
 from paceline.recipes.decoder import Decoder, positions_in
 from paceline.recipes.gpt import GPT, Config, build
 from paceline.recipes.text import write_tokens
@@ -48,6 +49,11 @@ def test_no_token_sees_a_later_one(decoder):
     changed[0, 9] = 0
     same = torch.isclose(decoder(tokens), decoder(changed), rtol=0, atol=1e-12).all(-1)[0]
     assert same.tolist() == [True] * 9 + [False] * 7
+
+
+def test_a_width_that_heads_do_not_divide_is_refused():
+    with pytest.raises(PacelineError, match="width is no multiple"):
+        Decoder(32, width=100, depth=1, heads=3)
 
 
 def test_positions_begin_anew():

@@ -10,7 +10,7 @@ import pytest
 from helpers.ranks import run_ranks
 
 from paceline import Run
-from paceline.recipes.tiny_llama import tiny_conversations
+from paceline.recipes.tiny_models import tiny_conversations
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from paceline.recipes.llm_finetune import Config, FineTune, build
-from paceline.recipes.tiny_llama import tiny_model, tiny_tokenizer
+from paceline.recipes.tiny_models import tiny_llama, tiny_tokenizer
 
 SETTINGS = {"length": 128, "batch_size": 2, "epochs": 1}
 TRAINER = {"limit_train_batches": 4, "limit_val_batches": 2, "accelerator": "cpu", "log_every": 1}
@@ -25,14 +25,17 @@ def base(tmp_path_factory):
     """A model in a folder, as from_pretrained takes it."""
     folder = tmp_path_factory.mktemp("base")
     torch.manual_seed(7)
-    tiny_model().save_pretrained(folder)
+    tiny_llama().save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
 
 
 def fit(**settings):
-    experiment = build(Config(**SETTINGS | settings, trainer=TRAINER))
+    experiment = build(Config(**SETTINGS | RATE | settings, trainer=TRAINER))
     return experiment.fit(), experiment.module.model.eval()
+
+
+RATE = {"learning_rate": 2e-3}
 
 
 def logits(model):
@@ -84,7 +87,7 @@ def test_a_file_is_split_and_its_chat_template_used(base, tmp_path):
         "{% if add_generation_prompt %}[assistant] {% endif %}"
     )
     more = {"data": tmp_path / "data.json", "chat_template": tmp_path / "template.jinja"}
-    experiment = build(Config(**SETTINGS, **more, model=str(base), packing=False, validation=0.1))
+    experiment = build(Config(**SETTINGS, **RATE, **more, model=str(base), packing=False, validation=0.1))
     assert (len(experiment.train.dataset), len(experiment.val.dataset)) == (36, 4)
     row = experiment.val.dataset[3][0]
     assert tiny_tokenizer().decode(row.tokens) == "[user] Say 39.\n[assistant] 39.\n"
@@ -100,7 +103,7 @@ def test_one_file_of_yaml_is_a_run(base, tmp_path):
     (tmp_path / "data.json").write_text(json.dumps(records))
     (tmp_path / "finetune.yaml").write_text(
         f"recipe: llm-finetune\nmodel: {base}\ndata: data.json\nmethod: lora\nlora_rank: 4\nlength: 64\n"
-        "epochs: 1\ntrainer:\n  strategy: single\n  name: chat\n"
+        "learning_rate: 1e-3\nepochs: 1\ntrainer:\n  strategy: single\n  name: chat\n"
     )
     run_ranks("paceline", 1, "fit", "finetune.yaml", folder=tmp_path, seconds=100)
     assert (tmp_path / "runs/chat/1/exported/adapter_config.json").exists()
@@ -112,3 +115,45 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(PacelineError, match=r"llm-finetune needs peft(.|\n)*paceline\[hf\]"):
         build(Config())
+
+
+def test_the_rate_of_the_tiny_model_is_for_no_other(base):
+    with pytest.raises(PacelineError, match=r"default learning rate(.|\n)*preset=lora"):
+        build(Config(model=str(base)))
+
+
+def test_four_bits_are_for_adapters(base, monkeypatch):
+    import sys
+    from types import ModuleType
+
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(PacelineError, match="llm-finetune needs bitsandbytes"):
+        build(Config(model=str(base), method="lora", load_in_4bit=True, **RATE))
+    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
+    for more in ({"model": str(base)}, {"method": "lora"}):
+        with pytest.raises(PacelineError, match="load_in_4bit is for method=lora"):
+            build(Config(load_in_4bit=True, **RATE, **more))
+
+
+def test_what_cannot_learn_is_counted(base, tmp_path, capsys):
+    records = [{"instruction": "word " * (200 if n % 2 else 1), "output": "So."} for n in range(40)]
+    (tmp_path / "data.json").write_text(json.dumps(records))
+    experiment = build(Config(**SETTINGS, data=tmp_path / "data.json", trainer=TRAINER))
+    assert len(experiment.train.dataset.conversations) == 19
+    assert "20 conversations have no answer within their length" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["OPT", "Bloom"])
+def test_models_that_mix_packed_conversations_are_refused(kind, tmp_path):
+    import transformers
+
+    small = {"vocab_size": 1024, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
+    small |= {"ffn_dim": 64, "word_embed_proj_dim": 32} if kind == "OPT" else {}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**small)
+    getattr(transformers, f"{kind}ForCausalLM")(config).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    settings = SETTINGS | RATE | {"model": str(tmp_path)}
+    with pytest.raises(PacelineError, match=r"would see each other(.|\n)*packing=false"):
+        build(Config(**settings))
+    assert build(Config(**settings, packing=False)).train is not None

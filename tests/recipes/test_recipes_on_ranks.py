@@ -18,8 +18,10 @@ STRATEGIES = [
 ]
 # Fewer layers and samples, for a test. A loader's own batch is what one rank takes at once.
 SMALLER = {
+    "classify-text": {"length": 64, "trainer.global_batch_size": 16, "batch_size": 8},
     "digits": {"trainer.global_batch_size": 64},
     "dpo": {"length": 64, "trainer.global_batch_size": 8, "batch_size": 2, "export": "false"},
+    "finetune-vision": {"batch_size": 16, "trainer.global_batch_size": 64},
     "gpt": {"model.depth": 2, "length": 32, "trainer.global_batch_size": 8, "batch_size": 4},
     "llm-finetune": {"length": 128, "trainer.global_batch_size": 8, "batch_size": 2, "export": "false"},
     "resnet-cifar10": {"widths": "[8,16]"},

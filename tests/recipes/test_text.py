@@ -58,6 +58,12 @@ def test_a_file_gives_the_rows_of_the_array_and_is_not_copied_to_workers(tmp_pat
     assert len(pickle.dumps(from_file)) < 1000
 
 
+def test_tokens_that_do_not_fit_are_refused(tmp_path):
+    for wrong in (70_000, -1):
+        with pytest.raises(PacelineError, match="does not fit into uint16"):
+            write_tokens(tmp_path / "train.bin", [np.array([wrong, 5])], end=0)
+
+
 def test_a_folder_of_tokens_says_what_it_holds(tmp_path):
     for name in ("train", "val"):
         write_tokens(tmp_path / f"{name}.bin", [[5, 6, 7]], end=3)

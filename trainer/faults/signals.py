@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.queues import Queue
+from multiprocessing.queues import JoinableQueue, Queue, SimpleQueue
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -28,6 +28,7 @@ WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _ONE_SIGNAL = 0.2
 _ONE_SIGNAL_TWICE = 1.0  # a batch system and the launcher both send it: that is one
 _LATER = 0.01  # seconds until a read that is not to be interrupted now is interrupted
+_LOCKED = {queue.put.__code__ for queue in (Queue, JoinableQueue, SimpleQueue)}
 _CLOSED, _AGAIN = b"\0", b"\xff"  # what is no signal's number
 _END: Any = object()
 
@@ -93,7 +94,8 @@ class SignalStop(Signals):
             self._note(number, frame)
         if self._raises and _holds_lock(frame):
             self._again = True
-            os.write(self._mouth, _AGAIN)
+            with contextlib.suppress(BlockingIOError):  # many signals wait there, which are delivered
+                os.write(self._mouth, _AGAIN)
         elif self._raises:
             self.give_up()
 
@@ -226,7 +228,7 @@ class SignalStop(Signals):
 def _holds_lock(frame: FrameType | None) -> bool:
     """Whether an exception raised now may leave the lock of a queue taken, and what needs it waiting."""
     while frame is not None:
-        if frame.f_code is Queue.put.__code__:
+        if frame.f_code in _LOCKED:
             return True
         frame = frame.f_back
     return False

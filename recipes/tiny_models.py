@@ -1,7 +1,8 @@
-"""A small random Llama, a tokenizer and conversations: to try recipes without a network."""
+"""Small random models, a tokenizer and conversations: to try recipes without a network."""
 
 from __future__ import annotations
 
+import random
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -22,7 +23,7 @@ ANSWER = 400
 @cache
 def tiny_tokenizer() -> Any:
     """Byte-level BPE of the English that Python carries, with ``CHATML`` as its template."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
@@ -35,6 +36,11 @@ def tiny_tokenizer() -> Any:
         show_progress=False,
     )
     tokenizer.train_from_iterator((text for _, text in english_documents()[0]), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A",
+        pair="<|im_start|> $A <|im_end|> $B:1",
+        special_tokens=[("<|im_start|>", 1), ("<|im_end|>", 2)],
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
@@ -43,7 +49,7 @@ def tiny_tokenizer() -> Any:
     )
 
 
-def tiny_model() -> Any:
+def tiny_llama() -> Any:
     """A Llama of 0.8 million random parameters, drawn from torch's generator."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -64,6 +70,44 @@ def tiny_model() -> Any:
     )
 
 
+def tiny_bert(labels: int) -> Any:
+    """A BERT of 0.8 million random parameters that tells texts of so many labels apart."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            max_position_embeddings=1024,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            pad_token_id=0,
+            num_labels=labels,
+        )
+    )
+
+
+def tiny_vit(labels: list[str]) -> Any:
+    """A Vision Transformer of 0.4 million random parameters for images of 32 pixels."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(
+        ViTConfig(
+            image_size=32,
+            patch_size=8,
+            hidden_size=96,
+            intermediate_size=192,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            id2label=dict(enumerate(labels)),
+            label2id={name: number for number, name in enumerate(labels)},
+        )
+    )
+
+
 def tiny_conversations() -> tuple[list[Conversation], list[Conversation]]:
     """Each paragraph of Python's reference asks for the next: to train on, and of held-out documents."""
     found: list[list[Conversation]] = []
@@ -80,3 +124,10 @@ def tiny_conversations() -> tuple[list[Conversation], list[Conversation]]:
                     ]
                 )
     return found[0], found[1]
+
+
+def shuffled(text: str, draw: random.Random) -> str:
+    """The same words in another order."""
+    words = text.split(" ")
+    draw.shuffle(words)
+    return " ".join(words)
