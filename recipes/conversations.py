@@ -30,7 +30,7 @@ ROLES = {
 
 
 BEFORE_USER = ("gpt", "assistant")
-"""Who may not begin a conversation: such messages are left out, for chat templates refuse them."""
+"""Who may not begin a conversation: such messages are skipped, for chat templates refuse them."""
 
 
 def read_conversations(file: Path) -> list[Conversation]:
@@ -298,7 +298,7 @@ class ConversationRows(Dataset[list[Encoded]]):
 def collate(rows: Sequence[list[Encoded]], length: int = 0) -> dict[str, Tensor]:
     """Rows as int64 tensors (rows, length): ``input_ids``, ``targets``, ``position_ids``.
 
-    Positions begin anew with each conversation, and with what fills a row up. Models of transformers keep
+    Positions restart at 0 with each conversation, and with what fills a row up. Models of transformers keep
     such sequences apart where they get ``position_ids``, no ``attention_mask``, and ``use_cache=False``.
 
     Args:

@@ -12,7 +12,7 @@ from paceline import PacelineError
 class Decoder(nn.Module):
     """Tokens (batch, length) to logits (batch, length, vocabulary).
 
-    Pre-norm blocks with RMSNorm, rotary positions that begin anew in each document (Su et al. 2021,
+    Pre-norm blocks with RMSNorm, rotary positions that restart at 0 in each document (Su et al. 2021,
     https://arxiv.org/abs/2104.09864), normalised queries and keys (Dehghani et al. 2023,
     https://arxiv.org/abs/2302.05442) and squared ReLU (So et al. 2021, https://arxiv.org/abs/2109.08668).
     No layer has a bias. Each block begins as the identity.

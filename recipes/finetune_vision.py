@@ -231,6 +231,8 @@ def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
     require_packages("finetune-vision", "transformers")
     processor = load_processor(config.model)
+    train: Images | ImageFolder
+    val: Images | ImageFolder
     if config.data is None:
         labels = [str(number) for number in range(10)]
         train, val = digit_images()
