@@ -9,6 +9,7 @@ from helpers.recipes import skip_without_packages
 from paceline import Run
 from paceline.recipes import RECIPES
 
+pytestmark = pytest.mark.launch  # for its length
 STEPS = 4
 MORE = ["fsdp", "hsdp", "deepspeed_stage_1", "deepspeed_stage_2"]
 STRATEGIES = [
