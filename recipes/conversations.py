@@ -176,19 +176,13 @@ def encode(tokenizer: Any, conversation: Conversation, length: int) -> list[Enco
         PacelineError: for a tokenizer without a chat template or offsets, and a template that refuses the
             conversation or renders an answer differently from the prompt for it.
     """
-    if not tokenizer.chat_template or not tokenizer.is_fast:
-        raise PacelineError(
-            "the tokenizer has no chat template" if tokenizer.is_fast else "the tokenizer gives no offsets",
-            fix="chat_template=FILE, of Jinja"
-            if tokenizer.is_fast
-            else "a fast tokenizer (tokenizer.json)",
-        )
     ends = [number for number, one in enumerate(conversation, 1) if one["role"] == "assistant"]
-    answers = {end: answer_in(tokenizer, conversation[:end]) for end in ends}
-    whole = _render(tokenizer, conversation)
-    if all(whole.startswith(text) for text, _ in answers.values()):
-        return [_tokens(tokenizer, whole, [place for _, place in answers.values()], length)]
-    return [_tokens(tokenizer, text, [place], length) for text, place in answers.values()]
+    answers = [answer_in(tokenizer, conversation[:end]) for end in ends]
+    is_last = ends[-1] == len(conversation)
+    whole = answers[-1][0] if is_last else _render(tokenizer, conversation)
+    if all(whole.startswith(text) for text, _ in answers):
+        return [_tokens(tokenizer, whole, [place for _, place in answers], length)]
+    return [_tokens(tokenizer, text, [place], length) for text, place in answers]
 
 
 def encode_last(tokenizer: Any, conversation: Conversation, length: int) -> Encoded:
@@ -201,8 +195,16 @@ def answer_in(tokenizer: Any, conversation: Conversation) -> tuple[str, range]:
     """The text of a conversation that ends with an answer, and where that is in it.
 
     Raises:
-        PacelineError: where the template does not begin an answer with the prompt for it.
+        PacelineError: without a chat template or offsets, and where the template does not begin an answer
+            with the prompt for it.
     """
+    if not tokenizer.chat_template or not tokenizer.is_fast:
+        raise PacelineError(
+            "the tokenizer has no chat template" if tokenizer.is_fast else "the tokenizer gives no offsets",
+            fix="chat_template=FILE, of Jinja"
+            if tokenizer.is_fast
+            else "a fast tokenizer (tokenizer.json)",
+        )
     before = _render(tokenizer, conversation[:-1], add_generation_prompt=True)
     text = _render(tokenizer, conversation)
     if not text.startswith(before):

@@ -20,6 +20,7 @@ from paceline.recipes.conversations import (
     conversation_of,
     encode,
     encode_all,
+    encode_last,
     pack,
     read_conversations,
     split_off,
@@ -216,8 +217,9 @@ def test_where_earlier_answers_change_each_has_a_row(other, tokenizer):
 def test_templates_that_cannot_be_followed_are_refused(other):
     prompt = other.chat_template
     other.chat_template = None
-    with pytest.raises(PacelineError, match="no chat template"):
-        encode(other, LONG, 100)
+    for one in (encode, encode_last):
+        with pytest.raises(PacelineError, match="no chat template"):
+            one(other, LONG, 100)
     other.chat_template = prompt + "{% if add_generation_prompt %}<think>{% endif %}"
     with pytest.raises(PacelineError, match="differently from the prompt for it"):
         encode(other, LONG, 100)
