@@ -26,19 +26,29 @@ def run(name: str, seed: int) -> tuple[float, float]:
     """The metric after the last epoch, and the seconds of the command."""
     figure = RECIPES[name].figure
     with tempfile.TemporaryDirectory() as folder:
-        settings = [f"trainer.seed={seed}", "trainer.progress=false", f"trainer.run_dir={folder}"]
-        if figure.preset:
-            settings.insert(0, f"preset={figure.preset}")
+        more = []
+        if figure.teacher:
+            fit(figure.teacher, 0, folder)
+            more = [f"teacher={folder}/{figure.teacher}/1"]
         begun = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "paceline", "fit", name, *settings],
-            check=True,
-            cwd=folder,
-            env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
-            stdout=subprocess.DEVNULL,
-        )
+        fit(name, seed, folder, *more)
         seconds = time.perf_counter() - begun
         return float(Run(Path(folder, name, "1")).metrics[figure.metric].values[-1]), seconds
+
+
+def fit(name: str, seed: int, folder: str, *more: str) -> None:
+    """Train the recipe's preset for a CPU, with its run in ``folder``."""
+    preset = RECIPES[name].figure.preset
+    settings = [f"trainer.seed={seed}", "trainer.progress=false", f"trainer.run_dir={folder}", *more]
+    if preset:
+        settings.insert(0, f"preset={preset}")
+    subprocess.run(
+        [sys.executable, "-m", "paceline", "fit", name, *settings],
+        check=True,
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def main() -> None:

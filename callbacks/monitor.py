@@ -9,8 +9,8 @@ from ..argument_checks import one_of
 from ..errors import PacelineError
 
 PHASES = ("train", "val", "test")
-_MIN = ("loss", "error", "perplexity")
-_MAX = ("accuracy", "acc", "f1", "auc", "iou", "bleu")
+_MIN = ("loss", "error", "perplexity", "mse", "rmse", "mae")
+_MAX = ("accuracy", "acc", "f1", "auc", "auroc", "iou", "bleu", "r2", "psnr", "ssim")
 
 
 def full_name(name: str, phase: str) -> str:

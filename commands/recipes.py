@@ -26,7 +26,7 @@ def list_recipes(as_json: JSON = False) -> None:
             recipe.figure.preset,
             recipe.figure,
             f"{recipe.figure.seconds} s",
-            recipe.needs,
+            recipe.needs + (recipe.figure.teacher and f", a run of {recipe.figure.teacher}"),
             recipe.about,
         )
         for name, recipe in RECIPES.items()

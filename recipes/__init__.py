@@ -21,6 +21,7 @@ class Figure:
         deviation: The standard deviation over them.
         bound: What the tests ask of seed 0.
         seconds: The median of the runs.
+        teacher: The recipe whose run the preset learns from, ``teacher=`` its folder; it runs first.
     """
 
     preset: str
@@ -30,6 +31,7 @@ class Figure:
     bound: float
     seconds: int
     runs: int = 5
+    teacher: str = ""
 
     def __str__(self) -> str:
         return f"{self.metric} {self.mean:.4g} \u00b1 {self.deviation:.2g} ({self.runs} runs)"
@@ -59,11 +61,23 @@ RECIPES = {
         "transformers, torchmetrics",
         Figure("", "val/accuracy", 0.921, 0.0082, 0.85, 46),
     ),
+    "diffusion": Recipe(
+        "diffusion",
+        "images by class out of noise, with averaged weights and grids of samples",
+        "scikit-learn",
+        Figure("tiny", "val/accuracy", 0.9489, 0.0046, 0.92, 30),
+    ),
     "digits": Recipe(
         "digits",
         "a small network on handwritten digits: copy it to begin with",
         "scikit-learn",
         Figure("", "val/accuracy", 0.985, 0.0025, 0.975, 11),
+    ),
+    "distill": Recipe(
+        "distill",
+        "a small network from the answers of a large, frozen one",
+        "scikit-learn",
+        Figure("tiny", "val/accuracy", 0.9928, 0.0037, 0.975, 13, teacher="resnet-cifar10"),
     ),
     "dpo": Recipe(
         "dpo",
@@ -77,6 +91,12 @@ RECIPES = {
         "scikit-learn, transformers",
         Figure("", "val/accuracy", 0.9767, 0.0042, 0.95, 31),
     ),
+    "gan": Recipe(
+        "gan",
+        "images by class: a generator against a critic, by manual optimization",
+        "scikit-learn",
+        Figure("tiny", "val/accuracy", 0.9617, 0.01, 0.92, 31),
+    ),
     "gpt": Recipe(
         "gpt",
         "a language model from scratch, on packed documents, with Muon",
@@ -89,6 +109,24 @@ RECIPES = {
         "transformers, peft",
         Figure("", "val/loss", 4.636, 0.082, 4.9, 39),
     ),
+    "multi-task": Recipe(
+        "multi_task",
+        "two tasks for one network: a weighted mixture, or a loader for each",
+        "scikit-learn",
+        Figure("tiny", "val/classes/accuracy", 0.8889, 0.019, 0.83, 11),
+    ),
+    "neural-field": Recipe(
+        "neural_field",
+        "a photograph as a network of the place, at twice the resolution",
+        "scikit-learn",
+        Figure("", "val/psnr", 32.55, 0.058, 32.0, 40),
+    ),
+    "reinforce": Recipe(
+        "reinforce",
+        "a policy for games of Gymnasium, from episodes that it plays itself",
+        "gymnasium",
+        Figure("", "val/reward", 500.0, 0.0, 475.0, 19),
+    ),
     "resnet-cifar10": Recipe(
         "resnet_cifar10",
         "ResNet-18 on CIFAR-10; preset=94 is airbench94",
@@ -100,6 +138,12 @@ RECIPES = {
         "features of images without labels, by contrast",
         "scikit-learn",
         Figure("tiny", "val/accuracy", 0.9417, 0.011, 0.91, 36),
+    ),
+    "tabular": Recipe(
+        "tabular",
+        "a column of a CSV file from the others: numbers, categories, missing values",
+        "scikit-learn",
+        Figure("", "val/accuracy", 0.9717, 0.004, 0.95, 8),
     ),
     "vit-cifar10": Recipe(
         "vit_cifar10",

@@ -72,8 +72,8 @@ def normalised(pixels: Tensor, mean: list[float], std: list[float]) -> Tensor:
     return (pixels.float() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
 
 
-def digits() -> tuple[Split, Split]:
-    """scikit-learn's 1797 real handwritten digits, scaled from 8x8 to 32x32x3: four fifths to train on."""
+def digits(size: int = 32, channels: int = 3) -> tuple[Split, Split]:
+    """scikit-learn's 1797 real handwritten digits of 8x8, scaled to ``size``: four fifths to train on."""
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
@@ -83,20 +83,24 @@ def digits() -> tuple[Split, Split]:
         ) from None
     data = load_digits()
     small = torch.from_numpy(data.images).float()[:, None] / 16
-    large = F.interpolate(small, size=32, mode="bilinear", align_corners=False)
-    images = (large * 255).round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1).numpy()
+    large = F.interpolate(small, size=size, mode="bilinear", align_corners=False)
+    images = (large * 255).round().clamp(0, 255).to(torch.uint8).expand(-1, channels, -1, -1).numpy()
     parts = train_test_split(
         images, data.target.astype(np.int64), test_size=0.2, random_state=0, stratify=data.target
     )
     return (parts[0], parts[2]), (parts[1], parts[3])
 
 
-def cifar10_or_digits(data: str, folder: Path) -> tuple[str, tuple[Split, Split]]:
+def cifar10_or_digits(
+    data: str, folder: Path, size: int = 32, channels: int = 3
+) -> tuple[str, tuple[Split, Split]]:
     """The name of the data set that was taken, and its training and test split.
 
     Args:
         data: ``cifar10``, ``digits``, or ``auto``: CIFAR-10 if it is there or can be fetched, else digits.
         folder: Where CIFAR-10's files are, or are downloaded to.
+        size: Of digits; CIFAR-10 has 32x32x3.
+        channels: Likewise.
 
     Raises:
         PacelineError: for ``cifar10`` without its files and without a network.
@@ -113,7 +117,7 @@ def cifar10_or_digits(data: str, folder: Path) -> tuple[str, tuple[Split, Split]
             reason = str(error).splitlines()[0]
             print(
                 f"!! {reason}\n"
-                "!! TRAINING ON HANDWRITTEN DIGITS INSTEAD (scikit-learn, scaled to 32x32x3).\n"
+                f"!! TRAINING ON HANDWRITTEN DIGITS INSTEAD (scikit-learn, {size}x{size}x{channels}).\n"
                 f"!! For CIFAR-10 put its files into {folder}; data=digits makes this line go away."
             )
-    return "digits", digits()
+    return "digits", digits(size, channels)

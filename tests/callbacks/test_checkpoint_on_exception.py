@@ -11,6 +11,8 @@ from torchmetrics import MeanMetric
 from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping
 
+pytestmark = pytest.mark.launch  # for its length
+
 X = torch.linspace(-1, 1, 24).reshape(24, 1)
 STEPS = 6  # an epoch
 

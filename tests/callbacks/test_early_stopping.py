@@ -87,14 +87,36 @@ def test_min_delta_must_be_exceeded():
 
 @pytest.mark.parametrize(
     "name",
-    ["loss", "val_loss", "val/error", "perplexity", "train/loss_epoch", "val/clean/loss", "mean_error"],
+    [
+        "loss",
+        "val_loss",
+        "val/error",
+        "perplexity",
+        "train/loss_epoch",
+        "val/clean/loss",
+        "mean_error",
+        "rmse",
+    ],
 )
 def test_names_that_want_to_be_small(name):
     assert EarlyStopping(name)._monitor.mode == "min"
 
 
 @pytest.mark.parametrize(
-    "name", ["accuracy", "val/acc", "f1", "auc", "val_iou", "bleu", "acc_top1", "val/F1"]
+    "name",
+    [
+        "accuracy",
+        "val/acc",
+        "f1",
+        "auc",
+        "val_iou",
+        "bleu",
+        "acc_top1",
+        "val/F1",
+        "auroc",
+        "val/r2",
+        "psnr",
+    ],
 )
 def test_names_that_want_to_be_large(name):
     assert EarlyStopping(name)._monitor.mode == "max"

@@ -8,6 +8,8 @@ import pytest
 from helpers.jobs import load_job
 from helpers.ranks import run_cases
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("leaks_job.py")
 FITS, ON_RANKS = 20, 14
 job = load_job(JOB)

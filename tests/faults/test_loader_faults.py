@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from paceline import PacelineError
 from paceline.trainer.data import worker_tensors as by_value
 
-pytestmark = pytest.mark.ranks  # loader workers are processes too
+pytestmark = pytest.mark.launch  # for its length
 
 JOB = Path(__file__).with_name("loader_job.py")
 job = load_job(JOB)

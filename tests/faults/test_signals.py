@@ -22,6 +22,8 @@ from paceline.faultpoints import Fault, arm
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("signals_job.py")
 SOURCE = Path(paceline.__file__).parent
 SECONDS = 120

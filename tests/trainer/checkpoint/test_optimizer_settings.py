@@ -13,6 +13,8 @@ from helpers.ranks import run_ranks
 from paceline import PacelineError
 from paceline.trainer.checkpoint import format as files
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("settings_job.py")
 job = load_job(JOB)
 HOW = 'allow="optimizer") takes those of now'

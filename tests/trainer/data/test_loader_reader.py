@@ -25,7 +25,7 @@ from paceline.trainer.data.feed import FeedSettings
 from paceline.trainer.data.worker_processes import WorkerProcesses
 from paceline.trainer.faults.signals import SignalStop
 
-pytestmark = pytest.mark.ranks  # loader workers are processes too
+pytestmark = pytest.mark.launch  # for its length
 
 SIZE = 24
 

@@ -18,6 +18,8 @@ from paceline import DataModule, PacelineError, Trainer, TrainModule
 from paceline.strategies import FSDP, Distributed, Layout, ModelBytes, Single
 from paceline.trainer.estimate.caching_allocator import CachingAllocator
 
+pytestmark = pytest.mark.launch  # for its length
+
 models = load_job(Path(__file__).with_name("models.py"))
 
 
@@ -145,7 +147,6 @@ def test_a_picture_is_drawn(eight, tmp_path):
     assert (tmp_path / "new" / "memory.png").read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.launch  # for its length
 def test_recomputation_and_precision_are_seen():
     batch = models.GPT.batch()
     held = {

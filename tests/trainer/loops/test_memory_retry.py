@@ -18,6 +18,8 @@ from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, GradientAccumulationScheduler, Throughput
 from paceline.strategies.launch.job_notes import note_micro_batch, noted_micro_batch
 
+pytestmark = pytest.mark.launch  # for its length
+
 SAMPLES, BATCH, STEP = 44, 8, 3  # 6 steps an epoch, the last of 4 samples
 X = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(1))
 

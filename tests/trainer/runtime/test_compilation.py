@@ -15,6 +15,8 @@ from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.trainer.runtime.compilation import read_setting
 
+pytestmark = pytest.mark.launch  # for its length
+
 EAGER = {"backend": "eager"}
 
 

@@ -10,6 +10,8 @@ from torch import nn
 
 from paceline import Trainer, TrainModule
 
+pytestmark = pytest.mark.launch  # for its length
+
 EAGER = {"backend": "eager"}
 
 
