@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+from paceline import PacelineError
 from paceline.callbacks import EMA, Checkpoint
 from paceline.config import Experiment, RunConfig
 from paceline.recipes.generated import CLASSES, ClassGenerator, NoisyImages, images_by_class, scaled
@@ -38,9 +39,9 @@ class Config(RunConfig):
     sampling_steps: PositiveInt = 50
     """Times that the network is asked to generate an image."""
     guidance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.5
-    """How much more than by chance an image is to look like its class; 1 for not at all."""
+    """What the class adds to the noise that is found counts so often; 1: no guidance."""
     unlabelled: Part = 0.1
-    """The part of the samples that are learned without their class, for guidance."""
+    """The part of the samples that are learned without their class; above 0 for guidance."""
     average: Part = 0.9999
     """What remains of the averaged weights in a step; validations use them."""
     per_class: PositiveInt = 20
@@ -145,6 +146,9 @@ def signal_and_noise(time: Tensor) -> tuple[Tensor, Tensor]:
 
 def build(config: Config) -> Experiment:
     """The Trainer, the module and its data; the weights with the best accuracy are kept."""
+    if config.guidance > 1 and not config.unlabelled:
+        fix = "unlabelled=0.1, or guidance=1"
+        raise PacelineError("guidance needs samples that are learned without their class", fix=fix)
     trainer = config.make_trainer(
         name="diffusion",
         max_epochs=config.epochs,

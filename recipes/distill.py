@@ -138,6 +138,10 @@ def build(config: Config) -> Experiment:
         callbacks=[Checkpoint(monitor="val/accuracy")],
     )
     teacher = Run(folder).load(ResNetClassifier)
+    learned = Run(folder).config["config"]["data"]
+    if learned not in ("auto", dataset):
+        fix = f"data={learned}, or a teacher that learned {dataset}"
+        raise PacelineError("the teacher learned other data", where=str(folder), got=learned, fix=fix)
     torch.manual_seed(trainer.settings.seed)
     module = Distill(
         dict(teacher.hparams),

@@ -47,7 +47,7 @@ class Config(RunConfig):
     turns: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """The share of turned images in the samples of a step; with ``loaders``, in the loss."""
     epochs: PositiveInt = 100
-    """Passes over so many images as both tasks have."""
+    """Passes: over as many images as both tasks have; with ``loaders``, of the longer loader."""
     batch_size: PositiveInt = 256
     """Images in a step, over all devices."""
     workers: int = Field(default=8, ge=0)
@@ -169,7 +169,8 @@ def build(config: Config) -> Experiment:
         task: Task(Images(*part, *statistics, crop=2, flip=flip), task) for task, part in parts.items()
     }
     if config.together == "mixture":
-        mixture = Mixture({tasks["classes"]: 1 - config.turns, tasks["turns"]: config.turns})
+        shares = {tasks["classes"]: 1 - config.turns, tasks["turns"]: config.turns}
+        mixture = Mixture(shares, seed=trainer.settings.seed)
         loaders: Any = DataLoader(mixture, drop_last=True, **options)  # shuffled already
     else:
         loaders = {

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -38,7 +38,7 @@ class Config(RunConfig):
     waves: PositiveInt = 128
     """Random directions and frequencies by which the network is given a place."""
     frequency: Positive = 8.0
-    """The standard deviation of the frequencies: waves in half of the picture's width."""
+    """The standard deviation of the frequencies: waves along the picture's longer side."""
     width: PositiveInt = 128
     """Numbers in each hidden layer."""
     depth: PositiveInt = 3
@@ -66,7 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 class NeuralField(TrainModule):
     """A network of a place (x, y) that gives its colour.
 
-    Validation logs the peak signal-to-noise ratio in dB over all pixels, and the whole picture.
+    Validation logs the peak signal-to-noise ratio in dB over all held-out pixels, and the whole picture.
 
     Args:
         picture: Its height and width, in pixels.
@@ -94,7 +94,7 @@ class NeuralField(TrainModule):
         self.network = nn.Sequential(*hidden, nn.Linear(sizes[-1], 3))
 
     def forward(self, places: Tensor) -> Tensor:
-        angles = places @ self.waves
+        angles = (places[..., None] * self.waves).sum(-2)  # precise under bf16, where a product is not
         colours: Tensor = self.network(torch.cat([angles.sin(), angles.cos()], -1))
         return colours
 
@@ -102,16 +102,15 @@ class NeuralField(TrainModule):
         places, colours = batch
         return F.mse_loss(self(places), colours)
 
-    def validation_step(self, batch: Any) -> Tensor:
+    def validation_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if batch_idx == 0:  # within a step, where strategies that shard weights bring them together
+            everywhere = places_of(*self.hparams["picture"]).to(self.device, self.waves.dtype)
+            rows = [self(row).float() for row in everywhere]
+            self.log_image("picture", torch.stack(rows).permute(2, 0, 1))
         return self.training_step(batch)
 
     def on_validation_end(self, trainer: Any) -> None:
         self.log("val/psnr", -10 * math.log10(trainer.metrics["val/loss"]))
-        height, width = self.hparams["picture"]
-        everywhere = places_of(height, width).to(self.device, self.waves.dtype)
-        with torch.no_grad():
-            rows = [self(row).float() for row in everywhere]
-        self.log_image("picture", torch.stack(rows).permute(2, 0, 1))
 
     def configure_optimizers(self) -> Any:
         rate = self.hparams["learning_rate"]
@@ -142,12 +141,14 @@ def pixels_of(photo: str) -> NDArray[np.uint8]:
             ) from None
     try:
         with Image.open(path) as image:
-            pixels = np.array(image.convert("RGB"))
-    except (OSError, ValueError) as error:
+            pixels = np.array(ImageOps.exif_transpose(image).convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise PacelineError(
             f"photo={photo} cannot be read", got=str(error), fix=f"an image file, or {' or '.join(SHIPPED)}"
         ) from None
     height, width = (size // 2 * 2 for size in pixels.shape[:2])
+    if not height or not width:
+        raise PacelineError(f"photo={photo} is too small", got=f"{pixels.shape[1]}x{pixels.shape[0]}")
     return pixels[:height, :width]
 
 
@@ -183,6 +184,6 @@ def build(config: Config) -> Experiment:
     return Experiment(
         trainer,
         module,
-        train=DataLoader(train, config.batch_size, shuffle=True, drop_last=True),
+        train=DataLoader(train, config.batch_size, shuffle=True),
         val=DataLoader(val, config.batch_size),
     )

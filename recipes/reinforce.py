@@ -32,7 +32,7 @@ class Config(RunConfig):
     """What a reward counts one step earlier."""
     steps: PositiveInt = 60
     """Optimizer steps."""
-    batch_size: PositiveInt = 16
+    batch_size: Annotated[int, Field(ge=2)] = 16
     """Episodes in a step, over all devices; each is compared with all others."""
     held_out: PositiveInt = 100
     """Episodes that a validation plays, always those of the same seeds."""
@@ -95,31 +95,36 @@ class Reinforce(TrainModule):
         while running.any():
             observed = torch.tensor(seen).to(self.like)
             with torch.no_grad():
-                likely = self.policy(observed).softmax(1).double()
-            drawn = torch.from_numpy(chance[:, len(actions)]).to(likely)[:, None]
+                likely = self.policy(observed).softmax(1).cpu().double()
+            drawn = torch.from_numpy(chance[:, len(actions)])[:, None]
             chosen = likely.argmax(1) if greedy else (likely.cumsum(1)[:, :-1] < drawn).sum(1)
             reward, still = np.zeros(len(seeds)), running.copy()
             for k in np.flatnonzero(running):
-                seen[k], reward[k], ended, cut, _ = games[k].step(int(chosen[k]))
+                action = games[k].action_space.start + int(chosen[k])
+                seen[k], reward[k], ended, cut, _ = games[k].step(action)
                 still[k] = not (ended or cut)
             observations.append(observed)
             actions.append(chosen)
             rewards.append(torch.from_numpy(reward))
             counted.append(torch.from_numpy(running))
             running = still
-        found = [torch.stack(each, 1).to(self.device) for each in (observations, actions, rewards, counted)]
-        return found[0], found[1], found[2], found[3]
+        for game in games:
+            game.close()
+        device, precise = self.like.device, torch.promote_types(self.like.dtype, torch.float32)
+        return (
+            torch.stack(observations, 1),
+            torch.stack(actions, 1).to(device),
+            torch.stack(rewards, 1).to(precise).to(device),
+            torch.stack(counted, 1).to(device),
+        )
 
     def training_step(self, batch: Tensor) -> dict[str, Tensor]:
         observations, actions, rewards, counted = self.play(batch.tolist(), greedy=False)
         advantage = self.advantage(rewards, counted)
         likely = self.policy(observations).log_softmax(2).gather(2, actions[:, :, None])[:, :, 0]
         weight = counted.sum()
-        return {
-            "loss": -(likely * advantage).sum() / weight,
-            "weight": weight,
-            "reward": rewards.sum(1).mean(),
-        }
+        self.log("reward", rewards.sum(1).mean(), weight=len(rewards))
+        return {"loss": -(likely * advantage).sum() / weight, "weight": weight}
 
     def advantage(self, rewards: Tensor, counted: Tensor) -> Tensor:
         """What followed each action (episodes, steps), less the mean over all episodes of the step.
@@ -130,8 +135,9 @@ class Reinforce(TrainModule):
         for step in reversed(range(rewards.shape[1])):
             later = returns[:, step + 1] if step + 1 < self.longest else 0.0
             returns[:, step] = rewards[:, step] + self.hparams["discount"] * later
-        mean = self.all_gather(returns).flatten(0, -2).mean(0)
-        advantage = (returns - mean)[:, : rewards.shape[1]] * counted
+        sums = torch.cat([returns.sum(0), returns.new_tensor([len(returns)])])
+        total = self.all_gather(sums).reshape(-1, len(sums)).sum(0)
+        advantage = (returns - total[:-1] / total[-1])[:, : rewards.shape[1]] * counted
         sums = torch.stack([advantage.square().sum(), counted.sum().to(advantage)])
         squares, count = self.all_gather(sums).reshape(-1, 2).sum(0)
         scaled: Tensor = advantage / (squares / count).sqrt().clamp_min(1e-8)

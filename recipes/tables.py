@@ -49,11 +49,22 @@ class Columns:
         """
         texts = {name: [row[name] for row in rows] for name in rows[0]}
         known = {name: [text for text in column if text not in MISSING] for name, column in texts.items()}
-        numbers = {name: scale_of(column) for name, column in known.items() if all(map(is_number, column))}
+        numbers = {
+            name: scale_of(column)
+            for name, column in known.items()
+            if column and all(map(is_number, column))
+        }
         values = {name: sorted(set(column)) for name, column in known.items() if name not in numbers}
         scale, _ = numbers.pop(target, (0.0, 1.0)), values.pop(target, None)
-        every = {row[target] for row in (*rows, *others)}
-        classes = [] if all(map(is_number, every)) else sorted(every)
+        every = [row[target] for row in (*rows, *others)]
+        texts_among = [text for text in every if not is_number(text)]
+        if 0 < len(texts_among) < len(every) / 10:
+            raise PacelineError(
+                f"{target!r} is a number in {len(every) - len(texts_among)} of {len(every)} rows",
+                got=f"{texts_among[0]!r} among them",
+                fix="a table where all are numbers, or empty",
+            )
+        classes = sorted(set(every)) if texts_among else []
         return cls(target, numbers, values, classes, scale)
 
     def arguments(self) -> dict[str, Any]:
@@ -71,28 +82,24 @@ class Columns:
         ]
         places = {name: {text: k + 1 for k, text in enumerate(v)} for name, v in self.categories.items()}
         chosen = [[place.get(row[name], 0) for name, place in places.items()] for row in rows]
-        shape = len(rows), -1
         return (
-            torch.tensor(scaled, dtype=torch.float32).reshape(shape),
-            torch.tensor(chosen, dtype=torch.int64).reshape(shape),
+            torch.tensor(scaled, dtype=torch.float32).reshape(len(rows), len(self.numbers)),
+            torch.tensor(chosen, dtype=torch.int64).reshape(len(rows), len(places)),
         )
 
     def target_of(self, rows: Rows) -> Tensor:
         """The class (n) of each row, int64; or its number (n), of mean 0 and deviation 1.
 
         Raises:
-            PacelineError: for a target that is missing, or was not there in training.
+            PacelineError: for one that is no number, or none of the classes.
         """
         texts = [row[self.target] for row in rows]
+        places = {text: k for k, text in enumerate(self.classes)}
+        unknown = [text for text in texts if not (text in places if self.classes else is_number(text))]
+        if unknown:
+            allowed = ", ".join(self.classes) or "a number"
+            raise PacelineError(f"a {self.target!r} is not known", got=unknown[0], allowed=allowed)
         if self.classes:
-            places = {text: k for k, text in enumerate(self.classes)}
-            unknown = [text for text in texts if text not in places]
-            if unknown:
-                raise PacelineError(
-                    f"a row to validate on has a {self.target!r} that no row to train on has",
-                    got=unknown[0],
-                    allowed=", ".join(self.classes),
-                )
             return torch.tensor([places[text] for text in texts])
         mean, deviation = self.target_scale
         return torch.tensor([(number_of(text) - mean) / deviation for text in texts], dtype=torch.float32)
@@ -107,13 +114,13 @@ def is_number(text: str) -> bool:
 
 
 def number_of(text: str) -> float:
-    """The number; NaN where it is missing."""
-    return math.nan if text in MISSING else float(text)
+    """The number; NaN where there is none."""
+    return float(text) if is_number(text) else math.nan
 
 
 def scale_of(texts: Sequence[str]) -> tuple[float, float]:
-    """Mean and standard deviation; (0, 1) without values, and a deviation of 1 where all are the same."""
-    values = [float(text) for text in texts] or [0.0]
+    """Mean and standard deviation, which is 1 where all are the same."""
+    values = [float(text) for text in texts]
     return statistics.fmean(values), statistics.pstdev(values) or 1.0
 
 
@@ -126,7 +133,9 @@ def read_table(path: Path, target: str) -> list[dict[str, str]]:
     try:
         with path.expanduser().open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, strict=True)
-            names = list(reader.fieldnames or ())
+            reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]
+            if len(set(names)) < len(names):
+                raise PacelineError("two columns have one name", where=str(path), got=", ".join(names))
             rows = []
             for row in reader:
                 if None in row or None in row.values():

@@ -114,8 +114,11 @@ class Tabular(TrainModule):
 
     def predictions(self, rows: Sequence[Mapping[str, str]]) -> list[Any]:
         """The class or the number for each row: texts by the column's name, empty where missing."""
+        numbers, categories = self.columns.inputs(rows)
+        weight, mode = next(self.network.parameters()), self.training
         with torch.no_grad():
-            found = self.eval()(*(part.to(self.device) for part in self.columns.inputs(rows)))
+            found = self.eval()(numbers.to(weight), categories.to(weight.device)).float()
+        self.train(mode)
         if self.columns.classes:
             return [self.columns.classes[k] for k in found.argmax(1).tolist()]
         mean, deviation = self.columns.target_scale
@@ -158,6 +161,6 @@ def build(config: Config) -> Experiment:
     return Experiment(
         trainer,
         module,
-        train=DataLoader(datasets[0], config.batch_size, shuffle=True, drop_last=True),
+        train=DataLoader(datasets[0], config.batch_size, shuffle=True),
         val=DataLoader(datasets[1], config.batch_size),
     )

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import Trainer
-from paceline.recipes.diffusion import Diffusion, signal_and_noise
+from paceline import PacelineError, Trainer
+from paceline.recipes.diffusion import Config, Diffusion, build, signal_and_noise
 from paceline.recipes.generated import CLASSES, scaled
 from paceline.recipes.unet import UNet
 
@@ -67,6 +67,27 @@ def test_a_part_of_the_samples_is_learned_without_its_class(unlabelled):
     assert (asked == CLASSES).float().mean() == pytest.approx(unlabelled)
     signal, level = (part.view(-1, 1, 1, 1) for part in signal_and_noise(time))
     torch.testing.assert_close(noisy, signal * scaled(images) + level * noise)
+
+
+def test_the_loss_is_zero_for_a_network_that_knows_the_noise():
+    images = torch.randint(256, (CLASSES, 1, 4, 4), dtype=torch.uint8)
+
+    class Wise(Diffusion):
+        def training_step(self, batch):
+            self.network = Knows(scaled(images))
+            return super().training_step(batch)
+
+    noise, draws = torch.randn(CLASSES, 1, 4, 4), torch.linspace(0.1, 0.9, CLASSES)[:, None].expand(-1, 2)
+    module = Wise((8,), 1, 1, 4, unlabelled=0.0)
+    loss = module.training_step((images, torch.arange(CLASSES), noise, draws))
+    assert loss < 1e-10
+    loss = module.training_step((images, torch.arange(CLASSES).roll(1), noise, draws))
+    assert loss > 1e-3
+
+
+def test_guidance_needs_samples_without_their_class():
+    with pytest.raises(PacelineError, match="guidance needs samples"):
+        build(Config(data="digits", unlabelled=0, trainer={"run_dir": None}))
 
 
 @pytest.mark.parametrize("blocks", [1, 2])

@@ -27,8 +27,6 @@ def test_the_loss_is_that_of_the_paper():
 
     class Recorded(Distill):
         def training_step(self, batch):
-            self.logits = self.student.eval()(batch[0]).detach()
-            self.student.train()
             outputs = super().training_step(batch)
             losses.append((outputs, self.student(batch[0]).detach(), self.teacher(batch[0])))
             return outputs
@@ -62,6 +60,20 @@ def test_the_teacher_is_the_best_of_its_run(tmp_path):
     found = experiment.module.teacher.state_dict()
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
     assert set(found) == set(wanted)
+
+
+def test_a_teacher_of_other_data_is_refused(tmp_path, monkeypatch):
+    from paceline.recipes import distill
+    from paceline.recipes import resnet_cifar10 as first
+
+    quiet = {"run_dir": str(tmp_path), "progress": False, "max_steps": 1, "validate_every": 1}
+    settings = first.PRESETS["tiny"] | {"widths": [4], "trainer": quiet}
+    run = first.build(first.Config(**settings)).fit()
+    _, parts = distill.cifar10_or_digits("digits", tmp_path)
+    monkeypatch.setattr(distill, "cifar10_or_digits", lambda *_: ("cifar10", parts))
+    with pytest.raises(PacelineError, match="the teacher learned other data") as raised:
+        build(Config(teacher=run.folder, trainer={"run_dir": None}))
+    assert "data=digits" in str(raised.value)
 
 
 def test_without_a_teacher_the_error_names_the_folder_and_the_command(tmp_path):

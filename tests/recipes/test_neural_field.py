@@ -52,6 +52,17 @@ def test_the_figure_is_over_all_pixels_and_the_picture_is_logged(photo, tmp_path
         assert picture.size == (12, 8)
 
 
+def test_a_photograph_lies_as_its_camera_was_held(tmp_path):
+    image = Image.new("RGB", (8, 4))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    assert pixels_of(str(tmp_path / "turned.jpg")).shape == (8, 4, 3)
+    Image.new("RGB", (8, 1)).save(tmp_path / "thin.png")
+    with pytest.raises(PacelineError, match="too small"):
+        pixels_of(str(tmp_path / "thin.png"))
+
+
 @pytest.mark.parametrize("name", ["flower.jpg", "china.jpg"])
 def test_the_photographs_of_scikit_learn(name):
     assert pixels_of(name).shape == (426, 640, 3)

@@ -95,5 +95,12 @@ def test_two_ranks_give_the_numbers_of_one_device(name, alone, tmp_path):
     same(two, one, RECIPES[name].figure.metric, 1e-6)  # a loss may be in float32 all the same
 
 
+@pytest.mark.parametrize("name", ["diffusion", "neural-field", "reinforce"])
+def test_what_is_not_a_batch_goes_through_sharded_weights_too(name, alone, tmp_path):
+    skip_without_packages(name)
+    two, one = fit(tmp_path, name, "fsdp", 2), alone(name)
+    same(two, one, RECIPES[name].figure.metric, 1e-4)
+
+
 def test_every_recipe_is_among_them():
     assert set(SMALLER) == set(RECIPES)

@@ -7,8 +7,9 @@ import torch
 
 from paceline import PacelineError, Run
 from paceline.recipes.tables import Columns, breast_cancer, read_table
-from paceline.recipes.tabular import Config, Tabular, build
+from paceline.recipes.tabular import PRESETS, Config, Tabular, build
 
+QUIET = {"run_dir": None, "progress": False}
 TABLE = """age,town,size,price
 1,Bergen,10,100
 2,Oslo,,200.5
@@ -49,7 +50,7 @@ def test_a_target_of_texts_has_classes(file):
     assert columns.classes == ["Bergen", "Oslo", "Voss"]
     assert columns.target_of(rows).tolist() == [0, 1, 0, 1, 2, 1]
     assert Columns.of(rows[:2], "town", rows[2:]).classes == columns.classes
-    with pytest.raises(PacelineError, match="that no row to train on has"):
+    with pytest.raises(PacelineError, match="'town' is not known"):
         columns.target_of([{"town": "Paris"}])
 
 
@@ -74,6 +75,33 @@ def test_missing_numbers_do_not_reach_the_loss(file, tmp_path):
         assert torch.isfinite(experiment.module(*batch[:2])).all()
 
 
+def test_odd_values_of_other_rows_are_missing(tmp_path):
+    path = tmp_path / "odd.csv"
+    path.write_text(" a , b, c\n1,x,\n2,y,NA\n3,x,\n")
+    rows = read_table(path, "b")
+    columns = Columns.of(rows, "b")
+    assert (list(columns.numbers), columns.categories) == (["a"], {"c": []})
+    numbers, categories = columns.inputs([{"a": odd, "c": "new"} for odd in ("inf", "1e400", "N/A", "7")])
+    assert numbers[:, 0].isnan().tolist() == [True, True, True, False]
+    assert categories.tolist() == [[0]] * 4
+    assert [part.shape for part in columns.inputs([])] == [(0, 1), (0, 1)]
+
+
+def test_a_target_that_is_a_number_almost_everywhere_is_no_class():
+    rows = [{"b": "2"}] * 20 + [{"b": "inf"}]
+    with pytest.raises(PacelineError, match="'b' is a number in 20 of 21 rows") as raised:
+        Columns.of(rows, "b")
+    assert "'inf'" in str(raised.value)
+
+
+def test_few_rows_are_enough(file, tmp_path):
+    for preset in ({}, PRESETS["large"]):
+        settings = {"data": file, "target": "price", "trainer": QUIET} | preset | {"epochs": 1}
+        experiment = build(Config(**settings))
+        experiment.fit()
+        assert experiment.trainer.global_step == 1
+
+
 def test_the_data_of_scikit_learn():
     rows = breast_cancer()
     columns = Columns.of(rows, "target")
@@ -89,6 +117,7 @@ def test_the_data_of_scikit_learn():
         ("a,c\n1,2\n3,4\n", "no column 'b'"),
         ("a,b\n1,2\n3,\n", "too few rows"),
         ("", "no column 'b'"),
+        ("a,b,a\n1,2,3\n", "two columns have one name"),
     ],
 )
 def test_a_table_that_is_not_right_is_an_error(text, said, tmp_path):
