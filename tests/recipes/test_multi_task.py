@@ -1,4 +1,4 @@
-"""Two tasks: each sample has the loss of its own, from one loader or from two."""
+"""Two tasks: each sample has the loss of its task, from one loader or from two."""
 
 from __future__ import annotations
 
