@@ -137,8 +137,9 @@ def build(config: Config) -> Experiment:
         sync_batchnorm=True,
         callbacks=[Checkpoint(monitor="val/accuracy")],
     )
-    teacher = Run(folder).load(ResNetClassifier)
-    learned = Run(folder).config["config"]["data"]
+    run = Run(folder)
+    teacher = run.load(ResNetClassifier)
+    learned = run.config["config"]["data"]
     if learned not in ("auto", dataset):
         fix = f"data={learned}, or a teacher that learned {dataset}"
         raise PacelineError("the teacher learned other data", where=str(folder), got=learned, fix=fix)

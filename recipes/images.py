@@ -72,6 +72,11 @@ def normalised(pixels: Tensor, mean: list[float], std: list[float]) -> Tensor:
     return (pixels.float() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
 
 
+def few_labels(labels: NDArray[np.int64], per_class: int) -> NDArray[np.int64]:
+    """The indices of the first images of each class."""
+    return np.concatenate([np.flatnonzero(labels == one)[:per_class] for one in np.unique(labels)])
+
+
 def digits(size: int = 32, channels: int = 3) -> tuple[Split, Split]:
     """scikit-learn's 1797 real handwritten digits of 8x8, scaled to ``size``: four fifths to train on."""
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from paceline import Mixture, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits
+from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits, few_labels
 from paceline.recipes.resnet import ResNet
 
 TASKS = {"classes": 10, "turns": 4}
@@ -161,9 +160,7 @@ def build(config: Config) -> Experiment:
     )
     options: dict[str, Any] = {"batch_size": config.batch_size, "num_workers": config.workers}
     statistics, flip = channel_statistics(train[0]), dataset == "cifar10"
-    labelled = np.concatenate(
-        [np.flatnonzero(train[1] == one)[: config.labels_per_class] for one in range(TASKS["classes"])]
-    )
+    labelled = few_labels(train[1], config.labels_per_class)
     parts = {"classes": (train[0][labelled], train[1][labelled]), "turns": train}
     tasks = {
         task: Task(Images(*part, *statistics, crop=2, flip=flip), task) for task, part in parts.items()

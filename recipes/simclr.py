@@ -10,9 +10,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits
+from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits, few_labels
 from paceline.recipes.resnet import ResNet
 from paceline.schedules import Cosine
 
@@ -181,11 +179,6 @@ class SimCLR(TrainModule):
         rate = self.hparams["learning_rate"]
         optimizer = torch.optim.SGD(self.parameters(), rate, momentum=0.9, weight_decay=1e-6)
         return {"optimizer": optimizer, "lr_scheduler": Cosine(warmup="2%", end=1e-3)}
-
-
-def few_labels(labels: NDArray[np.int64], per_class: int) -> NDArray[np.int64]:
-    """The indices of the first images of each class."""
-    return np.concatenate([np.flatnonzero(labels == one)[:per_class] for one in np.unique(labels)])
 
 
 def build(config: Config) -> Experiment:

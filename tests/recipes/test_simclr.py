@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer
-from paceline.recipes.simclr import SimCLR, Views, few_labels
+from paceline.recipes.images import few_labels
+from paceline.recipes.simclr import SimCLR, Views
 
 
 def formula(first, second, temperature):
