@@ -17,11 +17,12 @@ from paceline.__main__ import app
 from paceline.recipes import RECIPES
 
 ROOT = Path(paceline.__file__).parent
-SESSIONS = ("docs/commands.md", "docs/first-run.md")
+SESSIONS = ("docs/commands.md",)
 """Pages whose commands are one session, from an empty folder on."""
 AFTER_CODE = ("docs/checkpoints.md", "docs/report.md", "docs/schedules.md", "docs/configuration.md")
 """Pages whose commands need what the Python code of the page has left in the folder."""
 ELSEWHERE = {
+    "docs/quick-start.md": "tests/test_quick_start.py",
     "docs/strategies.md": "tests/strategies/launch",
     "docs/failures.md": "tests/trainer/debug/test_replay.py",
     "docs/diff.md": "tests/trainer/debug/test_diff.py",
@@ -91,17 +92,3 @@ def test_the_page_about_commands_has_all_of_them():
     for group in app.registered_groups:
         for command in group.typer_instance.registered_commands:
             assert re.search(rf"`{group.name} .*{command.name}", table), (group.name, command.name)
-
-
-def test_the_script_of_28_lines_trains_and_draws_without_a_warning(tmp_path):
-    page = (ROOT / "docs" / "first-run.md").read_text()
-    script = re.search(r"<!-- script -->\n```python\n(.*?)```", page, re.DOTALL)[1]
-    assert len([line for line in script.splitlines() if line]) <= 28
-    (tmp_path / "digits.py").write_text(script)
-    done = run_ranks(tmp_path / "digits.py", 1, folder=tmp_path, seconds=60)
-    assert done.stderr == ""
-    assert "warning" not in done.stdout.lower()
-    run = paceline.Run(tmp_path / "runs" / "digits" / "1")
-    assert run.metrics["val/accuracy"].values[-1] > 0.9
-    assert len(run.checkpoints) > 0
-    assert {"curves.png", "metrics.jsonl", "tb"} <= {one.name for one in run.folder.iterdir()}

@@ -1,0 +1,100 @@
+"""docs/quick-start.md by copying: its commands in a shell, its script in a file, in a new folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.checkpoints import stored_tensors
+from helpers.environment import clean_environment
+from safetensors.torch import load_file
+
+import paceline
+
+pytestmark = pytest.mark.launch
+ROOT = Path(paceline.__file__).parent
+PAGE = ROOT / "docs" / "quick-start.md"
+
+
+def script() -> str:
+    """What the page asks to save as train.py."""
+    return re.search(r"<!-- train.py -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
+
+
+def commands() -> list[str]:
+    """The blocks of commands: the first installs, the second is the first after the script."""
+    return re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def run(lines: list[str], folder: Path, home: Path, seconds: int) -> str:
+    """What a shell prints that runs the blocks, each line of which must end well."""
+    environment = clean_environment() | {
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.stdout
+
+
+def without_figures(text: str) -> str:
+    """Losses differ a little on other machines, speed and memory everywhere."""
+    return re.sub(r"[\d.]+k? samples/s|\d+\.\d+", "#", text)
+
+
+def check(folder: Path, printed: str) -> None:
+    """What the page says of its commands."""
+    shown = re.search(r"^```text\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)[1]
+    assert without_figures(shown) in without_figures(printed), printed
+    assert "resumes from runs/digits/1/checkpoints/step-00000135" in printed
+    first, second = (paceline.Run(folder / "runs" / "digits" / str(number)) for number in (1, 2))
+    assert first.metrics["val/accuracy"].values[-1] > 0.9
+    assert (first.folder / "curves.png").exists()
+    assert (folder / "report.html").exists()
+    assert second.latest is not None
+    assert load_file(folder / "exported" / "model.safetensors")
+    whole_run = folder.parent / "without a stop"
+    whole_run.mkdir()
+    (whole_run / "train.py").write_text(script())
+    run(["python train.py 5"], whole_run, folder.parent, 60)
+    whole = stored_tensors(paceline.Run(whole_run / "runs" / "digits" / "1").latest)
+    resumed = stored_tensors(first.latest)
+    assert whole.keys() == resumed.keys()
+    for name, value in whole.items():
+        torch.testing.assert_close(resumed[name], value, atol=1e-5, rtol=0)
+
+
+def test_the_script_is_short():
+    assert len([line for line in script().splitlines() if line]) <= 30
+
+
+def test_the_commands_run_in_a_new_folder(tmp_path):
+    (folder := tmp_path / "digits").mkdir()
+    (folder / "train.py").write_text(script())
+    check(folder, run(commands()[1:], folder, tmp_path, 240))
+
+
+@pytest.mark.soak
+def test_a_reader_who_copies_gets_from_nothing_to_a_resumed_run_on_two_ranks(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True, timeout=60)
+    install, *others = commands()
+    save = f"cat > train.py <<'END'\n{script()}END"
+    where = "python -c 'import paceline; print(paceline.__file__)'"
+    printed = run([install, save, *others, where], clone, tmp_path, 900)
+    assert printed.splitlines()[-1].startswith(str(clone / ".venv"))
+    check(tmp_path / "digits", printed)
