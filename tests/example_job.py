@@ -1,4 +1,4 @@
-"""Runs a script of docs/examples in 64 bits: SCRIPT STOP, the step after which it is stopped; 0 for none."""
+"""Runs a script of docs/examples in 64 bits: SCRIPT STOP; it is stopped after that step, where that is not 0."""
 
 import functools
 import runpy
