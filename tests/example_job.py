@@ -1,4 +1,4 @@
-"""Runs a script of docs/examples in 64 bits: SCRIPT STOP; it is stopped after that step, where that is not 0."""
+"""Runs a script of docs/examples in 64 bits and stops it after a step: SCRIPT STOP; 0 does not stop it."""
 
 import functools
 import runpy
