@@ -26,5 +26,5 @@ lint:  ## Run ruff, ruff format --check, lint-imports, and mypy against a wheel
 docs:  ## Run the code of the docs and docstrings, and check links, file names and generated pages
 	.venv/bin/python -m pytest tests/test_docs.py tests/test_docstrings.py tests/trainer/loops/test_hooks.py tests/faults/test_table.py
 
-bench:  ## Measure the loop's overhead briefly (docs/benchmarks.md has the commands of the published figures)
+bench:  ## Measure the loop's overhead briefly (docs/evidence/benchmarks.md has the commands of the published figures)
 	.venv/bin/python benchmarks/overhead.py --steps 500 --rounds 3

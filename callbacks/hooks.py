@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """Every hook of a run, each with one place in the loop (docs/loop.md shows all of them).
+    """Every hook of a run, each with one place in the loop (docs/extending/loop.md shows all of them).
 
     Trailing arguments may be omitted when you override one. A hook nobody overrides costs nothing.
     ``stage`` is ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.

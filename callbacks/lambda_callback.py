@@ -16,8 +16,8 @@ class LambdaCallback(Callback):
 
     Args:
         name: Its key in a checkpoint, where there are two of this class.
-        **hooks: A function by the name of its hook (``docs/loop.md`` has all of them). It gets the hook's
-            arguments, the trainer first; trailing ones may be omitted.
+        **hooks: A function by the name of its hook (``docs/extending/loop.md`` has all of them). It gets
+            the hook's arguments, the trainer first; trailing ones may be omitted.
 
     Raises:
         PacelineError: for names that are no hooks, and values that cannot be called.

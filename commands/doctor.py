@@ -29,7 +29,7 @@ def doctor(
     ] = None,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(help="Repeatable; else those that docs/doctor.md names."),
+        typer.Option(help="Repeatable; else those that docs/guides/doctor.md names."),
     ] = None,
     accelerator: Annotated[str, typer.Option(help="cpu, gpu, ...")] = "auto",
     run_dir: Annotated[Path, typer.Option(help="Where your runs are written.")] = Path("runs"),

@@ -1,6 +1,6 @@
 """Configuration: what ``paceline fit`` reads, and what a recipe declares.
 
-A recipe is a module with a ``Config``, ``PRESETS`` and ``build``; docs/configuration.md has the rest.
+A recipe is a module with a ``Config``, ``PRESETS`` and ``build``: docs/guides/configuration.md.
 """
 
 from __future__ import annotations

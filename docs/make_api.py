@@ -1,4 +1,4 @@
-"""Writes docs/api.md: everything public with one line each, and the arguments of what users construct.
+"""Writes docs/api/README.md: everything public in one line each, and the arguments of what users construct.
 
 Those of ``Trainer`` are described in trainer/config/arguments.py; its docstring is written from there.
 
@@ -39,8 +39,8 @@ PACKAGES = (
 )
 """Everything public is in the ``__all__`` of one of them."""
 TRAINER = Path(inspect.getfile(paceline.Trainer))
-PAGE = Path(__file__).with_name("api.md")
-# The methods a user calls; hooks are in docs/loop.md.
+PAGE = Path(__file__).parent / "api" / "README.md"
+# The methods a user calls; hooks are in docs/extending/loop.md.
 METHODS = {
     "Trainer": (
         "fit validate test predict replay check_invariance find_learning_rate find_batch_size "
@@ -56,13 +56,13 @@ METHODS = {
 _TITLE = """# API index
 
 Everything public, from the docstrings. `python docs/make_api.py` writes this page, and a test checks that
-it is up to date. Examples are in the [guide](guide.md), [several devices](strategies.md) and
-[checkpoints](checkpoints.md); hooks are in [the loop](loop.md).
+it is up to date. Examples are in the [guide](../guides/training.md), [several devices](../guides/devices.md)
+and [checkpoints](../guides/checkpoints.md); hooks are in [the loop](../extending/loop.md).
 """
 
 
 def page() -> str:
-    """The text of docs/api.md."""
+    """The text of docs/api/README.md."""
     return "\n".join([_TITLE, *(line for package in PACKAGES for line in _package(package))])
 
 

@@ -1,7 +1,7 @@
 """Precision plugins: which dtype parameters, computation and gradients have.
 
 They mean the same under every strategy. Each is a small object whose verbs default to doing nothing.
-docs/precision.md has the table.
+docs/guides/precision.md has the table.
 """
 
 from __future__ import annotations

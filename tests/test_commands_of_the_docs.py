@@ -17,19 +17,24 @@ from paceline.__main__ import app
 from paceline.recipes import RECIPES
 
 ROOT = Path(paceline.__file__).parent
-SESSIONS = ("docs/commands.md",)
+SESSIONS = ("docs/reference/commands.md",)
 """Pages whose commands are one session, from an empty folder on."""
-AFTER_CODE = ("docs/checkpoints.md", "docs/report.md", "docs/schedules.md", "docs/configuration.md")
+AFTER_CODE = (
+    "docs/guides/checkpoints.md",
+    "docs/guides/reports.md",
+    "docs/guides/schedules.md",
+    "docs/guides/configuration.md",
+)
 """Pages whose commands need what the Python code of the page has left in the folder."""
 ELSEWHERE = {
     "docs/quick-start.md": "tests/test_quick_start.py",
-    "docs/strategies.md": "tests/strategies/launch",
-    "docs/failures.md": "tests/trainer/debug/test_replay.py",
-    "docs/diff.md": "tests/trainer/debug/test_diff.py",
-    "docs/migrate.md": "tests/compat/migrate",
-    "docs/config-init.md": "tests/test_config_init.py",
-    "docs/doctor.md": "tests/doctor",
-    "docs/estimate.md": "tests/test_command_line.py",
+    "docs/guides/devices.md": "tests/strategies/launch",
+    "docs/guides/failures.md": "tests/trainer/debug/test_replay.py",
+    "docs/guides/diff.md": "tests/trainer/debug/test_diff.py",
+    "docs/migration/migrate.md": "tests/compat/migrate",
+    "docs/guides/config-init.md": "tests/test_config_init.py",
+    "docs/guides/doctor.md": "tests/doctor",
+    "docs/guides/estimate.md": "tests/test_command_line.py",
     **{f"docs/recipes/{name}.md": "tests/recipes/test_figures.py" for name in RECIPES},
 }
 
@@ -84,7 +89,7 @@ def test_commands_after_the_code_of_their_page(page, tmp_path, monkeypatch):
 
 
 def test_the_page_about_commands_has_all_of_them():
-    text = (ROOT / "docs" / "commands.md").read_text()
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
     table = text[: text.index("## Exit codes")]
     for command in app.registered_commands:
         name = command.name or command.callback.__name__

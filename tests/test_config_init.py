@@ -277,7 +277,7 @@ def test_from_does_not_import_torch(tmp_path):
 
 
 def test_the_page_shows_what_is_printed_and_written(tmp_path):
-    page = (Path(paceline.__file__).parent / "docs" / "config-init.md").read_text()
+    page = (Path(paceline.__file__).parent / "docs" / "guides" / "config-init.md").read_text()
     configs = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "default_config.yaml").write_text(configs[0])
     done = init(tmp_path, "--from", "default_config.yaml")

@@ -24,9 +24,9 @@ def blocks(page: str, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
-AS_SCRIPT = "docs/strategies.md"  # its blocks start ranks, which a test cannot
-AS_PACKAGE = "docs/plugins.md"  # its blocks are files of a package: test_plugin_package.py installs it
-AS_NOTEBOOK = "docs/notebook.md"  # its blocks are cells: test_notebook.py runs them
+AS_SCRIPT = "docs/guides/devices.md"  # its blocks start ranks, which a test cannot
+AS_PACKAGE = "docs/extending/plugins.md"  # files of a package: test_plugin_package.py installs it
+AS_NOTEBOOK = "docs/guides/notebook.md"  # its blocks are cells: test_notebook.py runs them
 
 
 def test_the_page_on_several_devices_runs_as_a_script(tmp_path):
@@ -106,7 +106,8 @@ def test_files_named_in_the_docs_exist(page):
 
 
 def test_the_page_about_callbacks_has_all_of_them():
-    named = re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "callbacks.md").read_text(), re.MULTILINE)
+    page = ROOT / "docs" / "guides" / "callbacks.md"
+    named = re.findall(r"^\| `(\w+)`", page.read_text(), re.MULTILINE)
     ours = paceline.callbacks
     found = [name for name in ours.__all__ if issubclass(getattr(ours, name), ours.Callback)]
     assert named == sorted(found)

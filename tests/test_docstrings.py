@@ -22,7 +22,7 @@ WITHOUT_EXAMPLE = {
     "Trainer.predict": "the examples of Trainer and Predictions call it",
     "start_ranks": "ends the process",
     "launch": "starts processes",
-    "check_strategy": "starts processes; docs/plugins.md has an example",
+    "check_strategy": "starts processes; docs/extending/plugins.md has an example",
 }
 
 

@@ -1,4 +1,4 @@
-"""The package on docs/plugins.md, built and installed as a user would, in a real run."""
+"""The package on docs/extending/plugins.md, built and installed as a user would, in a real run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers.environment import clean_environment
 
 import paceline
 
-PAGE = (Path(paceline.__file__).parent / "docs/plugins.md").read_text()
+PAGE = (Path(paceline.__file__).parent / "docs/extending/plugins.md").read_text()
 FILES = dict(re.findall(r"`([\w.]+)`:\n\n```(?:toml|python)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 
 

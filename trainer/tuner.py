@@ -88,7 +88,7 @@ class Tuner(Diagnosis):
         The second step of a copy on one device is traced under fake tensors: its parameters, gradients,
         optimizer state, activations and FLOPs. What ranks hold and exchange are formulas. The time is a
         model whose assumptions are part of the result. No process is started, and the module, the data's
-        generators and this trainer stay as they are. ``docs/estimate.md`` has the formulas and limits.
+        generators and this trainer stay as they are. ``docs/guides/estimate.md``: formulas, limits.
 
         Args:
             module: Its parameters may be on the meta device.

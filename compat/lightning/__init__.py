@@ -1,7 +1,8 @@
 """Lightning code runs after a change of its import lines.
 
 ``import paceline.compat.lightning as L`` in the place of ``import lightning as L``. Names, arguments and
-places in the loop are Lightning's; ``paceline.Trainer`` does the work. docs/lightning.md has what differs.
+places in the loop are Lightning's; ``paceline.Trainer`` does the work. What differs is in
+docs/migration/from-lightning.md.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ _MEMBERS: dict[str, Entry] = {
     ),
 }
 
-_CLOSED = "the Accelerator's work is the Trainer's here; docs/api.md lists what it has"
+_CLOSED = "the Accelerator's work is the Trainer's here; docs/api/README.md lists what it has"
 ACCELERATOR = Owner(
     rewrite(f"write a TrainModule and Trainer(...), of paceline; {_STEP}"),
     arguments=_ARGUMENTS,
@@ -166,7 +166,7 @@ ACCELERATE = Library(
         "ProfileKwargs": rewrite("write Trainer(profile=Profiler(...)), of paceline.callbacks"),
         "TorchDynamoPlugin": rewrite("write Trainer(compile={...}), with torch.compile's arguments"),
         "LoggerType": rewrite("write Trainer(loggers=[...]), with loggers of paceline.callbacks"),
-        "GeneralTracker": rewrite("subclass Logger of paceline.callbacks: docs/loggers.md"),
+        "GeneralTracker": rewrite("subclass Logger of paceline.callbacks: docs/guides/loggers.md"),
         "DistributedType": rewrite("trainer.strategy.name is the strategy"),
         "broadcast": rewrite("write trainer.broadcast(value)"),
         "broadcast_object_list": rewrite("write trainer.broadcast(value)"),

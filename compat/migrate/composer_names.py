@@ -14,7 +14,7 @@ _ARGUMENTS: dict[str, Entry] = {
     "eval_dataloader": rewrite("give it to fit, as val_dataloader: one, or a dict of several"),
     "train_dataloader_label": rewrite("leave it out: training values begin with train/"),
     "optimizers": rewrite("return them from configure_optimizers"),
-    "schedulers": rewrite("return them from configure_optimizers: docs/schedules.md"),
+    "schedulers": rewrite("return them from configure_optimizers: docs/guides/schedules.md"),
     "step_schedulers_every_batch": rewrite('return "interval": "step" in configure_optimizers'),
     "scale_schedule_ratio": rewrite("leave it out: schedules take their length from the run"),
     "max_duration": rewrite('write max_epochs=, max_steps= or max_time=: "10ep" is max_epochs=10'),
@@ -133,7 +133,7 @@ _HOOKS: dict[str, Entry] = {
     **{event: rewrite(f"write {hook}; {_STATE}") for event, hook in _EVENTS.items()},
     **all_of(_IN_STEP, rewrite("write it at its place in training_step")),
     **all_of(_IN_EVALUATION, rewrite("write it at its place in validation_step or predict_step")),
-    "run_event": rewrite("write the hooks one by one: docs/loop.md"),
+    "run_event": rewrite("write the hooks one by one: docs/extending/loop.md"),
     "state_dict": runs(),
     "load_state_dict": runs(),
 }
@@ -143,7 +143,7 @@ _TRAINER = Owner(
     positional=("model", "train_dataloader"),
     members=_MEMBERS,
     calls={"fit": _FIT},
-    other_argument="no such argument here; the Trainer's arguments are in docs/api.md",
+    other_argument="no such argument here; the Trainer's arguments are in docs/api/README.md",
 )
 _MODEL = Owner(rewrite(f"subclass TrainModule, of paceline; {_STEP}"), methods=_MODEL_METHODS)
 _WRAPPED = Owner(
@@ -160,7 +160,7 @@ _CALLBACK = Owner(
     rewrite("from paceline.callbacks import Callback; its hooks get (self, trainer, ...)"), methods=_HOOKS
 )
 _EVENT = Owner(
-    rewrite("write hooks, which are methods: docs/loop.md"),
+    rewrite("write hooks, which are methods: docs/extending/loop.md"),
     members={event.upper(): entry for event, entry in _HOOKS.items() if event != "run_event"},
 )
 _TIME = rewrite('write a duration: 100 steps, "2ep", "30min"')
@@ -213,7 +213,8 @@ COMPOSER = Library(
         "FileLogger": rewrite("leave it out: log.txt and metrics.jsonl are in the run's folder"),
         "InMemoryLogger": rewrite("trainer.metrics has the latest values, Run(folder).metrics all"),
         **all_of(
-            "CometMLLogger LoggerDestination", rewrite(f"subclass Logger, {_OF_CALLBACKS}: docs/loggers.md")
+            "CometMLLogger LoggerDestination",
+            rewrite(f"subclass Logger, {_OF_CALLBACKS}: docs/guides/loggers.md"),
         ),
         "ProgressBarLogger": rewrite("leave it out: the bar is a default callback"),
         "LabelSmoothing": rewrite("give label_smoothing= to the loss in training_step"),

@@ -46,9 +46,9 @@ def method(scanner: Context, node: cst.FunctionDef, kind: Kind) -> bool:
     star = node.params.star_arg
     any_number = isinstance(star, cst.Param) and len(names) == 1
     if problem is None and isinstance(star, cst.Param) and star.name.value in used_in(node.body):
-        problem = "write its arguments one by one: docs/loop.md"
+        problem = "write its arguments one by one: docs/extending/loop.md"
     if problem is None and kind.name == "Callback" and len(names) < in_front and not any_number:
-        problem = "its arguments are (self, trainer, ...): docs/loop.md"
+        problem = "its arguments are (self, trainer, ...): docs/extending/loop.md"
     text = f"write {_signature(ours, kind, kept, names, in_front)}" + (f"; {note}" if note else "")
     if problem is not None:
         scanner.report(node.name, kind.library, rewrite(f"{problem}" if problem else text), name)

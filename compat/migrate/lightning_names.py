@@ -110,7 +110,7 @@ MODULE_METHODS: dict[str, Entry] = {
         f"{_NEVER}; on_validation_end, where trainer.is_fit_validation is False"
     ),
 }
-_NO_HOOK = f"{_NEVER}: docs/loop.md has every hook"
+_NO_HOOK = f"{_NEVER}: docs/extending/loop.md has every hook"
 
 HOOKS: dict[str, tuple[str, int, str]] = {
     "setup": ("on_setup", 1, ""),
@@ -228,7 +228,7 @@ CHECKPOINT = Owner(
         "last_model_path": rewrite("trainer.latest, or Run(folder).latest, is the path"),
         "best_model_score": renamed("best_score", "a float"),
     },
-    other_argument="no such argument here: docs/checkpoints.md",
+    other_argument="no such argument here: docs/guides/checkpoints.md",
 )
 EARLY_STOPPING = Owner(
     imported("paceline.callbacks.EarlyStopping"),
@@ -263,7 +263,7 @@ def _without_arguments(new: str, why: str, arguments: str, positional: str = "")
         imported(f"paceline.callbacks.{new}"),
         positional=tuple(positional.split()),
         arguments=all_of(arguments, dropped(why)),
-        other_argument="no such argument here: docs/callbacks.md",
+        other_argument="no such argument here: docs/guides/callbacks.md",
     )
 
 
@@ -330,7 +330,7 @@ NAMES: dict[str, Entry] = {
         "write SWA(start=0.8), of paceline.callbacks; rates are a schedule's"
     ),
     "LambdaCallback": rewrite(
-        "write LambdaCallback(on_...=...), of paceline.callbacks, with hooks of docs/loop.md"
+        "write LambdaCallback(on_...=...), of paceline.callbacks, with hooks of docs/extending/loop.md"
     ),
     "BaseFinetuning": rewrite('write Freeze("backbone.*", until="5ep"), of paceline.callbacks'),
     "BackboneFinetuning": rewrite('write Freeze("backbone.*", until="5ep"), of paceline.callbacks'),
@@ -347,11 +347,13 @@ NAMES: dict[str, Entry] = {
     "LearningRateFinder": rewrite(_LR),
     "BatchSizeFinder": rewrite(_BATCH),
     "Tuner": rewrite(f"{_LR}, or trainer.find_batch_size(module, dataloader)"),
-    "WandbLogger": rewrite("write WandB(project=..., name=...), of paceline.callbacks: docs/trackers.md"),
-    "MLFlowLogger": rewrite("write MLflow(experiment=...), of paceline.callbacks: docs/trackers.md"),
+    "WandbLogger": rewrite(
+        "write WandB(project=..., name=...), of paceline.callbacks: docs/guides/trackers.md"
+    ),
+    "MLFlowLogger": rewrite("write MLflow(experiment=...), of paceline.callbacks: docs/guides/trackers.md"),
     **all_of(
         "CometLogger NeptuneLogger LitLogger",
-        rewrite("subclass Logger of paceline.callbacks: docs/loggers.md"),
+        rewrite("subclass Logger of paceline.callbacks: docs/guides/loggers.md"),
     ),
     "Logger": rewrite("subclass Logger of paceline.callbacks: its one method is write(row)"),
     "LightningCLI": rewrite("build module, data and Trainer in a script of your own"),

@@ -7,7 +7,7 @@ from .tables import Entry, Owner, all_of, changes, dropped, imported, renamed, r
 
 _ALL_RANKS = "an int counts the batches of all ranks together here, those of each rank there"
 _STEPS = "a part of an epoch is a duration here, and an int counts optimizer steps"
-_NO_SUCH = "no such argument here; the Trainer's arguments are in docs/api.md"
+_NO_SUCH = "no such argument here; the Trainer's arguments are in docs/api/README.md"
 
 
 def _peers(*names: str) -> dict[str, Entry]:
@@ -167,6 +167,6 @@ TRAINER = Owner(
     members=TRAINER_MEMBERS,
     calls=TRAINER_CALLS,
     kinds={"lightning_module": "LightningModule", "model": "LightningModule"},
-    other_member="the trainer has nothing of this name; docs/trainer-view.md lists what it has",
+    other_member="the trainer has nothing of this name; docs/extending/trainer-view.md lists what it has",
     other_argument=_NO_SUCH,
 )

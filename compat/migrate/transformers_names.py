@@ -6,7 +6,7 @@ from ...trainer.config.peer_names import TRAINER_PEERS
 from .tables import Entry, Library, Owner, all_of, changes, rewrite, runs
 
 _OPTIMIZER = "build the optimizer in configure_optimizers"
-_SCHEDULE = "build the schedule in configure_optimizers, with trainer.total_steps: docs/schedules.md"
+_SCHEDULE = "build the schedule in configure_optimizers, with trainer.total_steps: docs/guides/schedules.md"
 _LOADER = "it is an argument of the DataLoader that you give to fit"
 _ALWAYS = "leave it out"
 _HUB = 'leave it out, and push the folder of trainer.export(folder, "model")'
@@ -240,7 +240,7 @@ _ARGS = Owner(
     rewrite("write Trainer(...), of paceline, with arguments of its own names"),
     arguments=ARGUMENTS,
     positional=("output_dir",),
-    other_argument="no such argument here; the Trainer's arguments are in docs/api.md",
+    other_argument="no such argument here; the Trainer's arguments are in docs/api/README.md",
 )
 _TRAINER = Owner(
     rewrite("write a TrainModule around the model, and Trainer(...), of paceline"),
@@ -252,7 +252,7 @@ _TRAINER = Owner(
 _CALLBACK = Owner(
     rewrite("from paceline.callbacks import Callback; its hooks get (self, trainer, ...)"),
     methods=_HOOKS,
-    other_method="it would never be called here: docs/loop.md has every hook",
+    other_method="it would never be called here: docs/extending/loop.md has every hook",
 )
 _STOPPING = Owner(
     rewrite('write EarlyStopping("val/loss", patience=...), of paceline.callbacks'),

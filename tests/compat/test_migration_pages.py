@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import paceline
 
 pytestmark = pytest.mark.launch
-DOCS = Path(paceline.__file__).parent / "docs"
+DOCS = Path(paceline.__file__).parent / "docs" / "migration"
 
 
 def text(page):
@@ -184,8 +184,8 @@ def test_sharded_scripts_run_on_two_ranks_and_equal_one(tmp_path, monkeypatch):
 
 
 def test_only_imports_differ_in_the_program_that_runs_as_it_is():
-    before = program("lightning", "before.py").splitlines()[1:]
-    after = program("lightning", "as_it_is.py").splitlines()[1:]
+    before = program("from-lightning", "before.py").splitlines()[1:]
+    after = program("from-lightning", "as_it_is.py").splitlines()[1:]
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     package = r"\blightning\b(?=\.| as)"
     assert [new for _, new in changed] == [
@@ -195,8 +195,8 @@ def test_only_imports_differ_in_the_program_that_runs_as_it_is():
 
 
 def test_lightning_code_as_it_is_and_native_end_with_the_same_weights(monkeypatch):
-    kept = run(program("lightning", "as_it_is.py"), monkeypatch)
-    native = run(program("lightning", "native.py"), monkeypatch)
+    kept = run(program("from-lightning", "as_it_is.py"), monkeypatch)
+    native = run(program("from-lightning", "native.py"), monkeypatch)
     assert kept["trainer"].global_step == native["trainer"].global_step == 60
     assert_same(weights(kept["module"]), weights(native["module"]))
     assert Path(kept["best"].best_model_path).parent == Path("lightning_logs/net/1/checkpoints").resolve()
@@ -204,8 +204,8 @@ def test_lightning_code_as_it_is_and_native_end_with_the_same_weights(monkeypatc
 
 def test_lightning_ends_with_the_same_weights(monkeypatch):
     pytest.importorskip("lightning")
-    theirs = run(program("lightning", "before.py"), monkeypatch)
-    kept = run(program("lightning", "as_it_is.py"), monkeypatch)
+    theirs = run(program("from-lightning", "before.py"), monkeypatch)
+    kept = run(program("from-lightning", "as_it_is.py"), monkeypatch)
     assert_same(weights(kept["module"]), weights(theirs["module"]))
     accuracy = theirs["trainer"].callback_metrics["val_accuracy"].item()
     assert accuracy == pytest.approx(kept["trainer"].callback_metrics["val_accuracy"].item())

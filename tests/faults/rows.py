@@ -1,4 +1,4 @@
-"""The faults by number, and what must happen; docs/reliability.md shows them.
+"""The faults by number, and what must happen; docs/evidence/reliability.md shows them.
 
 A test that shows row n is marked ``@pytest.mark.fault(n)``.
 """

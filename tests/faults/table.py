@@ -1,4 +1,4 @@
-"""Writes docs/reliability.md: the faults of rows.py, each with the tests that are marked as showing it.
+"""Writes docs/evidence/reliability.md: the faults of rows.py, each with the tests marked as showing it.
 
 python tests/faults/table.py
 """
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rows import ROWS
 
 TESTS = Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "docs" / "reliability.md"
+PAGE = TESTS.parent / "docs" / "evidence" / "reliability.md"
 
 _INTRODUCTION = """# Reliability: faults, and the tests that inject them
 
@@ -44,7 +44,7 @@ not injected.
 
 
 def page() -> str:
-    """The text of docs/reliability.md."""
+    """The text of docs/evidence/reliability.md."""
     found = marked()
     lines = ["| # | fault | what happens | shown by |", "|---|---|---|---|"]
     for row in ROWS:

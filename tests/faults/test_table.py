@@ -1,4 +1,4 @@
-"""docs/reliability.md says what the marks on the tests say, and no fault is without a test."""
+"""docs/evidence/reliability.md says what the marks on the tests say, and no fault is without a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public packages, as docs/api.md has them."""
+"""The public packages, as docs/api/README.md has them."""
 
 from __future__ import annotations
 

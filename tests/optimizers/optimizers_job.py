@@ -101,7 +101,7 @@ def on_rank(folder: Path, strategy: str, optimizer: str, source: str = "", **opt
     torch.set_num_threads(1)
     sys.argv[1:] = []  # inductor reads them as strings, and run_cases leaves others there
     model = {"optimizer": optimizer, "width": options.pop("width", WIDTH), "gates": options.pop("gates", 1)}
-    # torch 2.13 may take the graph of a rank with more rows out of its cache: docs/optimizers.md.
+    # torch 2.13 may take the graph of a rank with more rows out of its cache: docs/guides/optimizers.md.
     alone = torch.compiler.config.patch(force_disable_caches=True)
     eager = mock.patch.object(torch, "compile", lambda function, **settings: function)
     try:

@@ -1,4 +1,4 @@
-"""The table of docs/precision.md: each precision under each strategy trains as float32 does, or is refused.
+"""docs/guides/precision.md: each precision under each strategy trains as float32 does, or is refused.
 
 And each is resumed bit-identically. It takes a minute, and runs with the launchers.
 """

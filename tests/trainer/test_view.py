@@ -31,5 +31,5 @@ def test_what_the_protocol_promises_is_described_there():
 
 
 def test_the_page_lists_exactly_what_the_protocol_promises():
-    page = (Path(paceline.__file__).parent / "docs" / "trainer-view.md").read_text()
+    page = (Path(paceline.__file__).parent / "docs" / "extending" / "trainer-view.md").read_text()
     assert sorted(re.findall(r"^\| `(\w+)", page, re.MULTILINE)) == sorted(members(TrainerView))

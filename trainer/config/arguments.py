@@ -1,7 +1,7 @@
 """The Trainer's arguments: type, range, default and meaning of each.
 
-docs/make_api.py writes the meanings into ``Trainer``'s docstring and docs/api.md; what an error says is
-allowed is from here too. pydantic is imported here, at the first construction and not before.
+docs/make_api.py writes the meanings into ``Trainer``'s docstring and docs/api/README.md; what an error says
+is allowed is from here too. pydantic is imported here, at the first construction and not before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The training loop, as the algorithm reads. docs/loop.md shows it with every hook in its place."""
+"""The training loop, as the algorithm reads. docs/extending/loop.md adds every hook."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-_EXPLAINED_AT = "docs/lightning.md lists what this package has"
+_EXPLAINED_AT = "docs/migration/from-lightning.md lists what this package has"
 
 
 def refuse_import(module: str, name: str, here: dict[str, str]) -> Never:

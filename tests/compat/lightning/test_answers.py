@@ -132,7 +132,7 @@ def test_a_bar_that_would_not_be_drawn():
         (".pytorch.plugins.environments", "SLURMEnvironment", "recognised by themselves"),
         (".pytorch.demos.boring_classes", "BoringModel", "a model and data of your own"),
         (".fabric.utilities", "measure_flops", "paceline.Trainer"),
-        (".pytorch.callbacks", "ModelCheckpint", "docs/lightning.md"),
+        (".pytorch.callbacks", "ModelCheckpint", "docs/migration/from-lightning.md"),
         (".pytorch.loggers", "CometLogger", "a Logger of your own"),
         (".pytorch.strategies", "XLAStrategy", "no TPU"),
     ],

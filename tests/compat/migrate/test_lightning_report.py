@@ -277,8 +277,8 @@ def test_modules(given, native, tmp_path):
         ("def on_train_epoch_end(self, outputs): print(outputs)", "which has no outputs"),
         ("def training_step(self, batch, batch_idx, optimizer_idx): ...", "self.optimizers()"),
         ("def validation_epoch_end(self, outputs): ...", "on_validation_end(self)"),
-        ("def on_made_up(self): ...", "docs/loop.md"),
-        ("def f(self): return self.trainer.made_up", "docs/trainer-view.md"),
+        ("def on_made_up(self): ...", "docs/extending/loop.md"),
+        ("def f(self): return self.trainer.made_up", "docs/extending/trainer-view.md"),
         (
             "def f(self): return self.trainer.callback_metrics['train_loss']",
             '"train/loss_epoch" is the mean',

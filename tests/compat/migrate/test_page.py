@@ -1,4 +1,4 @@
-"""docs/migrate.md shows what the command prints."""
+"""docs/migration/migrate.md shows what the command prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import paceline
 from paceline.__main__ import app
 from paceline.compat.migrate.analysis import analyse
 
-PAGE = (Path(paceline.__file__).parent / "docs" / "migrate.md").read_text()
+PAGE = (Path(paceline.__file__).parent / "docs" / "migration" / "migrate.md").read_text()
 
 
 def blocks(language):

@@ -320,7 +320,7 @@ def test_the_stop_button_stops_all_ranks_in_order_and_the_cell_continues(forking
 
 
 def test_the_page_about_notebooks_runs_in_one(tmp_path):
-    page = (Path(paceline.__file__).parent / "docs" / "notebook.md").read_text()
+    page = (Path(paceline.__file__).parent / "docs" / "guides" / "notebook.md").read_text()
     with Notebook(tmp_path).kernel() as notebook:
         for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
             cell = notebook.run(block)

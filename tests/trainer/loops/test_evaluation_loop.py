@@ -155,7 +155,7 @@ def test_the_stage_is_known_and_callbacks_watch():
 
 
 def test_the_end_hooks_find_the_values_in_trainer_metrics():
-    # As docs/loop.md says of validation, "the same, with their own names".
+    # As docs/extending/loop.md says of validation, "the same, with their own names".
     seen = {}
 
     class Watch(Callback):

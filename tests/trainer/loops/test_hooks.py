@@ -1,4 +1,4 @@
-"""Every hook in its place: the order in a real run against the listing in docs/loop.md."""
+"""Every hook in its place: the order in a real run against the listing in docs/extending/loop.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 from paceline.callbacks.hooks import HOOKS
 
-PAGE = Path(__file__).parents[3] / "docs" / "loop.md"
+PAGE = Path(__file__).parents[3] / "docs" / "extending" / "loop.md"
 _CALLS = r"\b(on_\w+|validate|prepare_data|setup|training_step|validation_step)\("
 
 

@@ -35,8 +35,8 @@ class Trainer(TrainerView):
     """Lightning's trainer.
 
     Args:
-        **given: All arguments of Lightning's ``Trainer``; see docs/lightning.md for those that mean
-            something else here.
+        **given: All arguments of Lightning's ``Trainer``; see docs/migration/from-lightning.md for those
+            that mean something else here.
 
     Attributes:
         ours: The ``paceline.Trainer`` that does the work.
