@@ -1,7 +1,7 @@
 # `make` prints these targets.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test test-launch test-all lint docs bench
+.PHONY: help setup test test-launch test-all lint docs site bench
 
 help:  ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ lint:  ## Run ruff, ruff format --check, lint-imports, and mypy against a wheel
 
 docs:  ## Run the code of the docs and docstrings, and check links, file names and generated pages
 	.venv/bin/python -m pytest tests/test_docs.py tests/test_docstrings.py tests/trainer/loops/test_hooks.py tests/faults/test_table.py
+
+site:  ## Build the documentation as a site in build/site (needs pip install -c constraints.txt '.[docs]')
+	.venv/bin/zensical build --strict --clean
 
 bench:  ## Measure the loop's overhead briefly (docs/evidence/benchmarks.md has the commands of the published figures)
 	.venv/bin/python benchmarks/overhead.py --steps 500 --rounds 3

@@ -1,4 +1,4 @@
-"""Writes docs/api/README.md: everything public in one line each, and the arguments of what users construct.
+"""Writes docs/api: an index of everything public, and a page for each package from its docstrings.
 
 Those of ``Trainer`` are described in trainer/config/arguments.py; its docstring is written from there.
 
@@ -39,31 +39,26 @@ PACKAGES = (
 )
 """Everything public is in the ``__all__`` of one of them."""
 TRAINER = Path(inspect.getfile(paceline.Trainer))
-PAGE = Path(__file__).parent / "api" / "README.md"
-# The methods a user calls; hooks are in docs/extending/loop.md.
-METHODS = {
-    "Trainer": (
-        "fit validate test predict replay check_invariance find_learning_rate find_batch_size "
-        "save_checkpoint export log stop barrier broadcast main_process_first"
-    ),
-    "TrainModule": (
-        "of log log_dict print all_gather optimizers lr_schedulers manual_backward load_from_checkpoint"
-    ),
-    "Run": "load",
-    "RunConfig": "make_trainer",
-    "Experiment": "fit evaluate",
-}
-_TITLE = """# API index
+FOLDER = Path(__file__).parent / "api"
+_INDEX = """# API reference
 
-Everything public, from the docstrings. `python docs/make_api.py` writes this page, and a test checks that
-it is up to date. Examples are in the [guide](../guides/training.md), [several devices](../guides/devices.md)
-and [checkpoints](../guides/checkpoints.md); hooks are in [the loop](../extending/loop.md).
+Everything public, from the docstrings. `python docs/make_api.py` writes these pages, and a test checks that
+they are up to date. Their examples are run by `tests/test_docstrings.py`, which defines what they share: a
+small module `Net`, a `trainer`, loaders. Guides begin with [training](../guides/training.md); the hooks are
+in [the loop](../extending/loop.md).
 """
+_HOOKS = set(dir(paceline.callbacks.Callback)) - {"state_dict", "load_state_dict"}
+"""Described where they are called: docs/extending/loop.md."""
 
 
-def page() -> str:
-    """The text of docs/api/README.md."""
-    return "\n".join([_TITLE, *(line for package in PACKAGES for line in _package(package))])
+def pages() -> dict[Path, str]:
+    """The text of each page of docs/api."""
+    written = {FOLDER / "README.md": "\n".join([_INDEX, *(line for p in PACKAGES for line in _table(p))])}
+    for package in PACKAGES:
+        lines = (line for name, value in _public(package).items() for line in _entry(name, value))
+        about = _prose(inspect.getdoc(package) or "")
+        written[FOLDER / _page_of(package)] = "\n".join([f"# {package.__name__}\n", *about, *lines])
+    return written
 
 
 def trainer_file() -> str:
@@ -79,30 +74,86 @@ def trainer_file() -> str:
     return "\n".join([before + "    Args:", *lines, "\n" + rest.partition("\n\n")[2]])
 
 
-def _package(package: Any) -> Iterator[str]:
-    """A table of the package's names, then the arguments of each class and function that documents some."""
-    found = {name: getattr(package, name) for name in package.__all__ if name != "__version__"}
+def _public(package: Any) -> dict[str, Any]:
+    return {name: getattr(package, name) for name in package.__all__ if name != "__version__"}
+
+
+def _page_of(package: Any) -> str:
+    return f"{package.__name__.rpartition('.')[2]}.md"
+
+
+def _table(package: Any) -> Iterator[str]:
+    """One line for each name of a package, with a link to its entry."""
     yield f"## {package.__name__}\n"
     yield "| name | what it is |\n|---|---|"
-    for name, value in found.items():
-        shown = f"{name}({_signature(value)})" if inspect.isfunction(value) else name
-        yield f"| `{shown}` | {_about(value)} |"
+    for name, value in _public(package).items():
+        yield f"| [`{name}`]({_page_of(package)}#{name.lower()}) | {_about(value)} |"
     yield ""
-    for name, value in found.items():
-        documented = _meanings(value) if callable(value) else {}
-        methods = METHODS.get(name, "") if package is paceline else ""
-        if documented or methods:
-            yield f"### {name}\n"
-        if documented:
+
+
+def _entry(name: str, value: Any) -> Iterator[str]:
+    """A class with its methods, a function, or a value."""
+    yield f"## {name}\n"
+    if not callable(value):
+        yield _about(value) + "\n"
+        return
+    yield f"```py\n{name}({_signature(value)})\n```\n"
+    yield from _documentation(value)
+    if inspect.isclass(value):
+        for method, function in _methods(value):
+            yield f"### {name}.{method}\n"
+            if not isinstance(function, property):
+                yield f"```py\n{method}({_signature(getattr(value, method))})\n```\n"
+            yield from _documentation(function)
+
+
+def _methods(documented: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties that it documents, hooks aside, in the order of the file."""
+    own = [base for base in documented.__mro__ if base.__module__.startswith("paceline")]
+    if not issubclass(documented, paceline.TrainModule | paceline.Trainer):
+        own = own[:1]
+    found: dict[str, Any] = {}
+    for base in reversed(own):
+        for name, value in vars(base).items():
+            public = not name.startswith("_") and name not in _HOOKS
+            function = getattr(value, "__func__", value)
+            if (
+                public
+                and (inspect.isfunction(function) or isinstance(value, property))
+                and function.__doc__
+            ):
+                found[name] = function
+    yield from found.items()
+
+
+def _documentation(documented: Any) -> Iterator[str]:
+    """The docstring in Markdown: prose, a table of the arguments, then the other sections."""
+    parts = re.split(r"^(\w+):\n", inspect.getdoc(documented) or "", flags=re.MULTILINE)
+    yield from _prose(parts[0])
+    for title, text in _titled(parts[1:]):
+        text = textwrap.dedent(text).strip("\n")
+        if title == "Args":
+            meanings = _meanings(documented)
             yield "| argument | default | meaning |\n|---|---|---|"
-            yield from (_row(parameter, documented) for parameter in _parameters(value))
+            yield from (_row(parameter, meanings) for parameter in _parameters(documented))
             yield ""
-        if methods:
-            yield "| method | what it does |\n|---|---|"
-            for method in methods.split():
-                called = getattr(value, method)
-                yield f"| `{method}({_signature(called)})` | {_about(called)} |"
+        elif title == "Example":
+            yield f"```pycon\n{text}\n```\n"
+        elif title == "Attributes":
+            yield "| attribute | meaning |\n|---|---|"
+            yield from (f"| `{name}` | {meaning} |" for name, meaning in _named(text).items())
             yield ""
+        else:
+            yield f"**{title}**: {_markdown(text)}\n"
+
+
+def _titled(parts: list[str]) -> Iterator[tuple[str, str]]:
+    """Titles and texts, which follow each other."""
+    yield from zip(parts[::2], parts[1::2], strict=True)
+
+
+def _prose(text: str) -> list[str]:
+    return [text.strip().replace("``", "`") + "\n"] if text.strip() else []
 
 
 def _parameters(found: Any) -> list[inspect.Parameter]:
@@ -134,11 +185,17 @@ def _meanings(documented: Any) -> dict[str, str]:
         return {n: _markdown(f.description or "") for n, f in TrainerArguments.model_fields.items()}
     text = (inspect.getdoc(documented) or "") + "\n"
     section = re.search(r"^Args:\n((?:    .*\n|\n)*)", text, re.MULTILINE)
+    return _named(textwrap.dedent(section[1])) if section else {}
+
+
+def _named(section: str) -> dict[str, str]:
+    """By name, its entry in a section; entries of several names belong to each of them."""
     found: dict[str, str] = {}
-    for entry in re.split(r"^    (?=\*{0,2}\w)", section[1], flags=re.MULTILINE) if section else []:
+    for entry in re.split(r"^(?=\*{0,2}\w)", section, flags=re.MULTILINE):
         names, _, meaning = entry.partition(":")
         for name in names.split(","):
-            found[name.strip(" *")] = _markdown(meaning)
+            if name.strip():
+                found[name.strip(" *")] = _markdown(meaning)
     return found
 
 
@@ -165,4 +222,5 @@ def _default(parameter: inspect.Parameter) -> str:
 
 if __name__ == "__main__":
     TRAINER.write_text(trainer_file())
-    PAGE.write_text(page())
+    for path, text in pages().items():
+        path.write_text(text)

@@ -19,15 +19,16 @@ from paceline.recipes import RECIPES
 ROOT = Path(paceline.__file__).parent
 SESSIONS = ("docs/reference/commands.md",)
 """Pages whose commands are one session, from an empty folder on."""
-AFTER_CODE = (
-    "docs/guides/checkpoints.md",
-    "docs/guides/reports.md",
-    "docs/guides/schedules.md",
-    "docs/guides/configuration.md",
+AFTER_CODE = tuple(
+    f"docs/guides/{name}.md" for name in ("checkpoints", "reports", "schedules", "configuration")
 )
 """Pages whose commands need what the Python code of the page has left in the folder."""
+A_RECIPE = "docs/extending/recipe.md"
+"""Its command runs its first block of code, in a file."""
 ELSEWHERE = {
     "docs/quick-start.md": "tests/test_quick_start.py",
+    "docs/zh/quick-start.md": "tests/test_docs.py",
+    "docs/promises/laptop-cpu.md": "tests/doctor",
     "docs/guides/devices.md": "tests/strategies/launch",
     "docs/guides/failures.md": "tests/trainer/debug/test_replay.py",
     "docs/guides/diff.md": "tests/trainer/debug/test_diff.py",
@@ -60,7 +61,7 @@ def run_all(folder: Path, page: str, how: str) -> list[dict[str, object]]:
 
 def test_every_page_with_commands_is_run_somewhere():
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
-    assert {page for page in pages if commands(page)} == {*SESSIONS, *AFTER_CODE, *ELSEWHERE}
+    assert {page for page in pages if commands(page)} == {*SESSIONS, *AFTER_CODE, A_RECIPE, *ELSEWHERE}
     assert all((ROOT / tests).exists() for tests in ELSEWHERE.values())
 
 
@@ -86,6 +87,15 @@ def test_commands_after_the_code_of_their_page(page, tmp_path, monkeypatch):
     for block in code:
         exec(compile(block, page, "exec"), vars(module))
     run_all(tmp_path, page, "pipe")
+
+
+def test_the_recipe_of_its_page_takes_settings_from_the_command_line(tmp_path):
+    code = re.search(r"^```python\n(.*?)^```", (ROOT / A_RECIPE).read_text(), re.DOTALL | re.MULTILINE)[1]
+    (tmp_path / "my.py").write_text(code)
+    run_all(tmp_path, A_RECIPE, "pipe")
+    config = paceline.Run(tmp_path / "runs" / "net" / "1").config
+    assert config["config"]["learning_rate"] == 0.05
+    assert config["module"]["hparams"]["width"] == 256
 
 
 def test_the_page_about_commands_has_all_of_them():

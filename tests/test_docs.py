@@ -24,21 +24,34 @@ def blocks(page: str, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
-AS_SCRIPT = "docs/guides/devices.md"  # its blocks start ranks, which a test cannot
+SHELL = ("docs/quick-start.md", "docs/zh/quick-start.md")  # test_quick_start.py runs their script
+AS_SCRIPT = ("docs/guides/devices.md", "docs/extending/strategy.md")  # their blocks start ranks
 AS_PACKAGE = "docs/extending/plugins.md"  # files of a package: test_plugin_package.py installs it
 AS_NOTEBOOK = "docs/guides/notebook.md"  # its blocks are cells: test_notebook.py runs them
 
 
-def test_the_page_on_several_devices_runs_as_a_script(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("\n".join(blocks(AS_SCRIPT)))
+def as_script(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The blocks of a page, run as a user would."""
+    script = folder / "train.py"
+    script.write_text("\n".join(blocks(page)))
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=folder
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def test_the_page_on_several_devices_runs_as_a_script(tmp_path):
+    done = as_script("docs/guides/devices.md", tmp_path)
     assert "after fit on rank 0 of 2" in done.stdout
     assert done.stdout.count("once, on rank 0") == 1
     assert "after fit on rank 1 of 2" in (tmp_path / "runs/line/1/log-rank-1.txt").read_text()
+
+
+def test_the_page_on_writing_a_strategy_runs_as_a_script(tmp_path):
+    assert (
+        "2 devices (cpu), strategy late-average" in as_script("docs/extending/strategy.md", tmp_path).stdout
+    )
 
 
 def readme_printed(folder: Path) -> str:
@@ -80,7 +93,8 @@ def without_figures(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page) and page not in (AS_SCRIPT, AS_PACKAGE, AS_NOTEBOOK)]
+    "page",
+    [page for page in PAGES if blocks(page) and page not in (*SHELL, *AS_SCRIPT, AS_PACKAGE, AS_NOTEBOOK)],
 )
 def test_code_blocks_run(page, monkeypatch):
     # The blocks' classes live in a module of their own, so that Run.load finds them.
@@ -94,6 +108,27 @@ def test_links_lead_somewhere():
     for page in [*PAGES, "CONTRIBUTING.md"]:
         for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
             assert ((ROOT / page).parent / link).exists(), f"{page}: {link}"
+
+
+def test_every_page_is_in_the_navigation_of_the_site_once():
+    nav = re.findall(r'"([\w/.-]+\.md)"', (ROOT / "zensical.toml").read_text())
+    assert sorted(nav) == sorted(page.removeprefix("docs/") for page in PAGES if page != "README.md")
+
+
+@pytest.mark.parametrize(
+    ("page", "original"),
+    [("quick-start", "quick-start"), ("from-accelerate", "migration/from-accelerate")],
+)
+def test_the_chinese_pages_show_the_programs_of_the_english_ones(page, original):
+    shown, tested = (
+        re.findall(
+            r"^```\w+\n.*?^```", (ROOT / "docs" / f"{name}.md").read_text(), re.DOTALL | re.MULTILINE
+        )
+        for name in (f"zh/{page}", original)
+    )
+    assert shown
+    assert set(shown) <= set(tested)
+    assert page != "quick-start" or shown == tested
 
 
 FILE = r"`(?:python )?((?:tests|benchmarks|trainer|strategies|callbacks|docs)/[\w/.]+\.\w+)"
@@ -121,9 +156,12 @@ def test_ci_runs_the_readmes_own_commands():
         assert re.search(rf"<!-- {mark} -->\n```sh\n.+\n```", readme)
 
 
-def test_the_api_index_and_the_trainer_s_docstring_are_up_to_date():
+def test_the_api_reference_and_the_trainer_s_docstring_are_up_to_date():
     written = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
-    assert written["PAGE"].read_text() == written["page"](), "python docs/make_api.py"
+    pages = written["pages"]()
+    assert {*pages} == {*written["FOLDER"].glob("*.md")}
+    for path, text in pages.items():
+        assert path.read_text() == text, "python docs/make_api.py"
     assert written["TRAINER"].read_text() == written["trainer_file"](), "python docs/make_api.py"
 
 

@@ -166,7 +166,7 @@ ACCELERATE = Library(
         "ProfileKwargs": rewrite("write Trainer(profile=Profiler(...)), of paceline.callbacks"),
         "TorchDynamoPlugin": rewrite("write Trainer(compile={...}), with torch.compile's arguments"),
         "LoggerType": rewrite("write Trainer(loggers=[...]), with loggers of paceline.callbacks"),
-        "GeneralTracker": rewrite("subclass Logger of paceline.callbacks: docs/guides/loggers.md"),
+        "GeneralTracker": rewrite("subclass Logger of paceline.callbacks: docs/guides/logging.md"),
         "DistributedType": rewrite("trainer.strategy.name is the strategy"),
         "broadcast": rewrite("write trainer.broadcast(value)"),
         "broadcast_object_list": rewrite("write trainer.broadcast(value)"),

@@ -214,7 +214,7 @@ COMPOSER = Library(
         "InMemoryLogger": rewrite("trainer.metrics has the latest values, Run(folder).metrics all"),
         **all_of(
             "CometMLLogger LoggerDestination",
-            rewrite(f"subclass Logger, {_OF_CALLBACKS}: docs/guides/loggers.md"),
+            rewrite(f"subclass Logger, {_OF_CALLBACKS}: docs/guides/logging.md"),
         ),
         "ProgressBarLogger": rewrite("leave it out: the bar is a default callback"),
         "LabelSmoothing": rewrite("give label_smoothing= to the loss in training_step"),

@@ -353,7 +353,7 @@ NAMES: dict[str, Entry] = {
     "MLFlowLogger": rewrite("write MLflow(experiment=...), of paceline.callbacks: docs/guides/trackers.md"),
     **all_of(
         "CometLogger NeptuneLogger LitLogger",
-        rewrite("subclass Logger of paceline.callbacks: docs/guides/loggers.md"),
+        rewrite("subclass Logger of paceline.callbacks: docs/guides/logging.md"),
     ),
     "Logger": rewrite("subclass Logger of paceline.callbacks: its one method is write(row)"),
     "LightningCLI": rewrite("build module, data and Trainer in a script of your own"),
