@@ -1,9 +1,11 @@
 """What each recipe's preset for a CPU reaches, and how long it takes: the figures of the pages on recipes.
 
 python benchmarks/recipes.py [NAME...] [--runs 5] [--json benchmarks/results/recipes.json]
+python benchmarks/recipes.py [NAME...] --runs 1 --pictures docs/images/recipes
 
 Each run is ``paceline fit NAME preset=... trainer.seed=k`` in a new folder, with as many threads as CPUs.
 The figure is the metric after the last epoch. Results of recipes that are not named stay in the file.
+The pictures are of seed 0: its curves, and the last image that it logged.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from PIL import Image
+
 from paceline import Run
 from paceline.recipes import RECIPES
 
 
-def run(name: str, seed: int) -> tuple[float, float]:
+def run(name: str, seed: int, pictures: Path | None = None) -> tuple[float, float]:
     """The metric after the last epoch, and the seconds of the command."""
     figure = RECIPES[name].figure
     with tempfile.TemporaryDirectory() as folder:
@@ -33,7 +37,10 @@ def run(name: str, seed: int) -> tuple[float, float]:
         begun = time.perf_counter()
         fit(name, seed, folder, *more)
         seconds = time.perf_counter() - begun
-        return float(Run(Path(folder, name, "1")).metrics[figure.metric].values[-1]), seconds
+        done = Run(Path(folder, name, "1"))
+        if pictures is not None:
+            save_pictures(done.folder, pictures, name)
+        return float(done.metrics[figure.metric].values[-1]), seconds
 
 
 def fit(name: str, seed: int, folder: str, *more: str) -> None:
@@ -51,16 +58,30 @@ def fit(name: str, seed: int, folder: str, *more: str) -> None:
     )
 
 
+def save_pictures(run: Path, folder: Path, name: str) -> None:
+    """The run's curves, and the last image that it logged, where there is one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Image.open(run / "curves.png") as curves:
+        curves.convert("RGB").quantize(64).save(folder / f"{name}.png", optimize=True)
+    logged = sorted(run.glob("media/**/*.png"), key=lambda path: path.stem)
+    if logged:
+        with Image.open(logged[-1]) as image:
+            factor = max(1, 480 // image.width)
+            larger = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+            larger.convert("RGB").save(folder / f"{name}-image.jpg", quality=85, optimize=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*RECIPES, []], metavar="NAME")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     there = options.json is not None and options.json.exists()
     found = json.loads(options.json.read_text()) if there else {}
     for name in options.names or RECIPES:
-        runs = [run(name, seed) for seed in range(options.runs)]
+        runs = [run(name, seed, None if seed else options.pictures) for seed in range(options.runs)]
         values, seconds = [value for value, _ in runs], [second for _, second in runs]
         found[name] = {
             "preset": RECIPES[name].figure.preset,

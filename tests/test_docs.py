@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -106,8 +107,17 @@ def test_code_blocks_run(page, monkeypatch):
 
 def test_links_lead_somewhere():
     for page in [*PAGES, "CONTRIBUTING.md"]:
-        for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
-            assert ((ROOT / page).parent / link).exists(), f"{page}: {link}"
+        for link, anchor in re.findall(r"\]\(([^)#:\s]+)(?:#([^)]*))?\)", (ROOT / page).read_text()):
+            target = (ROOT / page).parent / link
+            assert target.exists(), f"{page}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page}: {link}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as sites make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    kept = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[\s-]+", "-", heading) for heading in kept}
 
 
 def test_every_page_is_in_the_navigation_of_the_site_once():
@@ -129,6 +139,23 @@ def test_the_chinese_pages_show_the_programs_of_the_english_ones(page, original)
     assert shown
     assert set(shown) <= set(tested)
     assert page != "quick-start" or shown == tested
+
+
+def test_the_table_of_programs_is_what_was_measured():
+    found = json.loads((ROOT / "benchmarks" / "results" / "side_by_side.json").read_text())
+    page = (ROOT / "docs" / "evidence" / "benchmarks.md").read_text()
+    rows = [
+        f"| {one['samples_per_second']:.0f} | {one['peak_mib']:.0f} | {one['lines']} |"
+        for programs in found.values()
+        for one in programs.values()
+    ]
+    assert len(rows) == 8
+    assert rows == re.findall(r"^\| (?:GPT-2|ViT|GAN) on [^|]+ (\|.*)$", page, re.MULTILINE)
+    for task, programs in found.items():
+        for name, one in programs.items():
+            program = ROOT / "benchmarks" / "side_by_side" / f"{task}_{name}.py"
+            lines = [line.strip() for line in program.read_text().splitlines()]
+            assert len([line for line in lines if line and not line.startswith("#")]) == one["lines"]
 
 
 FILE = r"`(?:python )?((?:tests|benchmarks|trainer|strategies|callbacks|docs)/[\w/.]+\.\w+)"
@@ -157,12 +184,12 @@ def test_ci_runs_the_readmes_own_commands():
 
 
 def test_the_api_reference_and_the_trainer_s_docstring_are_up_to_date():
-    written = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
+    written = runpy.run_path(str(ROOT / "tests" / "make_api.py"))
     pages = written["pages"]()
     assert {*pages} == {*written["FOLDER"].glob("*.md")}
     for path, text in pages.items():
-        assert path.read_text() == text, "python docs/make_api.py"
-    assert written["TRAINER"].read_text() == written["trainer_file"](), "python docs/make_api.py"
+        assert path.read_text() == text, "python tests/make_api.py"
+    assert written["TRAINER"].read_text() == written["trainer_file"](), "python tests/make_api.py"
 
 
 def test_make_runs_the_readmes_test_command():

@@ -56,14 +56,15 @@ class Trainer(Tuner):
         max_epochs, max_steps: The first limit reached ends the run. Without any: one epoch.
         min_epochs, min_steps: A stop that a callback asks for, such as early stopping, waits until both are
             reached; signals do not.
-        max_time: The first limit reached ends the run. Without any: one epoch.
+        max_time: As ``max_epochs``, in time: ``"30min"``, ``"2h"``, a timedelta.
         global_batch_size: Samples in an optimizer step; else batch size x ranks x ``accumulate``.
         accumulate: Micro-batches in a step.
         batch_size: ``"auto"``: the samples of a step stay those of the loader's batch size, the ranks and
             ``accumulate``, and each rank takes its part in micro-batches of the largest size that its
             memory holds. It is found before step 1, by an estimate and trials; where memory runs out in a
             later step, that step is repeated in halves. None: batches of the loader's size.
-        clip_grad_norm, clip_grad_value: Clip each step's gradients; None does not.
+        clip_grad_norm: The largest norm of a step's gradients, to which they are scaled down; None: any.
+        clip_grad_value: The largest absolute value in a step's gradients; larger ones are cut. None: any.
         validate_every: A duration; None never validates.
         log_every: A duration between two log points, 50 steps unless given; step 1 is logged too.
         sanity_val_batches: Validation batches read before training, -1 for all; nothing of them is logged.
@@ -77,7 +78,9 @@ class Trainer(Tuner):
         overfit_batches: Train (and validate) on the same few batches of the training data every epoch.
         callbacks: Added to the default ones; one of the same class (or a subclass) replaces it. A string is
             the name of an installed entry point, as in ``loggers``.
-        progress, checkpoint: The default callbacks, each off with False.
+        progress: A progress bar on a terminal, plain lines elsewhere; False: neither.
+        checkpoint: Checkpoints each epoch and at the end, where ``callbacks`` has no ``Checkpoint``; False:
+            none.
         record: Keep 48 bytes of each step in ``steps.bin`` of the run folder, for ``paceline diff``.
         loggers: Added to the default ones, as ``callbacks`` are: ``metrics.jsonl``, TensorBoard and
             ``curves.png``; one of the same class replaces it, and ``"-jsonl"``, ``"-tensorboard"`` or

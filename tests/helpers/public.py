@@ -7,4 +7,4 @@ from pathlib import Path
 
 import paceline
 
-PACKAGES = runpy.run_path(str(Path(paceline.__file__).parent / "docs" / "make_api.py"))["PACKAGES"]
+PACKAGES = runpy.run_path(str(Path(paceline.__file__).parent / "tests" / "make_api.py"))["PACKAGES"]

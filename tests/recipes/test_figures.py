@@ -43,6 +43,7 @@ def test_its_page_states_the_figure_and_the_bound(name):
     assert re.search(rf"\b{figure.seconds} s\b", page)
     assert f"at least {figure.bound:g}" in page or f"at most {figure.bound:g}" in page
     assert f"python benchmarks/recipes.py {name} --json benchmarks/results/recipes.json" in page
+    assert f"(../images/recipes/{name}.png)" in page
 
 
 @pytest.mark.soak  # a separate step in CI

@@ -1,6 +1,6 @@
 """The Trainer's arguments: type, range, default and meaning of each.
 
-docs/make_api.py writes the meanings into ``Trainer``'s docstring and docs/api/README.md; what an error says
+tests/make_api.py writes the meanings into ``Trainer``'s docstring and docs/api; what an error says
 is allowed is from here too. pydantic is imported here, at the first construction and not before.
 """
 
@@ -148,12 +148,10 @@ _THE_LIMITS = "The first limit reached ends the run. Without any: one epoch."
 _THE_LEAST = (
     "A stop that a callback asks for, such as early stopping, waits until both are reached; signals do not."
 )
-_CLIPPED = "Clip each step's gradients; None does not."
 _LIMITED = (
     "A count (int) or a part (float) of the loader's batches, over all ranks; in training without "
     "``global_batch_size`` each rank has so many."
 )
-_DEFAULT_CALLBACKS = "The default callbacks, each off with False."
 _FOLDERS = (
     "Runs go to ``run_dir/name/<n>``; the name is the module's class unless given. With ``run_dir=None`` "
     "nothing is written."
@@ -222,7 +220,9 @@ class TrainerArguments(BaseModel):
     min_epochs: _Count | None = _argument(None, _THE_LEAST, _A_COUNT_OR_NONE)
     min_steps: _Count | None = _argument(None, _THE_LEAST, _A_COUNT_OR_NONE)
     max_time: Annotated[Any, BeforeValidator(_seconds)] = _argument(
-        None, _THE_LIMITS, 'a time such as "30min", "2h", "00:30:00" or a timedelta, or None'
+        None,
+        'As ``max_epochs``, in time: ``"30min"``, ``"2h"``, a timedelta.',
+        'a time such as "30min", "2h", "00:30:00" or a timedelta, or None',
     )
     global_batch_size: _Count | None = _argument(
         None, "Samples in an optimizer step; else batch size x ranks x ``accumulate``.", _A_COUNT_OR_NONE
@@ -236,8 +236,16 @@ class TrainerArguments(BaseModel):
         "step, that step is repeated in halves. None: batches of the loader's size.",
         "'auto', or None; a number is the DataLoader's batch_size or global_batch_size",
     )
-    clip_grad_norm: _Amount | None = _argument(None, _CLIPPED, _AN_AMOUNT)
-    clip_grad_value: _Amount | None = _argument(None, _CLIPPED, _AN_AMOUNT)
+    clip_grad_norm: _Amount | None = _argument(
+        None,
+        "The largest norm of a step's gradients, to which they are scaled down; None: any.",
+        _AN_AMOUNT,
+    )
+    clip_grad_value: _Amount | None = _argument(
+        None,
+        "The largest absolute value in a step's gradients; larger ones are cut. None: any.",
+        _AN_AMOUNT,
+    )
     validate_every: _Duration = _argument(
         "1ep",
         "A duration; None never validates.",
@@ -279,8 +287,11 @@ class TrainerArguments(BaseModel):
         "name of an installed entry point, as in ``loggers``.",
         "objects of paceline.callbacks.Callback, or names of installed entry points",
     )
-    progress: bool = _argument(True, _DEFAULT_CALLBACKS)
-    checkpoint: bool = _argument(True, _DEFAULT_CALLBACKS)
+    progress: bool = _argument(True, "A progress bar on a terminal, plain lines elsewhere; False: neither.")
+    checkpoint: bool = _argument(
+        True,
+        "Checkpoints each epoch and at the end, where ``callbacks`` has no ``Checkpoint``; False: none.",
+    )
     record: bool = _argument(
         True,
         "Keep 48 bytes of each step in ``steps.bin`` of the run folder, for ``paceline diff``.",

@@ -2,7 +2,7 @@
 
 Those of ``Trainer`` are described in trainer/config/arguments.py; its docstring is written from there.
 
-python docs/make_api.py
+python tests/make_api.py
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -39,16 +40,23 @@ PACKAGES = (
 )
 """Everything public is in the ``__all__`` of one of them."""
 TRAINER = Path(inspect.getfile(paceline.Trainer))
-FOLDER = Path(__file__).parent / "api"
+FOLDER = Path(paceline.__file__).parent / "docs" / "api"
 _INDEX = """# API reference
 
-Everything public, from the docstrings. `python docs/make_api.py` writes these pages, and a test checks that
-they are up to date. Their examples are run by `tests/test_docstrings.py`, which defines what they share: a
-small module `Net`, a `trainer`, loaders. Guides begin with [training](../guides/training.md); the hooks are
-in [the loop](../extending/loop.md).
+Everything public, from the docstrings. `python tests/make_api.py` writes these pages, and a test checks
+that they are up to date. Their examples are run by `tests/test_docstrings.py`, which defines what they
+share: a small module `Net`, a `trainer`, loaders. Guides begin with [training](../guides/training.md); the
+hooks are in [the loop](../extending/loop.md).
 """
-_HOOKS = set(dir(paceline.callbacks.Callback)) - {"state_dict", "load_state_dict"}
+_HOOKS = {name for name in dir(paceline.callbacks.Callback) if name.startswith("on_")}
 """Described where they are called: docs/extending/loop.md."""
+_FIRST = {"Trainer": ("fit", "validate", "test", "predict")}
+_WITH_BASES = (paceline.Trainer, paceline.TrainModule, paceline.DataModule)
+"""Classes whose methods are in bases that are not public."""
+
+
+_OWN_SIGNATURE = re.compile(r"``\(self(?:, )?(.*?)\)``: ")
+"""How a docstring begins where a method takes any arguments, and says which it is called with."""
 
 
 def pages() -> dict[Path, str]:
@@ -102,34 +110,38 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     if inspect.isclass(value):
         for method, function in _methods(value):
             yield f"### {name}.{method}\n"
-            if not isinstance(function, property):
-                yield f"```py\n{method}({_signature(getattr(value, method))})\n```\n"
+            if inspect.isfunction(function):
+                yield f"```py\n{method}({_signature(function)})\n```\n"
             yield from _documentation(function)
 
 
 def _methods(documented: type) -> Iterator[tuple[str, Any]]:
     """The public methods and properties that it documents, hooks aside, in the order of the file."""
-    own = [base for base in documented.__mro__ if base.__module__.startswith("paceline")]
-    if not issubclass(documented, paceline.TrainModule | paceline.Trainer):
-        own = own[:1]
+    bases = documented.__mro__ if issubclass(documented, _WITH_BASES) else (documented,)
     found: dict[str, Any] = {}
-    for base in reversed(own):
-        for name, value in vars(base).items():
-            public = not name.startswith("_") and name not in _HOOKS
-            function = getattr(value, "__func__", value)
-            if (
-                public
-                and (inspect.isfunction(function) or isinstance(value, property))
-                and function.__doc__
-            ):
-                found[name] = function
-    yield from found.items()
+    for base in bases:
+        if base.__module__.startswith("paceline"):
+            found |= {name: value for name, value in vars(base).items() if name not in found}
+    first = _FIRST.get(documented.__name__, ())
+    for name in [*first, *(name for name in found if name not in first)]:
+        value = getattr(found[name], "__func__", found[name])
+        if not name.startswith("_") and name not in _HOOKS and _is_documented(value):
+            yield name, value
+
+
+def _is_documented(value: Any) -> bool:
+    if isinstance(value, property):
+        return bool(value.fget and value.__doc__)
+    if inspect.isfunction(value):  # pydantic adds methods with texts of its own
+        return bool(value.__doc__) and "paceline" in value.__module__
+    return isinstance(value, cached_property) and bool(value.__doc__)
 
 
 def _documentation(documented: Any) -> Iterator[str]:
     """The docstring in Markdown: prose, a table of the arguments, then the other sections."""
-    parts = re.split(r"^(\w+):\n", inspect.getdoc(documented) or "", flags=re.MULTILINE)
-    yield from _prose(parts[0])
+    text = _OWN_SIGNATURE.sub("", inspect.getdoc(documented) or "")
+    parts = re.split(r"^(\w+):\n", text, flags=re.MULTILINE)
+    yield from _prose(parts[0][:1].upper() + parts[0][1:])
     for title, text in _titled(parts[1:]):
         text = textwrap.dedent(text).strip("\n")
         if title == "Args":
@@ -153,16 +165,28 @@ def _titled(parts: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _prose(text: str) -> list[str]:
-    return [text.strip().replace("``", "`") + "\n"] if text.strip() else []
+    return [_linked(text.strip().replace("``", "`")) + "\n"] if text.strip() else []
+
+
+def _linked(text: str) -> str:
+    """Pages of docs/ that a docstring names, as links from docs/api."""
+    return re.sub(r"`?\bdocs/([\w/-]+\.md)`?", r"[docs/\1](../\1)", text)
 
 
 def _parameters(found: Any) -> list[inspect.Parameter]:
     """Its parameters, but for those that only collect unknown names in order to report them."""
-    hidden = {"self", "args", "kwargs", "unknown", "more"}
+    hidden = {"self", "cls", "args", "kwargs", "unknown", "more"}
+    if inspect.isclass(found):  # its __new__ takes anything where it checks arguments
+        ours = [vars(base) for base in found.__mro__ if base.__module__.startswith("paceline")]
+        found = next((names["__init__"] for names in ours if "__init__" in names), found)
+        hidden.add("options")
     return [p for p in inspect.signature(found).parameters.values() if p.name not in hidden]
 
 
 def _signature(found: Any) -> str:
+    written = _OWN_SIGNATURE.match(inspect.getdoc(found) or "")
+    if written and inspect.isfunction(found):
+        return written[1]
     shown: list[str] = []
     for p in _parameters(found):
         if p.kind is p.KEYWORD_ONLY and not any(name.startswith("*") for name in shown):
@@ -200,14 +224,14 @@ def _named(section: str) -> dict[str, str]:
 
 
 def _about(found: Any) -> str:
-    """The first paragraph of its docstring; of a tuple, its values."""
-    if isinstance(found, tuple):
+    """The first paragraph of its docstring; of a tuple or a dict, its values or keys."""
+    if isinstance(found, tuple | dict):
         return ", ".join(f"`{value}`" for value in found)
     return _markdown((inspect.getdoc(found) or "").split("\n\n")[0])
 
 
 def _markdown(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip().replace("``", "`").replace("|", "\\|")
+    return _linked(re.sub(r"\s+", " ", text).strip().replace("``", "`").replace("|", "\\|"))
 
 
 def _name(parameter: inspect.Parameter) -> str:
