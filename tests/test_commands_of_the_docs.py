@@ -94,7 +94,7 @@ def test_the_recipe_of_its_page_takes_settings_from_the_command_line(tmp_path):
     (tmp_path / "my.py").write_text(code)
     run_all(tmp_path, A_RECIPE, "pipe")
     config = paceline.Run(tmp_path / "runs" / "net" / "1").config
-    assert config["config"]["learning_rate"] == 0.05
+    assert config["config"]["learning_rate"] == 0.01
     assert config["module"]["hparams"]["width"] == 256
 
 

@@ -63,8 +63,8 @@ class Trainer(Tuner):
             ``accumulate``, and each rank takes its part in micro-batches of the largest size that its
             memory holds. It is found before step 1, by an estimate and trials; where memory runs out in a
             later step, that step is repeated in halves. None: batches of the loader's size.
-        clip_grad_norm: The largest norm of a step's gradients, to which they are scaled down; None: any.
-        clip_grad_value: The largest absolute value in a step's gradients; larger ones are cut. None: any.
+        clip_grad_norm: The largest norm of a step's gradients; larger ones are scaled. None: any.
+        clip_grad_value: The largest absolute value in a gradient; larger ones are cut. None: any.
         validate_every: A duration; None never validates.
         log_every: A duration between two log points, 50 steps unless given; step 1 is logged too.
         sanity_val_batches: Validation batches read before training, -1 for all; nothing of them is logged.

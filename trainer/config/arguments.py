@@ -237,14 +237,10 @@ class TrainerArguments(BaseModel):
         "'auto', or None; a number is the DataLoader's batch_size or global_batch_size",
     )
     clip_grad_norm: _Amount | None = _argument(
-        None,
-        "The largest norm of a step's gradients, to which they are scaled down; None: any.",
-        _AN_AMOUNT,
+        None, "The largest norm of a step's gradients; larger ones are scaled. None: any.", _AN_AMOUNT
     )
     clip_grad_value: _Amount | None = _argument(
-        None,
-        "The largest absolute value in a step's gradients; larger ones are cut. None: any.",
-        _AN_AMOUNT,
+        None, "The largest absolute value in a gradient; larger ones are cut. None: any.", _AN_AMOUNT
     )
     validate_every: _Duration = _argument(
         "1ep",
