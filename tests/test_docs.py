@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import pytest
+from helpers.printed import without_figures
 
 import paceline
 import paceline.callbacks
@@ -86,11 +87,6 @@ def test_the_readme_shows_what_its_script_prints(tmp_path):
 def without_speed(text: str) -> str:
     """Speed and memory, which differ from run to run; losses do not."""
     return re.sub(r"[\d.]+k? samples/s|[\d.]+GB", "#", text)
-
-
-def without_figures(text: str) -> str:
-    """Losses differ a little on other machines, speed and memory everywhere."""
-    return re.sub(r"[\d.]+k? samples/s|\d+\.\d+", "#", text)
 
 
 @pytest.mark.parametrize(

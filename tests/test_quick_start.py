@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers.checkpoints import stored_tensors
 from helpers.environment import clean_environment
+from helpers.printed import without_figures
 from safetensors.torch import load_file
 
 import paceline
@@ -49,11 +50,6 @@ def run(lines: list[str], folder: Path, home: Path, seconds: int) -> str:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Traceback" not in done.stdout + done.stderr
     return done.stdout
-
-
-def without_figures(text: str) -> str:
-    """Losses differ a little on other machines, speed and memory everywhere."""
-    return re.sub(r"[\d.]+k? samples/s|\d+\.\d+", "#", text)
 
 
 def check(folder: Path, printed: str) -> None:

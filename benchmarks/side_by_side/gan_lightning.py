@@ -18,19 +18,19 @@ class GAN(L.LightningModule):
         of_generator, of_critic = self.optimizers()
 
         self.toggle_optimizer(of_generator)
-        fooled = loss(self.critic(self.generator(noise)), ones)
-        self.log("generator", fooled, prog_bar=True)
+        generator_loss = loss(self.critic(self.generator(noise)), ones)
+        self.log("generator", generator_loss, prog_bar=True)
         of_generator.zero_grad()
-        self.manual_backward(fooled)
+        self.manual_backward(generator_loss)
         of_generator.step()
         self.untoggle_optimizer(of_generator)
 
         self.toggle_optimizer(of_critic)
         made = self.generator(noise).detach()
-        told = (loss(self.critic(images), ones) + loss(self.critic(made), zeros)) / 2
-        self.log("critic", told, prog_bar=True)
+        critic_loss = (loss(self.critic(images), ones) + loss(self.critic(made), zeros)) / 2
+        self.log("critic", critic_loss, prog_bar=True)
         of_critic.zero_grad()
-        self.manual_backward(told)
+        self.manual_backward(critic_loss)
         of_critic.step()
         self.untoggle_optimizer(of_critic)
 

@@ -17,17 +17,17 @@ class GAN(TrainModule):
         ones, zeros = torch.ones(len(images), 1), torch.zeros(len(images), 1)
         of_generator, of_critic = self.optimizers()
 
-        fooled = loss(self.critic(self.generator(noise)), ones)
+        generator_loss = loss(self.critic(self.generator(noise)), ones)
         of_generator.zero_grad()
-        self.manual_backward(fooled)
+        self.manual_backward(generator_loss)
         of_generator.step()
 
         made = self.generator(noise).detach()
-        told = (loss(self.critic(images), ones) + loss(self.critic(made), zeros)) / 2
+        critic_loss = (loss(self.critic(images), ones) + loss(self.critic(made), zeros)) / 2
         of_critic.zero_grad()
-        self.manual_backward(told)
+        self.manual_backward(critic_loss)
         of_critic.step()
-        return {"loss": fooled + told, "generator": fooled, "critic": told}
+        return {"loss": generator_loss + critic_loss, "generator": generator_loss, "critic": critic_loss}
 
     def configure_optimizers(self):
         return [torch.optim.Adam(part.parameters(), lr=2e-4) for part in (self.generator, self.critic)]
