@@ -5,7 +5,7 @@ python benchmarks/side_by_side.py [--rounds 5] [--json benchmarks/results/side_b
 The programs are in ``side_by_side/``: one file for each task and trainer, as its documentation would write
 it, with validation and a checkpoint each epoch, TensorBoard and a progress bar. ``task.py`` has the models
 and the data, and measures: samples per second after ten steps, the peak of resident memory. Each program is
-a process of its own, one after another, round by round; medians are shown. What they reach is compared, so
+a separate process, one after another, round by round; medians are shown. What they reach is compared, so
 that it is the same work. Lines are those of a program that are neither empty nor a comment.
 """
 

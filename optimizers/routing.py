@@ -19,13 +19,13 @@ def muon_matrices(module: nn.Module, *, muon: Sequence[str] = (), adamw: Sequenc
     embeddings, of the output head (the ``nn.Linear`` that is registered last), and what is tied to either.
     Not among them: norms, biases, convolutions, scalars, and matrices with another name, as of positions.
 
+    Patterns are as in a shell; they match a whole name, or a part between dots: ``"wte"`` matches
+    ``transformer.wte.weight``, ``"blocks.0"`` all of that block.
+
     Args:
         module: Its parameters are looked at.
         muon: Patterns of more matrices that Muon is to update.
         adamw: Patterns of parameters that it is not to update.
-
-    Patterns are as in a shell; they match a whole name, or a part between dots: ``"wte"`` matches
-    ``transformer.wte.weight``, ``"blocks.0"`` all of that block.
 
     Raises:
         PacelineError: for a pattern that matches nothing, a parameter that both match, and one for Muon

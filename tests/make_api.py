@@ -53,8 +53,6 @@ _HOOKS = {name for name in dir(paceline.callbacks.Callback) if name.startswith("
 _FIRST = {"Trainer": ("fit", "validate", "test", "predict")}
 _WITH_BASES = (paceline.Trainer, paceline.TrainModule, paceline.DataModule)
 """Classes whose methods are in bases that are not public."""
-
-
 _OWN_SIGNATURE = re.compile(r"``\(self(?:, )?(.*?)\)``: ")
 """How a docstring begins where a method takes any arguments, and says which it is called with."""
 
@@ -121,7 +119,7 @@ def _methods(documented: type) -> Iterator[tuple[str, Any]]:
     found: dict[str, Any] = {}
     for base in bases:
         if base.__module__.startswith("paceline"):
-            found |= {name: value for name, value in vars(base).items() if name not in found}
+            found |= vars(base) | found  # a class before its bases
     first = _FIRST.get(documented.__name__, ())
     for name in [*first, *(name for name in found if name not in first)]:
         value = getattr(found[name], "__func__", found[name])
@@ -132,7 +130,7 @@ def _methods(documented: type) -> Iterator[tuple[str, Any]]:
 def _is_documented(value: Any) -> bool:
     if isinstance(value, property):
         return bool(value.fget and value.__doc__)
-    if inspect.isfunction(value):  # pydantic adds methods with texts of its own
+    if inspect.isfunction(value):  # pydantic adds methods with its own texts
         return bool(value.__doc__) and "paceline" in value.__module__
     return isinstance(value, cached_property) and bool(value.__doc__)
 
@@ -145,7 +143,7 @@ def _documentation(documented: Any) -> Iterator[str]:
     for title, text in _titled(parts[1:]):
         text = textwrap.dedent(text).strip("\n")
         if title == "Args":
-            meanings = _meanings(documented)
+            meanings = _named(text)
             yield "| argument | default | meaning |\n|---|---|---|"
             yield from (_row(parameter, meanings) for parameter in _parameters(documented))
             yield ""
@@ -201,15 +199,6 @@ def _row(parameter: inspect.Parameter, meanings: dict[str, str]) -> str:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         default = ""
     return f"| `{_name(parameter)}` | {default} | {meanings.get(parameter.name, '')} |"
-
-
-def _meanings(documented: Any) -> dict[str, str]:
-    """By argument, its entry under ``Args:``; entries of several names belong to each of them."""
-    if documented is paceline.Trainer:
-        return {n: _markdown(f.description or "") for n, f in TrainerArguments.model_fields.items()}
-    text = (inspect.getdoc(documented) or "") + "\n"
-    section = re.search(r"^Args:\n((?:    .*\n|\n)*)", text, re.MULTILINE)
-    return _named(textwrap.dedent(section[1])) if section else {}
 
 
 def _named(section: str) -> dict[str, str]:

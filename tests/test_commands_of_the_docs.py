@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import pytest
+from helpers.pages import blocks
 from helpers.ranks import run_ranks
 
 import paceline
@@ -42,8 +43,8 @@ ELSEWHERE = {
 
 def commands(page: str) -> list[list[str]]:
     """The words of each command of a page, without comments."""
-    blocks = re.findall(r"^```(?:sh|text)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
-    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    shown = blocks(ROOT / page, "(?:sh|text)")
+    lines = [line.removeprefix("$ ") for block in shown for line in block.splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in lines if re.match(r"paceline [a-z]", line)]
 
 
@@ -81,17 +82,15 @@ def test_a_session_from_an_empty_folder(page, how, tmp_path):
 @pytest.mark.launch  # for its length
 @pytest.mark.parametrize("page", AFTER_CODE)
 def test_commands_after_the_code_of_their_page(page, tmp_path, monkeypatch):
-    code = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
-    for block in code:
+    for block in blocks(ROOT / page):
         exec(compile(block, page, "exec"), vars(module))
     run_all(tmp_path, page, "pipe")
 
 
 def test_the_recipe_of_its_page_takes_settings_from_the_command_line(tmp_path):
-    code = re.search(r"^```python\n(.*?)^```", (ROOT / A_RECIPE).read_text(), re.DOTALL | re.MULTILINE)[1]
-    (tmp_path / "my.py").write_text(code)
+    (tmp_path / "my.py").write_text(blocks(ROOT / A_RECIPE)[0])
     run_all(tmp_path, A_RECIPE, "pipe")
     config = paceline.Run(tmp_path / "runs" / "net" / "1").config
     assert config["config"]["learning_rate"] == 0.01

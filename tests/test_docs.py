@@ -12,7 +12,9 @@ import types
 from pathlib import Path
 
 import pytest
-from helpers.printed import without_figures
+from helpers.jobs import load_job
+from helpers.pages import blocks as blocks_of
+from helpers.pages import without_figures
 
 import paceline
 import paceline.callbacks
@@ -23,7 +25,7 @@ PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").
 
 
 def blocks(page: str, language: str = "python") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return blocks_of(ROOT / page, language)
 
 
 SHELL = ("docs/quick-start.md", "docs/zh/quick-start.md")  # test_quick_start.py runs their script
@@ -147,11 +149,10 @@ def test_the_table_of_programs_is_what_was_measured():
     ]
     assert len(rows) == 8
     assert rows == re.findall(r"^\| (?:GPT-2|ViT|GAN) on [^|]+ (\|.*)$", page, re.MULTILINE)
+    benchmark = load_job(ROOT / "benchmarks" / "side_by_side.py")
     for task, programs in found.items():
         for name, one in programs.items():
-            program = ROOT / "benchmarks" / "side_by_side" / f"{task}_{name}.py"
-            lines = [line.strip() for line in program.read_text().splitlines()]
-            assert len([line for line in lines if line and not line.startswith("#")]) == one["lines"]
+            assert benchmark.lines_of(benchmark.PROGRAMS / f"{task}_{name}.py") == one["lines"]
 
 
 FILE = r"`(?:python )?((?:tests|benchmarks|trainer|strategies|callbacks|docs)/[\w/.]+\.\w+)"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.checkpoints import stored_tensors
+from helpers.pages import programs
 from helpers.ranks import run_ranks
 
 import paceline
@@ -56,17 +56,9 @@ EXAMPLES = [
 ]
 
 
-def scripts(page: str) -> dict[str, str]:
-    """The scripts of a page, by the name in their first line."""
-    found = re.findall(
-        r"^```py\n(# (\S+\.py)\n.*?)^```", (PAGES / f"{page}.md").read_text(), re.DOTALL | re.M
-    )
-    return {name: source for source, name in found}
-
-
 def run(example: Example, folder: Path, ranks: int, stop: int = 0) -> paceline.Run:
     folder.mkdir(exist_ok=True)
-    for name, source in scripts(example.page).items():
+    for name, source in programs(PAGES / f"{example.page}.md").items():
         (folder / name).write_text(source)
     run_ranks(JOB, ranks, example.script, stop, folder=folder, seconds=120)
     return paceline.Run(folder / "runs" / example.run / "1")
@@ -81,7 +73,7 @@ def assert_same(run: paceline.Run, whole: paceline.Run, tolerance: float) -> Non
 
 def test_every_script_is_listed():
     pages = {page.stem for page in PAGES.glob("*.md")} - {"README"}
-    assert {(page, name) for page in pages for name in scripts(page)} == {
+    assert {(page, name) for page in pages for name in programs(PAGES / f"{page}.md")} == {
         (e.page, e.script) for e in EXAMPLES
     }
     assert all(f"]({page}.md)" in (PAGES / "README.md").read_text() for page in pages)

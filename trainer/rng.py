@@ -64,7 +64,7 @@ def order_seed(seed: int, epoch: int) -> int:
 def seed_everything(seed: int, workers: bool = True, **unknown: Never) -> int:
     """Seed torch (all devices), ``random`` and numpy; returns ``seed``.
 
-    It is also the seed of each ``Trainer`` that is made afterwards without one of its own.
+    It is also the seed of each ``Trainer`` that is made afterwards without a seed.
 
     Args:
         seed: Any whole number from 0 to 2**64 - 1; numpy takes its lower 32 bits, a ``Trainer`` 63.

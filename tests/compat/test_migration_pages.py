@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pages import blocks, programs
 from helpers.processes import Outcome
 from safetensors.torch import load_file
 
@@ -26,9 +27,7 @@ def text(page):
 
 def program(page, name):
     """The block of a page that begins with this comment."""
-    found = re.findall(rf"^```py(?:thon)?\n(# {re.escape(name)}\n.*?)^```", text(page), re.DOTALL | re.M)
-    assert len(found) == 1, name
-    return found[0]
+    return programs(DOCS / f"{page}.md")[name]
 
 
 def run(source, monkeypatch, **replaced):
@@ -153,7 +152,7 @@ def test_accelerate_s_sharded_scripts_are_python(name, used):
 def test_sharded_scripts_run_on_two_ranks_and_equal_one(tmp_path, monkeypatch):
     pytest.importorskip("accelerate", reason="long; runs beside Accelerate")
     tagger = program("from-accelerate", "tagger.py")
-    config = re.search(r"^```json\n(.*?)^```", text("from-accelerate"), re.DOTALL | re.MULTILINE)[1]
+    config = blocks(DOCS / "from-accelerate.md", "json")[0]
     fsdp, deepspeed = (
         program("from-accelerate", f"{name}_after.py").replace('"exported"', f'"{name}"')
         for name in ("fsdp", "deepspeed")
