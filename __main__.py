@@ -69,7 +69,7 @@ app.command(
         "ignore_unknown_options": True,
         "allow_interspersed_args": False,  # what follows the script is the script's
     },
-    options_metavar="[--nproc N] [--nnodes N ...]",
+    options_metavar="[--nproc N] [--nnodes N ...] [--slurm ...]",
 )(launch.launch)
 
 _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {

@@ -14,6 +14,9 @@ def launch(
     """Run a script as ranks; all of torchrun's options are taken.
 
     A plain `python train.py` with devices=N starts its ranks by itself; this is for several machines.
+
+    With --slurm it writes SCRIPT.sbatch and submits it as a job: --nnodes machines, --sbatch NAME=VALUE for
+    each further option of sbatch, --dry-run to print the script instead.
     """
     from ..strategies import launch as start
 

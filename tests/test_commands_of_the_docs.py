@@ -31,6 +31,7 @@ ELSEWHERE = {
     "docs/zh/quick-start.md": "tests/test_docs.py",
     "docs/promises/laptop-cpu.md": "tests/doctor",
     "docs/guides/devices.md": "tests/strategies/launch",
+    "docs/guides/slurm.md": "tests/strategies/launch/test_slurm.py",
     "docs/guides/failures.md": "tests/trainer/debug/test_replay.py",
     "docs/guides/diff.md": "tests/trainer/debug/test_diff.py",
     "docs/migration/migrate.md": "tests/compat/migrate",

@@ -22,7 +22,14 @@ from .loops import evaluation_setup, fit_setup
 from .loops.context import RunContext, StageContext, fits
 from .loops.evaluation_loop import EvaluationLoop
 from .loops.fit_data import FitData, Resumption
-from .loops.lifecycle import attach, check_stage, report_interrupt, stage, start_or_join_ranks
+from .loops.lifecycle import (
+    attach,
+    check_stage,
+    end_as_signalled,
+    report_interrupt,
+    stage,
+    start_or_join_ranks,
+)
 from .loops.predictions import Predictions
 from .loops.step_arguments import check_methods
 from .loops.training_loop import TrainLoop
@@ -264,7 +271,7 @@ class Trainer(Tuner):
                     context.logger.publish_at_the_end(hooks["on_fit_end"], self)
                     stop.agree()  # hooks may have asked for a stop
         report_interrupt(self, stop.signal)
-        context.signals.reraise(stop.signal, self.strategy.environment.requeue)
+        end_as_signalled(context)
         return Run(self.folder)
 
     def _find_micro_batch(self, context: StageContext, feed: Feed) -> int:
@@ -348,7 +355,7 @@ class Trainer(Tuner):
         with torch_settings(self.settings), self._begin(name, module, datamodule) as context:
             result = run(evaluation_setup.prepare(context, dataloader, datamodule, weights))
             context.stop.agree()
-        context.signals.reraise(context.stop.signal)
+        end_as_signalled(context)
         return result
 
     @contextmanager

@@ -8,19 +8,35 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from torch.distributed.elastic.agent.server import WorkerState
+from torch.distributed.elastic.agent.server.api import RunResult
 from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousHandler,
+)
 from torch.distributed.launcher import api
 
 from .failure_report import FailureReport
 from .job_notes import JOB, LAUNCHER, failures, forget, micro_batches, note_end, stops
 from .port import hold_port
+from .slurm import SIGNALS, current_job
 
+_ANSWER_SECONDS = 2.0
+_REACH_SECONDS = 600  # until a machine that was cut off gives up; torch's agents wait as long for one
 _FAILURE_SECONDS = 5  # the others, when a rank has failed: what they do cannot be finished
 
 
@@ -39,86 +55,176 @@ def run_agent(config: Any, program: Any, arguments: list[str], job: Path) -> int
     for name in [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is in the report
     report = FailureReport(job, range(config.nproc_per_node) if config.max_nodes == 1 else ())
-    api.LocalElasticAgent = _agent_type(config, job, report)  # type: ignore[misc]  # it takes no other
+    Agent.config, Agent.job, Agent.report = config, job, report
+    api.LocalElasticAgent = Agent  # type: ignore[misc]  # it takes no other
     _end_ranks_soon(job, report)
+    if current_job() is not None:
+        _raise_from_now_on()
     try:
-        api.launch_agent(config, program, arguments)
+        _launch_while_reachable(config, program, arguments, job)
     except ChildFailedError as error:
         report.failures = error.failures
         return report.print()
+    except RendezvousError as error:
+        print(f"the machines of this job do not meet at {config.rdzv_endpoint}: {error}", file=sys.stderr)
+        return 1
     except SignalException as stopped:
-        return 128 + int(stopped.sigval)
-    return 128 + stops(job)[0] if stops(job) else 0
+        return _stopped(int(stopped.sigval))
+    return _stopped(stops(job)[0]) if stops(job) else 0
 
 
-def _agent_type(config: Any, job: Path, report: FailureReport) -> type[api.LocalElasticAgent]:
-    class Agent(api.LocalElasticAgent):
-        _held: socket.socket | None = None
-        _micro_batches: list[int] = []
-        _cuts_batches = False
-
-        def __init__(self, spec: Any, *arguments: Any, **options: Any) -> None:
-            super().__init__(spec, *arguments, **options)
-            outlive_rendezvous(spec.rdzv_handler)
-
-        def _initialize_workers(self, worker_group: Any) -> None:
-            """Begin an attempt. On one machine the port is ours: torch lets go of the free one it found."""
-            forget(job)
-            if config.max_nodes == 1:
-                if self._held is not None:
-                    self._held.close()
-                self._held = hold_port()
-                worker_group.spec.master_port = self._held.getsockname()[1]
-            super()._initialize_workers(worker_group)
-
-        def _monitor_workers(self, worker_group: Any) -> Any:
-            """Keep what is known of a failure, and do not repeat what would fail again.
-
-            A rank that ran out of memory and asks for smaller micro-batches takes none of the restarts.
-            """
-            result = super()._monitor_workers(worker_group)
-            if result.is_failed():
-                report.failures = result.failures
-                asked_before, self._micro_batches = self._micro_batches, micro_batches(job)
-                self._cuts_batches = self._micro_batches != asked_before
-                if self._cuts_batches:
-                    worker_group.spec.max_restarts += 1
-                    self._remaining_restarts += 1
-                if any(failure.mistake for failure in failures(job).values()):
-                    self._remaining_restarts = 0
-            return result
-
-        def _restart_workers(self, worker_group: Any) -> None:
-            """Report the failed attempt before the next one."""
-            used = config.max_restarts - self._remaining_restarts
-            how = f"{used} of at most {config.max_restarts} times"
-            if self._cuts_batches:
-                how = f"with micro-batches of at most {min(self._micro_batches)} samples"
-            report.print(f"starting again, {how}")
-            super()._restart_workers(worker_group)  # type: ignore[no-untyped-call]
-
-        def _exit_barrier(self) -> None:
-            """After a signal another machine's agent, which took it, never comes."""
+def _launch_while_reachable(config: Any, program: Any, arguments: list[str], job: Path) -> None:
+    """Join again with a machine that was cut off from the one where they meet, for some minutes."""
+    meetings, lost_at = 0, 0.0
+    while True:
+        try:
+            api.launch_agent(config, program, arguments)
+            return
+        except RendezvousConnectionError:
             if stops(job):
-                self._exit_barrier_timeout = _FAILURE_SECONDS
-            super()._exit_barrier()  # type: ignore[no-untyped-call]
+                return
+            if Agent.meetings > meetings:  # it was there until now
+                meetings, lost_at = Agent.meetings, time.monotonic()
+            if not meetings or time.monotonic() > lost_at + _REACH_SECONDS:
+                raise
+            print(f"{config.rdzv_endpoint} cannot be reached; trying again", file=sys.stderr, flush=True)
+            time.sleep(_ANSWER_SECONDS)
 
-    return Agent
+
+def _stopped(number: int) -> int:
+    """The exit code of a job that a signal has stopped in order; SLURM's returns to the queue first."""
+    job, is_first = current_job(), os.environ.get("SLURM_NODEID", "0") == "0"
+    with _ignored_in_batch_jobs():  # the job that returns to the queue is ended
+        if job is not None and is_first and (line := job.requeue_after(number)):
+            print(line, flush=True)
+    return 128 + number
+
+
+@contextmanager
+def _ignored_in_batch_jobs() -> Iterator[None]:
+    """While ranks save, and the job returns to the queue: a batch system sends several signals."""
+    before = {number: signal.getsignal(number) for number in SIGNALS if current_job() is not None}
+    for number in before:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_from_now_on() -> None:
+    """Take a batch system's signals as torch does from the ranks' start on: a rendezvous may take long."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SignalException(f"{signal.Signals(number).name} received", signal.Signals(number))
+
+    for number in SIGNALS:
+        signal.signal(number, stop)
+
+
+class Agent(api.LocalElasticAgent):
+    """Torch's, with the attempts of this process's one job.
+
+    Attributes:
+        config: torch's ``LaunchConfig``.
+        job: The folder for the ranks' notes.
+        report: Takes what is known of failures.
+        meetings: How many attempts there were.
+    """
+
+    config: Any
+    job: Path
+    report: FailureReport
+    meetings = 0
+    _held: socket.socket | None = None
+    _micro_batches: list[int] = []
+    _why = ""  # of a restart that takes none of max_restarts
+
+    def __init__(self, spec: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(spec, *arguments, **options)
+        outlive_rendezvous(spec.rdzv_handler)
+
+    def _initialize_workers(self, worker_group: Any) -> None:
+        """Begin an attempt. On one machine the port is ours: torch lets go of the free one it found."""
+        forget(self.job)
+        if self.config.max_nodes == 1:
+            if self._held is not None:
+                self._held.close()
+            self._held = hold_port()
+            worker_group.spec.master_port = self._held.getsockname()[1]
+        super()._initialize_workers(worker_group)
+        Agent.meetings += 1
+        self.report.failures = {}
+
+    def _monitor_workers(self, worker_group: Any) -> Any:
+        """Keep what is known of a failure, and do not repeat what would fail again.
+
+        A rank that ran out of memory and asks for smaller micro-batches takes none of the restarts, and
+        neither does a job of elastic size whose ranks have stopped in order. A signal to this launcher
+        raises: the one that stopped them came to another machine, which leaves, or a machine joins.
+        """
+        result = super()._monitor_workers(worker_group)
+        self._why = ""
+        if result.is_failed():
+            self.report.failures = result.failures
+            asked_before, self._micro_batches = self._micro_batches, micro_batches(self.job)
+            if any(failure.mistake for failure in failures(self.job).values()):
+                self._remaining_restarts = 0
+            elif self._micro_batches != asked_before:
+                self._why = f"with micro-batches of at most {min(self._micro_batches)} samples"
+        elif result.state == WorkerState.SUCCEEDED and stops(self.job) and self._is_elastic:
+            result, self._why = RunResult(WorkerState.UNHEALTHY), "on the machines that are there now"
+        if self._why:
+            worker_group.spec.max_restarts += 1
+            self._remaining_restarts += 1
+        return result
+
+    @property
+    def _is_elastic(self) -> bool:
+        return bool(self.config.min_nodes < self.config.max_nodes)
+
+    def _restart_workers(self, worker_group: Any) -> None:
+        """Report the failed attempt before the next one."""
+        used = self.config.max_restarts - self._remaining_restarts
+        how = f"starting again, {self._why or f'{used} of at most {self.config.max_restarts} times'}"
+        if worker_group.state == WorkerState.HEALTHY:
+            how = "starting again, with a machine that joins"
+        self.report.print(how)
+        super()._restart_workers(worker_group)  # type: ignore[no-untyped-call]
+
+    def _exit_barrier(self) -> None:
+        """After a signal another machine's agent, which took it, never comes."""
+        if stops(self.job):
+            self._exit_barrier_timeout = _FAILURE_SECONDS
+        super()._exit_barrier()  # type: ignore[no-untyped-call]
 
 
 def outlive_rendezvous(handler: RendezvousHandler) -> None:
-    """Let an agent wait for its ranks when the machine with the rendezvous' store has ended before it.
+    """Let an agent wait for its ranks when the machine with the rendezvous' store does not answer.
 
     It asks there whether machines want to join: none can. Without this, a signal that stops all ranks in
-    order ends the slower machine with a connection error.
+    order ends the slower machine with a connection error, and on a machine that is cut off the agent sees
+    for a minute nothing of what its ranks do.
     """
     count_waiting = handler.num_nodes_waiting
+    asking: threading.Thread | None = None
+    waiting = 0
+
+    def ask() -> None:
+        nonlocal waiting
+        try:
+            waiting = count_waiting()
+        except (RendezvousError, RuntimeError):
+            waiting = 0
 
     def count_if_connected() -> int:
-        try:
-            return count_waiting()
-        except RendezvousConnectionError:
-            return 0
+        nonlocal asking
+        if asking is None or not asking.is_alive():
+            asking = threading.Thread(target=ask, name="rendezvous", daemon=True)
+            asking.start()
+        asking.join(_ANSWER_SECONDS)
+        return 0 if asking.is_alive() else waiting
 
     handler.num_nodes_waiting = count_if_connected  # type: ignore[method-assign]
 
@@ -132,6 +238,7 @@ def _end_ranks_soon(job: Path, report: FailureReport) -> None:
             note_end(job)
             handlers = getattr(self, "subprocess_handlers", {})
             report.dead = {rank for rank, one in handlers.items() if one.proc.poll() is not None}
-        close(self, death_sig, timeout)
+        with _ignored_in_batch_jobs():
+            close(self, death_sig, timeout)
 
     PContext.close = close_soon  # type: ignore[method-assign]

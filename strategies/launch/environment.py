@@ -14,6 +14,7 @@ from ...errors import PacelineError
 from ..devices import find_ids, find_kind
 from .job_notes import is_supervised
 from .launcher import check_forkable, is_notebook, why_not_relaunch
+from .slurm import SlurmJob, current_job
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Environment:
         local_world_size: The number of ranks on this machine.
         starts: How many ranks this process has yet to start on this machine; 0 for a rank itself.
         forks: Whether it forks them for each run, and continues when they have ended, as a notebook does.
-        requeue: The command that puts this job back into its batch system's queue; on rank 0 alone.
+        batch_job: The job of SLURM that this process belongs to.
 
     Example:
         >>> environment = Environment(torch.device("cpu"), rank=5, world_size=8, local_world_size=4)
@@ -43,7 +44,7 @@ class Environment:
     local_world_size: int = 1
     starts: int = 0
     forks: bool = False
-    requeue: tuple[str, ...] = ()
+    batch_job: SlurmJob | None = None
 
     @property
     def is_global_zero(self) -> bool:
@@ -107,7 +108,7 @@ def find_environment(
             world_size=launched.world_size,
             local_rank=launched.local_rank,
             local_world_size=launched.local_world_size,
-            requeue=_requeue() if launched.rank == 0 else (),
+            batch_job=current_job(),
         )
     forks = False
     if len(ids) * num_nodes > 1 or restarts:
@@ -133,13 +134,8 @@ def find_environment(
         local_world_size=len(ids),
         starts=len(ids) if several or restarts else 0,
         forks=forks,
-        requeue=_requeue(),
+        batch_job=current_job(),
     )
-
-
-def _requeue() -> tuple[str, ...]:
-    job = os.environ.get("SLURM_JOB_ID")
-    return ("scontrol", "requeue", job) if job else ()
 
 
 def find_launcher_rank() -> LauncherRank | None:

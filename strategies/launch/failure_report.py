@@ -31,11 +31,14 @@ class FailureReport:
         self.dead: set[int] = set()
 
     def print(self, then: str = "") -> int:
-        """Print it; the exit code of the first one.
+        """Print it; the exit code of the first one, 0 where none failed.
 
         Args:
             then: What happens next; "" where nothing does.
         """
+        if not self.failures:
+            print(then, file=sys.stderr, flush=True)
+            return 0
         code, text = self.first()
         print("\n".join([text, *([then] if then else [])]), file=sys.stderr, flush=True)
         return code if code > 0 else 128 - code

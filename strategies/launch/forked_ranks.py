@@ -37,8 +37,9 @@ from .job_notes import (
 from .launcher import USED_TOO_EARLY, check_forkable, new_job_folder
 from .port import hold_port
 from .process_group import leave
+from .slurm import REQUEUE_SIGNALS
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, *REQUEUE_SIGNALS)
 _ONE_SIGNAL = 1.0  # seconds in which a second one is the same: Jupyter signals the whole process group
 _TYPE = re.compile(r"^[\w.]+: ", re.MULTILINE)  # of an error, in its traceback
 _GRACE = 4.0  # seconds for the others when a rank has failed; as many again after SIGTERM

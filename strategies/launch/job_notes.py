@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ LAUNCHER = "PACELINE_LAUNCHER"
 _SHOWN = 120
 _AGENT = "TORCHELASTIC_RUN_ID"
 _MICRO_BATCH = "micro-batch"
+_EARLIER = "earlier-"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ def _rank() -> str:
 def is_supervised() -> bool:
     """Whether a launcher watches this process to which any exit code but 0 is a failure."""
     return _AGENT in os.environ or JOB in os.environ
+
+
+def launcher_requeues() -> bool:
+    """Whether a launcher of ours outlives this rank, and puts a job of SLURM back into the queue."""
+    return _AGENT in os.environ and job_folder() is not None
 
 
 def die_with_launcher() -> None:
@@ -133,9 +140,12 @@ def is_ended() -> bool:
 
 
 def note_run(fit: int, run: Path) -> None:
-    """Tell the launcher's next attempt in which folder the script's n-th ``fit`` writes."""
+    """Tell the next attempt in which folder the script's n-th ``fit`` writes.
+
+    On each machine: the one with rank 0 may be another one then.
+    """
     job = job_folder()
-    if job is not None:
+    if job is not None and os.environ.get("LOCAL_RANK") == "0":
         (job / f"run-{fit}").write_text(str(run.resolve()))
 
 
@@ -168,9 +178,9 @@ def restarts() -> int:
 
 
 def interrupted_run(fit: int) -> Path | None:
-    """The run that the n-th ``fit`` of the attempt before had under way."""
+    """The run that the n-th ``fit`` had under way in an earlier attempt on this machine."""
     job = job_folder()
-    note = job / f"run-{fit}" if job is not None and restarts() else None
+    note = None if job is None else job / f"{_EARLIER}run-{fit}"
     return Path(note.read_text()) if note is not None and note.exists() else None
 
 
@@ -246,6 +256,9 @@ def note_end(job: Path) -> None:
 
 
 def forget(job: Path) -> None:
-    """Another attempt begins: the notes of the one before are removed."""
+    """Another attempt begins: it is told the runs of the one before, whose other notes are removed."""
     for note in [p for kind in ("failed-*", "stopped-*", "verdict", "end") for p in job.glob(kind)]:
         note.unlink()
+    shutil.rmtree(job / "stacks", ignore_errors=True)  # trainer/faults/thread_stacks.py
+    for note in job.glob("run-*"):
+        note.replace(job / f"{_EARLIER}{note.name}")

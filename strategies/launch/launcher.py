@@ -20,6 +20,7 @@ from ..devices import is_accelerator_in_use
 
 _JOB_FOLDER = "paceline-"
 _SHUTDOWN_SECONDS = 300  # a rank that is to stop saves first
+_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"  # which are forwarded to the ranks
 _FOLDER = os.getcwd()  # the script may be somewhere else by the time of fit
 USED_TOO_EARLY = (
     "restart the kernel, and call fit before anything else touches the accelerator (as does "
@@ -100,7 +101,8 @@ def launch(arguments: list[str]) -> int:
     """Start ranks as ``torchrun`` does with these arguments; the job's exit code.
 
     ``--nproc`` is short for ``--nproc-per-node``. Without a rendezvous one is made on this machine. The
-    first rank here writes where this process does, the others into their run's log.
+    first rank here writes where this process does, the others into their run's log. With ``--slurm``
+    nothing is started here: a job is submitted that does so (``slurm_script.py``).
 
     Args:
         arguments: torchrun's, then the script and its arguments: ``["--nproc", "2", "train.py"]``.
@@ -112,7 +114,20 @@ def launch(arguments: list[str]) -> int:
 
     parser = get_args_parser()
     parser.add_argument("--nproc", dest="nproc_per_node", default=argparse.SUPPRESS)
+    parser.add_argument("--slurm", action="store_true")
+    parser.add_argument("--sbatch", action="append", default=[])
+    parser.add_argument("--dry-run", action="store_true")
+    if "TORCHELASTIC_SIGNALS_TO_HANDLE" not in os.environ:
+        parser.set_defaults(signals_to_handle=_SIGNALS)
     parsed = parser.parse_args(arguments)
+    if parsed.slurm:
+        from .slurm_script import submit
+
+        return submit(parsed, arguments)
+    if parsed.sbatch or parsed.dry_run:
+        raise PacelineError(
+            "--sbatch and --dry-run are for a job of SLURM", fix="paceline launch --slurm ... train.py"
+        )
     alone = parsed.nnodes in ("1", "1:1") and parsed.rdzv_backend == "static" and not parsed.rdzv_endpoint
     if parsed.standalone or alone:
         parsed.rdzv_backend, parsed.rdzv_endpoint = "c10d", "localhost:0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import sys
 from datetime import timedelta
 from functools import cache
@@ -47,6 +48,20 @@ def join(environment: Environment, collective_timeout: float | None = None) -> N
         dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timeout)
     sys.excepthook = hook  # torch's shows every frame
     atexit.register(_leave)
+
+
+def reaches_rank_zero(seconds: float) -> bool:
+    """Whether the host of rank 0 answers, from this one, where ranks have met.
+
+    Args:
+        seconds: How long to wait for the answer.
+    """
+    try:
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        socket.create_connection(place, timeout=seconds).close()
+    except (OSError, KeyError, ValueError):
+        return False
+    return True
 
 
 def _leave() -> None:

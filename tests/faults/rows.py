@@ -192,6 +192,21 @@ _ROWS = [
         "`os.chdir` in the user's code with a relative `run_dir`",
         "Everything is written to the folder that was chosen when the Trainer was made.",
     ),
+    (
+        "A host is cut off from the network within a step",
+        "Within the deadline all launchers name it and its ranks. When it returns, the run resumes, "
+        "bit-identical.",
+    ),
+    (
+        "A host leaves or joins a job of elastic size",
+        "The run continues in its folder with the new world size. Each step has the same samples "
+        "and, up to the order of sums, the same gradient.",
+    ),
+    (
+        "A job of SLURM is preempted or reaches its time limit",
+        "It saves and is requeued once; its next start resumes in the same folder, bit-identical. "
+        "A cancelled job stays cancelled.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

@@ -240,7 +240,7 @@ def test_validate_test_and_predict_stop_on_all_ranks(series):
 
 # -- one run in a process of its own -----------------------------------------------------------
 
-CODES = {signal.SIGTERM: 143, signal.SIGINT: -signal.SIGINT, signal.SIGUSR1: 128 + signal.SIGUSR1}
+CODES = {signal.SIGTERM: 143, signal.SIGINT: -2, signal.SIGUSR1: 138, signal.SIGUSR2: 140}
 
 
 @pytest.mark.fault(7)
@@ -306,13 +306,13 @@ def test_sigusr1_puts_the_job_back_into_the_queue_once(jobs, scontrol, to):
 
 
 @pytest.mark.fault(7)
-def test_sigterm_does_not_put_the_job_back_into_the_queue(jobs, scontrol):
+def test_sigterm_of_unknown_origin_does_not_put_the_job_back_into_the_queue(jobs, scontrol):
     env, printed = scontrol
     job = jobs.start("slurm end", "train", env=env)
     job.note("trains")
     job.send(signal.SIGTERM)
     assert job.ends() == [143], job.printed()
-    assert printed() == []
+    assert printed() == [" show job 77"]  # which says nothing
 
 
 # -- a second signal -----------------------------------------------------------------------------
@@ -415,7 +415,7 @@ class Line(TrainModule):
 @pytest.fixture
 def handlers():
     """Handlers and a descriptor of the script's own; all is put back after the test."""
-    called, watched = [], (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    called, watched = [], (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.getsignal(number) for number in watched}
     mine = {number: lambda found, frame: called.append(found) for number in watched}
     ears, mouth = os.pipe()
@@ -433,7 +433,7 @@ def handlers():
 
 
 @pytest.mark.fault(7)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, None])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, None])
 def test_handlers_of_the_script_are_called_too_and_put_back(handlers, number):
     called, mine, ears, mouth = handlers
     trainer = Trainer(max_epochs=2, accelerator="cpu", progress=False, loggers=False)

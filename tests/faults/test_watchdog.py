@@ -35,6 +35,14 @@ STARTED = {
 }
 
 
+RESTARTS = {"max_restarts": 1, "timeouts": SHORT}
+STARTED["asleep, then started again"] = (
+    {
+        "faults": [{"place": "training_step", "what": "sleep", "at": 3, "attempt": 0}],
+        "trainer": RESTARTS,
+    },
+    (),
+)
 STARTED_SOAK = {
     "under torchrun": (hangs("validation_step"), TORCHRUN),
     "before step 1": (hangs("setup", timeouts=LONG | {"start": "3s"}), ()),
@@ -92,6 +100,16 @@ def test_a_rank_that_sleeps_is_named_last_with_the_line_it_is_in(jobs):
 
 def stacks_of(folder, rank):
     return (folder / f"runs/n/1/stacks/rank-{rank}.txt").read_text()
+
+
+@pytest.mark.fault(20, 32)
+def test_ranks_that_are_started_again_do_not_take_the_earlier_question_for_theirs(jobs):
+    job = jobs["asleep, then started again"]
+    assert (job.code, job.left) == (0, []), job.printed()
+    assert sum("all ranks are ended" in line for line in job.errors()) == 1
+    (run,) = (job.folder / "runs").glob("*/1")
+    assert not (run / "stacks").exists()
+    assert "training_step" in (run / "stacks-1/rank-1.txt").read_text()
 
 
 @pytest.mark.fault(20)

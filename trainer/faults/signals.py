@@ -11,10 +11,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing.queues import JoinableQueue, Queue, SimpleQueue
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -22,9 +21,10 @@ from typing import Any, NoReturn, TypeVar
 from ...errors import shorten_traceback
 from ...strategies.launch.job_notes import is_ended, is_supervised, note_stop
 from ...strategies.launch.launcher import is_notebook
+from ...strategies.launch.slurm import REQUEUE_SIGNALS
 
 T = TypeVar("T")
-WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+WATCHED = (signal.SIGINT, signal.SIGTERM, *REQUEUE_SIGNALS)
 _ONE_SIGNAL = 0.2
 _ONE_SIGNAL_TWICE = 1.0  # a batch system and the launcher both send it: that is one
 _LATER = 0.01  # seconds until a read that is not to be interrupted now is interrupted
@@ -63,10 +63,14 @@ class SignalStop(Signals):
     Args:
         stop: Takes the reason and the signal's number; it may do no more than note them.
         give_up_reads: Whether a read of data may be given up.
+        in_batch_job: Whether a batch system sends signals: several, such as SIGTERM when it preempts a job
+            and SIGUSR1 before the end of its grace time. There only a second SIGINT ends at once.
     """
 
-    def __init__(self, stop: Callable[[str, int], None], give_up_reads: bool) -> None:
-        self._stop = stop
+    def __init__(
+        self, stop: Callable[[str, int], None], give_up_reads: bool, in_batch_job: bool = False
+    ) -> None:
+        self._stop, self._in_batch_job = stop, in_batch_job
         self._give_up_reads = give_up_reads
         self._reading = self._raises = self._again = False
         self._before: dict[int, Any] = {}
@@ -104,6 +108,8 @@ class SignalStop(Signals):
             self.received, self._received_at = number, time.monotonic()
             self._stop(f"{signal.Signals(number).name} received", number)
         earlier = self._before.get(number)
+        if number in REQUEUE_SIGNALS and callable(earlier):
+            return  # it may end the process: after the save
         if callable(earlier) and earlier is not signal.default_int_handler:
             earlier(number, frame)
         if self._keeps_process and time.monotonic() - self._received_at > _ONE_SIGNAL:
@@ -131,8 +137,9 @@ class SignalStop(Signals):
                 if is_ended():
                     continue
                 # A write to the descriptor: print may be under way in the main thread.
-                os.write(2, b"\nstopping at the end of this step; a second signal ends at once\n")
-            elif self._keeps_process:
+                what = b"Ctrl-C" if self._in_batch_job else b"signal"
+                os.write(2, b"\nstopping at the end of this step; a second %s ends at once\n" % what)
+            elif self._keeps_process or (self._in_batch_job and byte[0] != signal.SIGINT):
                 continue
             elif now - first > one_signal:
                 end_at_once(128 + byte[0])
@@ -208,17 +215,21 @@ class SignalStop(Signals):
         os.close(self._ears)
         os.close(self._mouth)
 
-    def reraise(self, number: int | None, requeue: Sequence[str] = ()) -> None:
+    def reraise(self, number: int | None, requeue: Callable[[int], None] | None = None) -> None:
         """After an orderly stop, end the process as the signal meant: nothing of the script runs on.
 
         Args:
             number: The signal that stopped the run, which another rank may have received.
-            requeue: The command that puts this job back into the queue, for SIGUSR1.
+            requeue: Takes the signal: puts this job back into the queue where it means that. A handler
+                that the script had for SIGUSR1 or SIGUSR2, such as submitit's, is called instead.
         """
         if number is None:
             return
-        if number == signal.SIGUSR1 and requeue:
-            subprocess.run(requeue, check=False)
+        handler = signal.getsignal(number)
+        if number in REQUEUE_SIGNALS and callable(handler):
+            handler(number, None)
+        elif requeue is not None:
+            requeue(number)
         if is_supervised():
             note_stop(number)  # any other exit code is a failure to the agent
             raise SystemExit(0)

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import traceback
+from pathlib import Path
 from types import FrameType
+
+STACKS = "stacks"
+"""The folder, in that of a run or of a job, in which ranks ask each other for their stacks."""
+
+
+def set_stacks_aside(folder: Path) -> None:
+    """Rename those of an earlier attempt: another one would take their questions for its own."""
+    stacks = folder / STACKS
+    if stacks.exists():
+        number = next(n for n in itertools.count(1) if not (folder / f"{STACKS}-{n}").exists())
+        stacks.rename(folder / f"{STACKS}-{number}")
 
 
 def all_stacks() -> str:

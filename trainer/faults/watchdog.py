@@ -3,7 +3,8 @@
 Each rank has a thread that looks once in a while how far the rank has come; the loop does nothing for it.
 Where nothing has moved for longer than the phase allows, every rank writes the stacks of its threads beside
 the run's files, the late one is named, and all of them end. A rank that cannot answer (stopped by SIGSTOP,
-stuck outside Python) is woken by SIGCONT and asked by SIGUSR2: ``faulthandler`` answers it without Python.
+stuck outside Python) is woken by SIGCONT and asked by a real-time signal, which ``faulthandler`` answers
+without Python.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ from ...durations import Duration
 from ...errors import is_users_frame
 from ...strategies import Strategy
 from ...strategies.launch.job_notes import job_folder, note_verdict
+from ...strategies.launch.process_group import reaches_rank_zero
 from ..state import TrainState
 from ..utils.paths import shown_path
 from .signals import end_at_once
-from .thread_stacks import all_stacks
+from .thread_stacks import STACKS, all_stacks
 
 PHASES = ("start", "first_step", "step", "validation", "save")
 _SECONDS = 1800.0  # as long as torch waits for a collective
 _ANSWER = 10.0  # for the other ranks' stacks
 _WAKE = 2.0  # of these, before one that does not answer is woken
 _SHOWN = 4
+# None of those that batch systems send; 0 where the system has no such signals (macOS, Windows).
+_ASKS = int(getattr(signal, "SIGRTMIN", -4)) + 4
 
 
 def deadlines(timeouts: Any, world_size: int) -> dict[str, float]:
@@ -68,6 +72,7 @@ class Report(NamedTuple):
         order: Which part of a step it is in.
         doing: The same in words, with the user's own line.
         seconds: For how long.
+        cut_off: Whether the host of rank 0 cannot be reached from the rank's own host.
     """
 
     rank: int
@@ -78,6 +83,7 @@ class Report(NamedTuple):
     order: int
     doing: str
     seconds: float
+    cut_off: bool = False
 
 
 class RunFolder(Protocol):
@@ -120,6 +126,7 @@ class Watchdog:
             return
         self._main = threading.main_thread()
         self._processes = strategy.all_gather((platform.node(), os.getpid()))
+        self._hosts = [host for host, _ in self._processes]
         self._every = min(max(min(seconds.values()) / 20, 0.02), 2.0)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -143,7 +150,7 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
         if self._by_signal is not None:
-            faulthandler.unregister(signal.SIGUSR2)
+            faulthandler.unregister(_ASKS)
             self._by_signal.close()
             with suppress(OSError):
                 os.unlink(self._by_signal.name)
@@ -175,7 +182,7 @@ class Watchdog:
     def _folder(self) -> Path | None:
         """Where ranks write to each other: in the run's folder; before there is one, in the launcher's."""
         folder = self._directory.path or job_folder()
-        return None if folder is None else folder / "stacks"
+        return None if folder is None else folder / STACKS
 
     def _asked(self) -> bool:
         """Whether another rank's time is up."""
@@ -183,16 +190,16 @@ class Watchdog:
         return folder is not None and (folder / "asked").exists()
 
     def _answer_by_signal(self) -> None:
-        """Let SIGUSR2 write the stacks, from now on; it has to know the file beforehand."""
+        """Let a signal write the stacks, from now on; it has to know the file beforehand."""
         folder = self._folder()
-        if folder is None or self._by_signal is not None or not hasattr(faulthandler, "register"):
+        if folder is None or self._by_signal is not None or not _ASKS:
             return
-        if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:  # somebody else's
+        if signal.getsignal(_ASKS) is not signal.SIG_DFL:  # somebody else's
             return
         name = f".stacks-rank-{self._rank}.txt"
         with suppress(OSError):
             self._by_signal = (folder.parent / name).open("w")
-            faulthandler.register(signal.SIGUSR2, self._by_signal, all_threads=True)
+            faulthandler.register(_ASKS, self._by_signal, all_threads=True)
 
     def _expire(self, waited: float, deadline: float | None) -> None:
         folder = self._folder()
@@ -207,9 +214,11 @@ class Watchdog:
             world_size = 1  # nothing is known of the others
         if self._directory.path is None:
             print(all_stacks(), file=sys.stderr, flush=True)
-        if mine.rank == min(reports):
+        host = self._hosts[self._rank]
+        if mine.rank == min(rank for rank in reports if self._hosts[rank] == host):
             verdict = self._verdict(reports, world_size, waited, deadline)
-            self._directory.log_line(verdict, console=False)
+            if mine.rank == min(reports):
+                self._directory.log_line(verdict, console=False)
             if not note_verdict(verdict):
                 print(verdict, file=sys.stderr, flush=True)
             if folder is not None:
@@ -232,6 +241,7 @@ class Watchdog:
             order,
             doing,
             round(waited, 1),
+            self._hosts[self._rank] != self._hosts[0] and not reaches_rank_zero(_WAKE),
         )
 
     def _write(self, folder: Path, report: Report) -> None:
@@ -252,7 +262,7 @@ class Watchdog:
             if passed > _WAKE + self._every and not woken:
                 woken = True
                 self._woken = set(range(self._world_size)) - set(reports)
-                self._send(reports, signal.SIGCONT, signal.SIGUSR2)
+                self._send(reports, signal.SIGCONT, _ASKS)
             if woken and passed > 2 * _WAKE + self._every:
                 self._collect(folder, reports)
                 return reports
@@ -268,10 +278,9 @@ class Watchdog:
 
     def _send(self, reports: dict[int, Report], *numbers: int) -> None:
         """Signals to the ranks of this machine that do not answer."""
-        here = platform.node()
         silent = [place for rank, place in enumerate(self._processes) if rank not in reports]
         for number in numbers:
-            for process in [process for host, process in silent if host == here]:
+            for process in [process for host, process in silent if host == self._hosts[self._rank]]:
                 with suppress(OSError):
                     os.kill(process, number)
 
@@ -282,14 +291,17 @@ class Watchdog:
         silent = sorted(set(range(world_size)) - set(reports))
         behind = min(_how_far(report) for report in reports.values())
         late = [report.rank for report in reports.values() if _how_far(report) == behind]
-        if silent:
-            who = f"rank {', '.join(map(str, silent))} does not answer"
+        cut_off = sorted(report.rank for report in reports.values() if report.cut_off)
+        if cut_off:
+            who = f"{self._named(cut_off)} cannot reach {self._named([0])} over the network"
+        elif silent:
+            who = f"{self._named(silent)} does not answer"
         elif self._woken:
-            who = f"rank {', '.join(map(str, sorted(self._woken)))} is late"
+            who = f"{self._named(sorted(self._woken))} is late"
         elif world_size == 1:
             who = f"rank {late[0]} is stuck"
         else:
-            who = f"rank {late[0]} is late" if len(late) == 1 else "no rank is behind the others"
+            who = f"{self._named(late)} is late" if len(late) == 1 else "no rank is behind the others"
         limit = f", and {deadline:g} s are allowed" if deadline is not None else ""
         lines = [f"{who}: no progress for {waited:.0f} s{limit} ({self.phase}); all ranks are ended"]
         lines += ["  it did not answer until it was woken"] * bool(self._woken)
@@ -297,8 +309,14 @@ class Watchdog:
             waits = ", waiting for others" if report.waits else ""
             lines.append(f"  rank {report.rank}: step {report.step + 1}, {report.doing}{waits}")
         if self._directory.path is not None:
-            lines.append(f"  stacks: {shown_path(self._directory.path / 'stacks')}")
+            lines.append(f"  stacks: {shown_path(self._directory.path / STACKS)}")
         return "\n".join(lines)
+
+    def _named(self, ranks: list[int]) -> str:
+        """These ranks, with their hosts where there are several."""
+        named = f"rank {', '.join(map(str, ranks))}"
+        hosts = dict.fromkeys(self._hosts[rank] for rank in ranks)
+        return f"{named} ({', '.join(hosts)})" if len(set(self._hosts)) > 1 else named
 
 
 def _read(folder: Path) -> dict[int, Report]:

@@ -17,7 +17,7 @@ from ...errors import PacelineError, nearest
 from ...faultpoints import faultpoint
 from ...schedules import RunLength
 from ...strategies import StepPlan
-from ...strategies.launch.job_notes import note_run, noted_micro_batch, restarts
+from ...strategies.launch.job_notes import note_run, noted_micro_batch
 from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.run_state import RunState
 from ..data.feed import Feed
@@ -26,6 +26,7 @@ from ..module import is_overridden
 from ..optimization import Optimization, Schedule, read_configuration
 from ..rng import derive, seed_generators
 from ..run.directory import run_config
+from ..run.requeued import identity
 from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
@@ -33,7 +34,7 @@ from .fit_context import FitContext
 from .fit_data import FitData, FitFeeds, Resumption, schedule_of
 from .manual_optimizer import ManualOptimization, ManualOptimizer
 from .resume_source import Source
-from .startup_report import first_lines
+from .startup_report import first_lines, report_restart
 
 FindMicroBatch = Callable[[StageContext, Feed], int]
 """A search before step 1: how many samples a rank takes at once."""
@@ -73,8 +74,7 @@ def prepare(
         find_micro_batch: Under ``batch_size="auto"``: how a run that has none finds its micro-batch.
     """
     faultpoint("start.data")
-    if restarts():
-        context.directory.log_line(_restart(context))
+    report_restart(context)
     source = Source(context, resume)
     context = source.with_its_seed(context)
     settings, module, strategy = context.settings, context.module, context.strategy
@@ -116,9 +116,9 @@ def prepare(
     if source.path is None:  # none of the checkpoints was whole
         source.place(context.state)
     context.state.decay_start, context.state.decay_steps = decay
-    fit = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
-    context.directory.open(source.path, config, fit, in_place=source.in_place)
-    if context.ranks.is_global_zero and context.directory.path is not None:
+    more = {"world": context.ranks.world_size, "weights": first_weights} | identity(context.fit_number)
+    context.directory.open(source.path, config, more, in_place=source.in_place)
+    if context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
     if micro_batch:
         context.directory.note_micro_batch(context.state.global_step + 1, micro_batch)
@@ -131,13 +131,6 @@ def prepare(
         context.directory.log_line(line)
     _report_late_validation(context, monitors)
     return _put_together(context, feed, optimization, run_state, validation)
-
-
-def _restart(context: StageContext) -> str:
-    smaller, most = noted_micro_batch(context.fit_number), context.settings.max_restarts
-    if smaller is not None:  # which takes none of max_restarts
-        return f"restart {restarts()}, with micro-batches of at most {smaller} samples"
-    return f"restart {restarts()} of at most {max(most, restarts())} times"
 
 
 def _micro_batch(context: StageContext, feed: Feed, source: Source, find: FindMicroBatch) -> int:

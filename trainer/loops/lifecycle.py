@@ -15,6 +15,7 @@ from ...callbacks.trainer_view import TrainerView
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ...strategies import Environment, Precision, Strategy, choose_strategy, start_ranks
+from ...strategies.launch.job_notes import launcher_requeues
 from ..datamodule import DataModule
 from ..faults.signals import SignalStop
 from ..faults.stop import StopController
@@ -163,7 +164,8 @@ def _open_stage(
     vars(module).update(_trainer=trainer, _logger=run.logger)
     if isinstance(datamodule, DataModule):
         vars(datamodule).update(_trainer=trainer)
-    signals = SignalStop(run.stop.request, give_up_reads=run.ranks.world_size == 1)
+    in_job = strategy.environment.batch_job is not None
+    signals = SignalStop(run.stop.request, give_up_reads=run.ranks.world_size == 1, in_batch_job=in_job)
     closing.callback(_close_signals, signals, run.stop)
     closing.push(partial(_agree_on_signals, run.stop))
     seconds = deadlines(settings.timeouts, run.ranks.world_size)
@@ -231,6 +233,18 @@ def report_interrupt(trainer: TrainerView, received: int | None) -> None:
         trainer.log_line(
             f'interrupted after step {trainer.global_step}; fit(..., resume="auto") continues from {latest}'
         )
+
+
+def end_as_signalled(context: StageContext) -> None:
+    """End this process where a signal has stopped the stage; its job returns to the queue first."""
+    environment, ends_job = context.strategy.environment, context.ranks.is_global_zero
+    job = environment.batch_job if ends_job and not launcher_requeues() else None
+
+    def requeue(number: int) -> None:
+        if job is not None and (line := job.requeue_after(number)):
+            context.directory.log_line(line)
+
+    context.signals.reraise(context.stop.signal, requeue)
 
 
 def _prepare_data(run: RunContext, *owners: Any) -> None:

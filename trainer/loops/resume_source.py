@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...strategies.launch.job_notes import restarts
 from ..checkpoint import format as files
 from ..checkpoint.reading import MalformedStateError, read_manifest
 from ..checkpoint.run_state import RunState
@@ -73,7 +72,7 @@ class Source:
 
     def restore(self, run_state: RunState) -> list[str]:
         """Load the checkpoint, or where there is a choice, the newest that is whole. What is not exact."""
-        is_choice = self._newest or restarts()
+        is_choice = self.in_place
         while self.path is not None:
             try:
                 return run_state.restore(self.path, self._allow)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
+from ...strategies.launch.job_notes import noted_micro_batch, restarts
 from ...version import __version__
 from ..data.feed import Feed
 from ..runtime.fused import is_fused, unfused_note
@@ -103,3 +104,18 @@ def _steps(context: StageContext, feed: Feed) -> str:
         named.append(f"{settings.max_time}")
     because = "no limit was given: one epoch" if limits.unlimited else "until " + " or ".join(named)
     return f"{an_epoch} steps per epoch, {total} in total ({because})"
+
+
+def report_restart(context: StageContext) -> None:
+    """Log that this start of the ranks is not the first one, and why."""
+    smaller, most = noted_micro_batch(context.fit_number), context.settings.max_restarts
+    job = context.strategy.environment.batch_job
+    if restarts() and smaller is not None:  # which takes none of max_restarts
+        line = f"restart {restarts()}, with micro-batches of at most {smaller} samples"
+    elif restarts():
+        line = f"restart {restarts()} of at most {max(most, restarts())} times"
+    elif job is not None and job.restarts:
+        line = f"{job.name} was put back into the queue: start {job.restarts + 1}"
+    else:
+        return
+    context.directory.log_line(line)

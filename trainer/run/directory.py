@@ -23,6 +23,7 @@ from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
 from ..checkpoint import format as files
+from ..faults.thread_stacks import set_stacks_aside
 from ..model_steps import ModelSteps
 from ..recorded import HParams
 from ..utils.secrets import masked, masked_command
@@ -99,6 +100,9 @@ class RunDirectory:
         """
         run = source.parent.parent if in_place and source is not None else None
         continues = self._run_dir is not None and run is not None and (run / "config.yaml").exists()
+        if continues and run is not None:
+            earlier = run
+            self._ranks.on_rank_zero(lambda: set_stacks_aside(earlier))
         self.path = run if continues else None
         if self._run_dir is not None and self.path is None:
             parent = {"parent": str(source)} if source is not None else {}

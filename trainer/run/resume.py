@@ -18,6 +18,7 @@ from ..checkpoint.reading import read_manifest
 from ..utils.paths import as_path
 from .directory import RunDirectory, numbered
 from .lock import FolderLock
+from .requeued import requeued_run
 from .run import Run
 
 
@@ -43,13 +44,19 @@ class ResumeSearch:
         self._module_name = module_name
 
     def find_restart(self, fit: int) -> Path | None:
-        """The newest checkpoint of the run in which the attempt before failed; None where there is none.
+        """The newest checkpoint of the run that this process's job had under way; None where there is none.
+
+        The job's ranks were started again after a failure, or the job was put back into its queue.
 
         Args:
             fit: Which ``fit`` of the script this is, from 1.
         """
-        run = self._ranks.on_rank_zero(lambda: interrupted_run(fit))
+        found = self._ranks.all_gather(interrupted_run(fit))  # a machine that has joined knows of none
+        run = next(filter(None, found), None) or self._ranks.on_rank_zero(lambda: self._requeued_run(fit))
         return None if run is None else self._newest_of(run)
+
+    def _requeued_run(self, fit: int) -> Path | None:
+        return None if self._runs is None else requeued_run(self._runs, fit)
 
     def find(self, resume: str | Path) -> Path | None:
         """The checkpoint that ``fit(resume=...)`` means; None for ``"auto"`` where there is none.

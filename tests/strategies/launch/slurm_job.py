@@ -1,0 +1,125 @@
+"""A script that trains on the ranks of a job of SLURM, and notes what happens.
+
+python slurm_job.py SETTINGS   (JSON: arguments of ``train``)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import Trainer, TrainModule
+from paceline.callbacks import Callback
+from paceline.callbacks.loggers.tracker import Tracker
+
+STEPS = 40
+
+
+def note(what: str, **values: Any) -> None:
+    """A line in ``notes``, which all starts of the job share."""
+    line = json.dumps({"what": what, "start": os.environ.get("SLURM_RESTART_COUNT", "0")} | values)
+    with open("notes", "a") as file:
+        file.write(line + "\n")
+
+
+class Listing(Tracker):
+    """Notes which run of the tracker it is to continue."""
+
+    package = "json"
+
+    def open(self, run):
+        note("tracker", id=run.run_id)
+        return run.run_id or "id-1"
+
+    def send(self, row):
+        pass
+
+    def close(self, ended):
+        pass
+
+
+class Notes(Callback):
+    """Notes steps, and takes its time for a save where that is asked for."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_fit_start(self, trainer):
+        note("begins", step=trainer.global_step, rank=trainer.rank)
+
+    def on_step_end(self, trainer):
+        if trainer.is_global_zero and trainer.global_step in (5, STEPS):
+            note("step", step=trainer.global_step)
+
+    def on_save_checkpoint(self, trainer, state):
+        if self.seconds and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+            note("saves", rank=trainer.rank)
+            time.sleep(self.seconds)
+
+
+class Net(TrainModule):
+    """A line, by steps that take a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.line = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch):
+        is_first = os.environ.get("SLURM_RESTART_COUNT", "0") == "0" and "SLURM_JOB_ID" in os.environ
+        time.sleep(0.3 if is_first and self.global_step >= 5 else 0)
+        return (self.line(batch[0]) + torch.rand(())).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), 0.01)
+
+
+def train(saves: float = 0.0, imports: bool = False, strategy: str = "ddp", **settings: Any) -> list[float]:
+    """Train, and return the weights.
+
+    Args:
+        saves: Seconds that a save takes at the job's first start.
+        imports: Wait for a signal before anything else, at the job's first start.
+    """
+    if imports and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+        note("imports")
+        time.sleep(60)
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.rand(4 * STEPS, 4, generator=generator))
+    module = Net()
+    trainer = Trainer(
+        strategy=strategy, accelerator="cpu", name="n", progress=False, max_epochs=1, global_batch_size=4,
+        loggers=[Listing(), "-tensorboard", "-curves"], callbacks=[Notes(saves)], **settings,
+    )  # fmt: skip
+    run = trainer.fit(module, DataLoader(data, 2, shuffle=True))
+    weights = torch.cat([p.detach().flatten() for p in module.parameters()]).tolist()
+    if trainer.is_global_zero:
+        note("done", weights=weights, folder=str(run.folder), step=trainer.global_step)
+    return weights
+
+
+class Training:
+    """What a test has submitit run, which asks it how to continue."""
+
+    def __call__(self, **settings: Any) -> list[float]:
+        return train(**settings)
+
+    def checkpoint(self, **settings: Any) -> Any:
+        """What submitit runs at the next start."""
+        from submitit.helpers import DelayedSubmission
+
+        Path("asked").touch()
+        return DelayedSubmission(self, **settings)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    Path("notes").touch()
+    train(**json.loads(sys.argv[1]))
