@@ -33,6 +33,7 @@ BUILT_IN_CALLBACKS = frozenset(
         *("batchsizescheduler", "checkpoint", "confusionmatrix", "csv", "csvlogger"),
         *("curves", "devicemonitor", "earlystopping", "ema", "evaluator"),
         *("freeze", "gradientaccumulationscheduler", "json", "jsonl", "jsonlogger"),
+        *("kubeflow", "kubeflowstatus"),
         *("lambdacallback", "learningratemonitor", "lookahead", "lossspikes", "mlflow", "modelsummary"),
         *("norms", "predictionwriter", "profiler", "progress", "replicacheck"),
         *("sampleimages", "steprecord", "stragglers", "swa", "tensorboard"),

@@ -21,6 +21,7 @@ from .lambda_callback import LambdaCallback
 from .learning_rate import LearningRateMonitor
 from .loggers.csv_file import CSVLogger
 from .loggers.json_lines import JSONLogger
+from .loggers.kubeflow import KubeflowStatus
 from .loggers.logger import Logger
 from .loggers.media import Histogram, Image, Table, Text
 from .loggers.mlflow import MLflow
@@ -62,6 +63,7 @@ __all__ = [
     "Hooks",
     "Image",
     "JSONLogger",
+    "KubeflowStatus",
     "LambdaCallback",
     "LearningRateMonitor",
     "Logger",

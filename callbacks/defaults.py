@@ -9,6 +9,7 @@ from .checkpoint import Checkpoint
 from .curves import Curves
 from .fast_dev_run import FastDevRun
 from .loggers.json_lines import JSONLogger
+from .loggers.kubeflow import KubeflowStatus, is_in_train_job
 from .loggers.logger import Logger
 from .loggers.tensorboard import TensorBoard
 from .profiler import Profiler
@@ -16,8 +17,16 @@ from .progress import Progress
 from .step_record import StepRecord
 from .summary import ModelSummary
 
-LOGGERS: dict[str, type[Callback]] = {"jsonl": JSONLogger, "tensorboard": TensorBoard, "curves": Curves}
-"""What ``Trainer(loggers=...)`` writes by default, by the names that switch one off with a "-" in front."""
+LOGGERS: dict[str, type[Callback]] = {
+    "jsonl": JSONLogger,
+    "tensorboard": TensorBoard,
+    "curves": Curves,
+    "kubeflow": KubeflowStatus,
+}
+"""What ``Trainer(loggers=...)`` writes by default, by the names that switch one off with a "-" in front.
+
+``kubeflow`` writes inside a TrainJob alone.
+"""
 
 
 def with_defaults(
@@ -63,5 +72,6 @@ def _loggers(given: Sequence[Logger | str]) -> list[Callback]:
     own = [one for one in given if not isinstance(one, str)]
     off = [cls for name, cls in LOGGERS.items() if f"-{name}" in given]
     off += [cls for cls in LOGGERS.values() if any(isinstance(one, cls) for one in own)]
+    off += [] if is_in_train_job() else [KubeflowStatus]
     kept = [cls() for cls in LOGGERS.values() if cls not in off]
     return [*own, *kept]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,18 +16,34 @@ _SOURCE = Annotated[
 ]
 
 
+class _Form(StrEnum):
+    SAFETENSORS = "safetensors"
+    HF = "hf"
+    TORCH = "torch"
+    DCP = "dcp"
+
+
 def export(
     source: _SOURCE,
     folder: Annotated[Path, typer.Argument(help="Where the files go.")],
     submodule: Annotated[str | None, typer.Option(help="Only this part, by its dotted name.")] = None,
+    to: Annotated[
+        _Form, typer.Option(help="For whom: hf: from_pretrained; torch, dcp: with the optimizer's state.")
+    ] = _Form.SAFETENSORS,
 ) -> None:
-    """Write a checkpoint's weights as one file that plain torch loads."""
-    from ..trainer.checkpoint.export import export_checkpoint
+    """Write a checkpoint's weights, or its training state, for use without this package."""
+    from ..trainer.checkpoint.export import export_checkpoint, pretrained_part
     from ..trainer.checkpoint.listing import one_checkpoint
+    from ..trainer.checkpoint.training_state import export_training_state
 
     checkpoint = one_checkpoint(source)
+    if to is _Form.HF:
+        submodule = pretrained_part(checkpoint, submodule)
     with bytes_bar("verifying", _bytes_below(checkpoint)) as compared:
-        export_checkpoint(checkpoint, folder, submodule, compared)
+        if to in (_Form.TORCH, _Form.DCP):
+            export_training_state(checkpoint, folder, to.value, submodule, compared)
+        else:
+            export_checkpoint(checkpoint, folder, submodule, compared)
     typer.echo(str(folder))
 
 

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ from torch.distributed.elastic.agent.server.api import RunResult
 from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
-    RendezvousConnectionError,
     RendezvousError,
     RendezvousHandler,
 )
@@ -36,7 +34,6 @@ from .port import hold_port
 from .slurm import SIGNALS, current_job
 
 _ANSWER_SECONDS = 2.0
-_REACH_SECONDS = 600  # until a machine that was cut off gives up; torch's agents wait as long for one
 _FAILURE_SECONDS = 5  # the others, when a rank has failed: what they do cannot be finished
 
 
@@ -61,34 +58,18 @@ def run_agent(config: Any, program: Any, arguments: list[str], job: Path) -> int
     if current_job() is not None:
         _raise_from_now_on()
     try:
-        _launch_while_reachable(config, program, arguments, job)
+        api.launch_agent(config, program, arguments)
     except ChildFailedError as error:
         report.failures = error.failures
         return report.print()
     except RendezvousError as error:
+        if stops(job):
+            return _stopped(stops(job)[0])
         print(f"the machines of this job do not meet at {config.rdzv_endpoint}: {error}", file=sys.stderr)
         return 1
     except SignalException as stopped:
         return _stopped(int(stopped.sigval))
     return _stopped(stops(job)[0]) if stops(job) else 0
-
-
-def _launch_while_reachable(config: Any, program: Any, arguments: list[str], job: Path) -> None:
-    """Join again with a machine that was cut off from the one where they meet, for some minutes."""
-    meetings, lost_at = 0, 0.0
-    while True:
-        try:
-            api.launch_agent(config, program, arguments)
-            return
-        except RendezvousConnectionError:
-            if stops(job):
-                return
-            if Agent.meetings > meetings:  # it was there until now
-                meetings, lost_at = Agent.meetings, time.monotonic()
-            if not meetings or time.monotonic() > lost_at + _REACH_SECONDS:
-                raise
-            print(f"{config.rdzv_endpoint} cannot be reached; trying again", file=sys.stderr, flush=True)
-            time.sleep(_ANSWER_SECONDS)
 
 
 def _stopped(number: int) -> int:
@@ -130,13 +111,11 @@ class Agent(api.LocalElasticAgent):
         config: torch's ``LaunchConfig``.
         job: The folder for the ranks' notes.
         report: Takes what is known of failures.
-        meetings: How many attempts there were.
     """
 
     config: Any
     job: Path
     report: FailureReport
-    meetings = 0
     _held: socket.socket | None = None
     _micro_batches: list[int] = []
     _why = ""  # of a restart that takes none of max_restarts
@@ -154,7 +133,6 @@ class Agent(api.LocalElasticAgent):
             self._held = hold_port()
             worker_group.spec.master_port = self._held.getsockname()[1]
         super()._initialize_workers(worker_group)
-        Agent.meetings += 1
         self.report.failures = {}
 
     def _monitor_workers(self, worker_group: Any) -> Any:

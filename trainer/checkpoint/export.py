@@ -18,6 +18,7 @@ from . import format as files
 from . import pretrained
 from .integrity import verify
 from .pretrained import ADAPTER_CONFIG, ADAPTER_TENSORS, CONFIG
+from .reading import read_manifest
 from .weights import model_shapes, recorded_hparams, stored_names, stored_shapes
 from .writer import write_shard
 
@@ -108,6 +109,30 @@ def export_checkpoint(
         about["submodule"] = submodule
     _write(folder, tensors, about, described.get("config"))
     return folder
+
+
+def pretrained_part(source: Path, submodule: str | None) -> str:
+    """The part of a checkpoint's module that ``from_pretrained`` of Hugging Face is to read.
+
+    Args:
+        source: The checkpoint.
+        submodule: By its dotted name; None: the only one.
+
+    Raises:
+        PacelineError: where that is no model of Hugging Face, and for None with several.
+    """
+    found = read_manifest(source)["module"].get("pretrained", {})
+    if submodule is None and len(found) == 1:
+        return str(next(iter(found)))
+    if submodule is None or submodule not in found:
+        raise PacelineError(
+            "--to hf writes a model of transformers or of peft"
+            + ("" if submodule is None else f", and {submodule!r} is none"),
+            where=str(source),
+            allowed=", ".join(f"--submodule {name}" for name in found) or None,
+            fix=None if found else "--to safetensors writes the weights of any module",
+        )
+    return submodule
 
 
 def _loaded(source: Path, manifest: dict[str, Any], wanted: dict[str, str | None]) -> dict[str, Tensor]:

@@ -30,12 +30,14 @@ class Job:
 
     def __init__(self, hosts, folder, options, settings):
         self._hosts, self.folder = hosts, folder
-        self._command = [*PACELINE, *MEET, *options, str(JOB), json.dumps(settings)]
+        self._command = [*PACELINE, *options, str(JOB), json.dumps(settings)]
         self.launchers = {}
 
-    def start(self, *names):
+    def start(self, *names, variables=None):
         for name in names:
-            self.launchers[name] = self._hosts.start(name, self._command, self.folder, clean_environment())
+            more = {} if variables is None else variables(name)
+            environment = clean_environment() | more
+            self.launchers[name] = self._hosts.start(name, self._command, self.folder, environment)
 
     def notes(self, what, **values):
         path = self.folder / "notes"
@@ -98,7 +100,7 @@ def start(hosts, tmp_path):
     """Starts a job on both hosts; what is left of it is killed."""
 
     def begin(*options, names=NAMES, **settings):
-        job = Job(hosts, tmp_path, options, settings)
+        job = Job(hosts, tmp_path, [*MEET, *options], settings)
         job.start(*names)
         return job
 
@@ -130,6 +132,28 @@ def test_two_hosts_train_as_one(start, expected):
     job = start("--nnodes", "2")
     assert job.ends(*NAMES) == [0, 0], job.printed("host1") + job.printed("host2")
     assert {(one["host"], one["world"]) for one in job.notes("begins")} == {("host1", 2), ("host2", 2)}
+    is_same(job, expected)
+
+
+def test_the_variables_of_a_train_job_of_kubeflow_are_enough(hosts, tmp_path, expected):
+    """Its runtime numbers the pods, and names the first one."""
+
+    def variables(name):
+        return {
+            "PET_NNODES": "2",
+            "PET_NPROC_PER_NODE": "1",
+            "PET_NODE_RANK": str(NAMES.index(name)),
+            "PET_MASTER_ADDR": "host1",
+            "PET_MASTER_PORT": "29400",
+        }
+
+    job = Job(hosts, tmp_path, [], {})
+    job.start(*NAMES, variables=variables)
+    try:
+        assert job.ends(*NAMES) == [0, 0], job.printed("host1") + job.printed("host2")
+    finally:
+        for name in NAMES:
+            hosts.kill(name)
     is_same(job, expected)
 
 

@@ -237,6 +237,17 @@ def test_the_command_exports_a_model_that_automodel_loads(job, tmp_path):
     assert torch.equal(logits(found, job.tokens()), logits(module.model, job.tokens()))
 
 
+def test_the_only_model_is_found_for_hugging_face(job, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    module = job.Plain()
+    trainer = job.fit(module, "single", tmp_path)
+    done = CliRunner().invoke(app, ["export", str(trainer.folder), str(tmp_path / "out"), "--to", "hf"])
+    assert done.exit_code == 0, done.output
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert torch.equal(logits(found, job.tokens()), logits(module.model, job.tokens()))
+
+
 @pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_3"])
 def test_a_sharded_peft_model_is_exported_whole(job, strategy, tmp_path):
     done = run_ranks(JOB, 2, strategy, tmp_path, folder=tmp_path)

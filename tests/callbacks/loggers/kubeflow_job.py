@@ -1,0 +1,12 @@
+"""A fit on ranks whose logger reports to the server that the environment names."""
+
+from __future__ import annotations
+
+from helpers.small_net import Net, data
+
+from paceline import Trainer
+
+if __name__ == "__main__":
+    Trainer(max_epochs=2, log_every=1, progress=False, accelerator="cpu", name="n", strategy="ddp").fit(
+        Net(), data()
+    )

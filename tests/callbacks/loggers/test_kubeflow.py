@@ -1,0 +1,192 @@
+"""The status of a TrainJob, against a server that speaks HTTPS with a certificate of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import threading
+import time
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from helpers.ranks import run_ranks
+from helpers.small_net import Net, data
+
+from paceline import Trainer
+from paceline.callbacks import KubeflowStatus
+from paceline.callbacks.loggers import kubeflow
+
+
+class Server(ThreadingHTTPServer):
+    """Keeps what is posted with the token of the moment.
+
+    Attributes:
+        answer: The status code of its answers; None: it never answers.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, certificate, key):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.token, self.answer, self.posted, self.refused = "first", 200, [], 0
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+
+    def handle_error(self, request, client_address):
+        self.refused += 1  # a client that does not trust the certificate
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.answer is None:
+            time.sleep(3600)
+        allowed = self.headers["Authorization"] == f"Bearer {self.server.token}"
+        if allowed and self.server.answer == 200:
+            self.server.posted.append((self.path, json.loads(content)["trainerStatus"]))
+        self.send_response(self.server.answer if allowed else 401)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("ours", "another"):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+             "-addext", "subjectAltName=DNS:localhost", "-keyout", f"{name}.key", "-out", f"{name}.crt"],
+            cwd=folder, check=True, capture_output=True,
+        )  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def server(certificates, tmp_path, monkeypatch):
+    found = Server(certificates / "ours.crt", certificates / "ours.key")
+    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread.start()
+    (tmp_path / "token").write_text("first\n")
+    address = f"https://localhost:{found.server_port}/apis/v1/namespaces/n/trainjobs/t/status"
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", address)
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_CA_CERT", str(certificates / "ours.crt"))
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", str(tmp_path / "token"))
+    yield found
+    found.shutdown()
+    found.server_close()
+    thread.join(10)
+
+
+def fit(tmp_path, loggers=True, **settings):
+    usual = {"max_epochs": 2, "log_every": 1, "progress": False, "accelerator": "cpu", "name": "n"}
+    trainer = Trainer(loggers=loggers, run_dir=tmp_path / "runs", **usual | settings)
+    trainer.fit(Net(), data())
+    return trainer
+
+
+def test_a_run_in_a_train_job_reports_by_itself(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(kubeflow, "_EVERY", 0.0)
+    trainer = fit(tmp_path)
+    path, last = server.posted[-1]
+    assert path == "/apis/v1/namespaces/n/trainjobs/t/status"
+    assert last["progressPercentage"] == 100
+    assert last["estimatedRemainingSeconds"] == 0
+    percent = [status["progressPercentage"] for _, status in server.posted]
+    assert percent == sorted(percent)
+    assert percent[0] == 100 // trainer.total_steps
+    metrics = {one["name"]: one["value"] for one in last["metrics"]}
+    assert float(metrics["train/loss"]) == pytest.approx(trainer.metrics["train/loss"], rel=1e-5)
+    assert all(isinstance(value, str) for value in metrics.values())
+    assert datetime.fromisoformat(last["lastUpdatedTime"]).tzinfo is not None
+
+
+def test_reports_are_seconds_apart_and_the_last_one_comes_always(server, tmp_path):
+    fit(tmp_path)
+    assert [status["progressPercentage"] for _, status in server.posted][1:] == [100]
+
+
+def test_the_seconds_that_are_left_follow_from_those_that_have_passed():
+    status = KubeflowStatus()
+    status._begin_fit(200)
+    for step, seconds in ((100, 1000.0), (110, 1020.0)):  # a resumed run: 2 seconds a step
+        status.write({"step": step, "time": seconds, "epoch": 0, "samples": step, "train/loss": 0.5})
+    assert status._status(110)["estimatedRemainingSeconds"] == 180
+    assert status._status(110)["progressPercentage"] == 55
+
+
+def test_a_run_without_a_limit_on_steps_has_no_percentage(server, tmp_path):
+    fit(tmp_path, max_epochs=None, max_time="1s")
+    _, last = server.posted[-1]
+    assert "progressPercentage" not in last
+    assert last["metrics"]
+
+
+def test_the_token_is_read_again(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(kubeflow, "_EVERY", 0.0)
+    status = KubeflowStatus()
+    row = {"step": 1, "time": 1.0, "epoch": 0, "samples": 1, "train/loss": 0.5}
+    status.write(row)
+    server.token = "second"
+    (tmp_path / "token").write_text("second")
+    status.write(row)
+    assert len(server.posted) == 2
+
+
+@pytest.mark.parametrize("fault", ["500", "another certificate", "no server", "http", "no token"])
+def test_a_server_that_fails_is_a_warning_and_the_run_ends_well(
+    server, certificates, tmp_path, monkeypatch, capsys, fault
+):
+    monkeypatch.setattr(kubeflow, "_EVERY", 0.0)
+    if fault == "500":
+        server.answer = 500
+    elif fault == "another certificate":
+        monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_CA_CERT", str(certificates / "another.crt"))
+    elif fault == "no server":
+        monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "https://localhost:9/status")
+    elif fault == "http":
+        monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", f"http://localhost:{server.server_port}/status")
+    else:
+        (tmp_path / "token").unlink()
+    trainer = fit(tmp_path)
+    assert trainer.global_step == trainer.total_steps
+    assert server.posted == []
+    printed = capsys.readouterr().out
+    assert "KubeflowStatus" in printed
+    assert printed.count("warning: the TrainJob's status was not reported") == 1
+    assert "first" not in printed.replace("the first", "")  # the token
+
+
+def test_a_server_that_never_answers_holds_no_step_up(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(kubeflow, "_SECONDS", 0.5)
+    server.answer = None
+    trainer = fit(tmp_path)
+    assert trainer.global_step == trainer.total_steps
+    assert "timed out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("loggers", [["-kubeflow"], False])
+def test_it_can_be_left_out(server, tmp_path, loggers):
+    fit(tmp_path, loggers)
+    assert server.posted == []
+
+
+def test_it_is_not_there_outside_of_a_train_job(tmp_path, monkeypatch):
+    for name in ("URL", "CA_CERT", "TOKEN"):
+        monkeypatch.delenv(f"KUBEFLOW_TRAINER_SERVER_{name}", raising=False)
+    assert not any(isinstance(one, KubeflowStatus) for one in fit(tmp_path).callbacks)
+
+
+def test_one_rank_reports_for_all(server, tmp_path):
+    names = ("URL", "CA_CERT", "TOKEN")
+    variables = {n: os.environ[n] for n in (f"KUBEFLOW_TRAINER_SERVER_{name}" for name in names)}
+    job = Path(__file__).with_name("kubeflow_job.py")
+    run_ranks(job, 2, folder=tmp_path, environment=variables, seconds=120)
+    assert server.posted[-1][1]["progressPercentage"] == 100
+    assert len(server.posted) == 2  # the first row and the end

@@ -1,0 +1,128 @@
+"""A checkpoint's training state in torch's own forms, for a loop or a trainer that is not this one."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ...errors import PacelineError
+from ...strategies import Single
+from ...strategies.tensor_state import by_parameter
+from ..utils.paths import as_path
+from . import format as files
+from .integrity import verify
+from .reading import read_state
+from .schema import check_manifest
+from .weights import stored_shapes
+
+FILE = "checkpoint.pt"
+_MODEL = "model."
+
+
+def export_training_state(
+    source: Path,
+    folder: Path,
+    to: Literal["torch", "dcp"],
+    submodule: str | None = None,
+    compared: Callable[[int], object] | None = None,
+) -> Path:
+    """The weights as they were trained, the optimizers' states and the counters.
+
+    Both forms are a dict: ``model``, a state dict; ``optimizer`` (of further ones ``optimizer_1`` and so
+    on); ``progress``, with ``global_step``, ``epoch`` and ``samples``. A checkpoint of weights alone has no
+    optimizer. Tied weights are there once.
+
+    Args:
+        source: The checkpoint, of any strategy and number of ranks.
+        folder: Where the files go.
+        to: ``"torch"``: ``checkpoint.pt``, with what ``Optimizer.load_state_dict`` takes. ``"dcp"``: a
+            folder of ``torch.distributed.checkpoint``, with what ``set_optimizer_state_dict`` takes.
+        submodule: Only this part of the module, and its parameters' state; None: all.
+        compared: Called with the size of each part that was verified, in bytes.
+
+    Raises:
+        CheckpointError: for a damaged checkpoint.
+        PacelineError: for a submodule that is not there, for an optimizer's state in parts of bytes, and
+            where nothing can be written.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+    """
+    folder = as_path(folder, "export")
+    manifest = verify(source, compared=compared)
+    check_manifest(source, manifest)
+    files.warn_of_unlisted(source, manifest)
+    tensors = Single().load_tensors(files.tensor_files(source, manifest), stored_shapes(source, manifest))
+    inside = "" if submodule is None else f"{submodule}."
+    model = _below(_MODEL + inside, tensors)
+    if not model:
+        raise PacelineError(f"the checkpoint has no submodule {submodule!r}", where=str(source))
+    counters = manifest["counters"]
+    state: dict[str, Any] = {"model": model}
+    if not manifest["weights_only"]:
+        for number, plain in read_state(source, manifest)["optimizers"].items():
+            if plain.get("quantised"):
+                raise PacelineError(
+                    "the optimizer's state is kept in fewer bits, which torch's own optimizers do not read",
+                    where=str(source),
+                    fix="--to safetensors writes the weights alone",
+                )
+            named = _optimizer(_below(f"optim.{number}.", tensors), plain, inside)
+            state["optimizer" if number == "0" else f"optimizer_{number}"] = named
+    state["progress"] = {name: counters[name] for name in ("global_step", "epoch", "samples")}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (_write_file if to == "torch" else _write_dcp)(state, folder)
+    except OSError as error:
+        raise PacelineError("nothing can be written here", where=str(folder), got=str(error)) from None
+    return folder
+
+
+def _below(prefix: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin with it, by the rest of their names."""
+    return {name[len(prefix) :]: value for name, value in values.items() if name.startswith(prefix)}
+
+
+def _optimizer(moments: dict[str, Tensor], plain: dict[str, Any], inside: str) -> dict[str, Any]:
+    """As ``torch.distributed.checkpoint.state_dict`` has it: by the parameters' names."""
+    states = by_parameter(moments, plain)
+    return {
+        "state": {n[len(inside) :]: v for n, v in states.items() if n.startswith(inside)},
+        "param_groups": [
+            group | {"params": [n[len(inside) :] for n in group["params"] if n.startswith(inside)]}
+            for group in plain["groups"]
+        ],
+    }
+
+
+def _by_number(named: dict[str, Any]) -> dict[str, Any]:
+    """As ``Optimizer.state_dict`` has it: by the parameters' numbers, in the order of the groups."""
+    names = [name for group in named["param_groups"] for name in group["params"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    return {
+        "state": {numbers[name]: state for name, state in named["state"].items()},
+        "param_groups": [
+            group | {"params": [numbers[name] for name in group["params"]]}
+            for group in named["param_groups"]
+        ],
+    }
+
+
+def _write_file(state: dict[str, Any], folder: Path) -> None:
+    content = {n: _by_number(v) if n.startswith("optimizer") else v for n, v in state.items()}
+    torch.save(content, folder / f".{FILE}")
+    os.replace(folder / f".{FILE}", folder / FILE)
+
+
+def _write_dcp(state: dict[str, Any], folder: Path) -> None:
+    from torch.distributed import checkpoint
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # which is what no_dist means
+        checkpoint.save(state, checkpoint_id=str(folder), no_dist=True)
