@@ -255,6 +255,7 @@ class Trainer(Tuner):
                 begun, data, Resumption(resume, check_allowed(allow), decay), find_micro_batch
             )
             loop, stop, hooks = TrainLoop(context), context.stop, context.hooks
+            first_step = self.global_step
             stop.agree()  # a callback may have asked for a stop when its state was restored
             faultpoint("start.ready")
             if stop.done and not stop.interrupted:
@@ -271,7 +272,7 @@ class Trainer(Tuner):
                     context.logger.publish_at_the_end(hooks["on_fit_end"], self)
                     stop.agree()  # hooks may have asked for a stop
         report_interrupt(self, stop.signal)
-        end_as_signalled(context)
+        end_as_signalled(context, self.global_step > first_step)
         return Run(self.folder)
 
     def _find_micro_batch(self, context: StageContext, feed: Feed) -> int:

@@ -40,9 +40,8 @@ class KubeflowStatus(Logger):
     warning, as for every logger. Without a limit on steps or epochs there is no percentage.
 
     Example:
-        >>> os.environ.get("KUBEFLOW_TRAINER_SERVER_URL") is None  # nothing is reported here
-        True
-        >>> run = Trainer(max_epochs=1, loggers=KubeflowStatus(), progress=False).fit(Net(), train_loader)
+        >>> status = KubeflowStatus()  # outside of a TrainJob nothing is reported
+        >>> run = Trainer(max_epochs=1, loggers=status, progress=False).fit(Net(), train_loader)
 
     Source:
         https://github.com/kubeflow/trainer/tree/master/docs/proposals/2779-trainjob-progress

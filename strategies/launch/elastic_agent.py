@@ -12,8 +12,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,7 +27,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher import api
 
 from .failure_report import FailureReport
-from .job_notes import JOB, LAUNCHER, failures, forget, micro_batches, note_end, stops
+from .job_notes import JOB, LAUNCHER, failures, forget, has_trained, micro_batches, note_end, stops
 from .port import hold_port
 from .slurm import SIGNALS, current_job
 
@@ -64,34 +62,41 @@ def run_agent(config: Any, program: Any, arguments: list[str], job: Path) -> int
         return report.print()
     except RendezvousError as error:
         if stops(job):
-            return _stopped(stops(job)[0])
-        print(f"the machines of this job do not meet at {config.rdzv_endpoint}: {error}", file=sys.stderr)
+            return _stopped(stops(job)[0], job)
+        print(
+            f"the machines of this job do not meet at {config.rdzv_endpoint or 'the first one'}: "
+            f"{error.__cause__ or error}\n  fix: start the same command on each of them, and see that this "
+            "address can be reached from all",
+            file=sys.stderr,
+        )
         return 1
     except SignalException as stopped:
-        return _stopped(int(stopped.sigval))
-    return _stopped(stops(job)[0]) if stops(job) else 0
+        return _stopped(int(stopped.sigval), job)
+    return _stopped(stops(job)[0], job) if stops(job) else 0
 
 
-def _stopped(number: int) -> int:
-    """The exit code of a job that a signal has stopped in order; SLURM's returns to the queue first."""
-    job, is_first = current_job(), os.environ.get("SLURM_NODEID", "0") == "0"
-    with _ignored_in_batch_jobs():  # the job that returns to the queue is ended
-        if job is not None and is_first and (line := job.requeue_after(number)):
-            print(line, flush=True)
+def _stopped(number: int, notes: Path) -> int:
+    """The exit code of a job that a signal has stopped in order; SLURM's is requeued first.
+
+    On its other machines the code is 0: srun would end the first one's launcher because of another.
+    """
+    job = current_job()
+    if job is None:
+        return 128 + number
+    if os.environ.get("SLURM_NODEID", "0") != "0":
+        return 0
+    _ignore_in_batch_jobs()  # a job that is requeued is ended
+    if line := job.requeue_after(number, has_trained(notes)):
+        print(line, flush=True)
     return 128 + number
 
 
-@contextmanager
-def _ignored_in_batch_jobs() -> Iterator[None]:
-    """While ranks save, and the job returns to the queue: a batch system sends several signals."""
-    before = {number: signal.getsignal(number) for number in SIGNALS if current_job() is not None}
+def _ignore_in_batch_jobs() -> dict[int, Any]:
+    """Ignore what a batch system sends, which are several signals; the handlers that were there."""
+    before = {int(number): signal.getsignal(number) for number in SIGNALS if current_job() is not None}
     for number in before:
         signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return before
 
 
 def _raise_from_now_on() -> None:
@@ -216,7 +221,10 @@ def _end_ranks_soon(job: Path, report: FailureReport) -> None:
             note_end(job)
             handlers = getattr(self, "subprocess_handlers", {})
             report.dead = {rank for rank, one in handlers.items() if one.proc.poll() is not None}
-        with _ignored_in_batch_jobs():
-            close(self, death_sig, timeout)
+            return close(self, death_sig, timeout)
+        before = _ignore_in_batch_jobs()  # the ranks are saving
+        close(self, death_sig, timeout)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     PContext.close = close_soon  # type: ignore[method-assign]

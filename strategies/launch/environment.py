@@ -97,6 +97,7 @@ def find_environment(
         os.environ.setdefault(
             "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
         )  # to look for devices shall not use them
+    batch_job = None if is_notebook() else current_job()
     kind = find_kind(accelerator)
     ids = find_ids(kind, devices)
     if launched is not None:
@@ -108,7 +109,7 @@ def find_environment(
             world_size=launched.world_size,
             local_rank=launched.local_rank,
             local_world_size=launched.local_world_size,
-            batch_job=current_job(),
+            batch_job=batch_job,
         )
     forks = False
     if len(ids) * num_nodes > 1 or restarts:
@@ -134,7 +135,7 @@ def find_environment(
         local_world_size=len(ids),
         starts=len(ids) if several or restarts else 0,
         forks=forks,
-        batch_job=current_job(),
+        batch_job=batch_job,
     )
 
 

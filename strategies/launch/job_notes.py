@@ -84,6 +84,13 @@ def die_with_launcher() -> None:
         os._exit(137)
 
 
+def note_trained() -> None:
+    """Note for the launcher that steps were done."""
+    job = job_folder()
+    if job is not None:
+        (job / "trained").touch()
+
+
 def note_stop(signal_number: int) -> None:
     """Note for the launcher that this job ended in order because of a signal."""
     job = job_folder()
@@ -207,6 +214,11 @@ def write_output_to(path: Path) -> None:
 
 
 # -- the launcher reads ------------------------------------------------------------------------
+
+
+def has_trained(job: Path) -> bool:
+    """Whether a rank has done a step, in any attempt."""
+    return (job / "trained").exists()
 
 
 def stops(job: Path) -> list[int]:

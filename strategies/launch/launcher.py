@@ -17,9 +17,11 @@ from typing import Any, NoReturn
 
 from ...errors import PacelineError
 from ..devices import is_accelerator_in_use
+from .slurm import current_job
 
 _JOB_FOLDER = "paceline-"
 _SHUTDOWN_SECONDS = 300  # a rank that is to stop saves first
+_A_DAY = 86400
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"  # which are forwarded to the ranks
 _FOLDER = os.getcwd()  # the script may be somewhere else by the time of fit
 USED_TOO_EARLY = (
@@ -119,6 +121,7 @@ def launch(arguments: list[str]) -> int:
     parser.add_argument("--dry-run", action="store_true")
     if "TORCHELASTIC_SIGNALS_TO_HANDLE" not in os.environ:
         parser.set_defaults(signals_to_handle=_SIGNALS)
+    parser.allow_abbrev = "--slurm" not in arguments
     parsed = parser.parse_args(arguments)
     if parsed.slurm:
         from .slurm_script import submit
@@ -143,7 +146,8 @@ def launch(arguments: list[str]) -> int:
         if sys.platform.startswith("linux") and isinstance(program, str):
             rest = ["-ISc", _GUARD, str(os.getpid()), program, *rest]
             program = sys.executable
-        config.shutdown_timeout = _SHUTDOWN_SECONDS
+        if parsed.shutdown_timeout is None:  # SLURM has a limit of its own
+            config.shutdown_timeout = _SHUTDOWN_SECONDS if current_job() is None else _A_DAY
         if is_ours:
             config.logs_specs = _logs(Path(job), config.nproc_per_node)
         from .elastic_agent import run_agent

@@ -59,7 +59,9 @@ def reaches_rank_zero(seconds: float) -> bool:
     try:
         place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         socket.create_connection(place, timeout=seconds).close()
-    except (OSError, KeyError, ValueError):
+    except (ConnectionRefusedError, KeyError, ValueError):
+        return True  # the host answers, or nothing is known
+    except OSError:
         return False
     return True
 

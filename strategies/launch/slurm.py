@@ -21,11 +21,11 @@ _SECONDS = 60  # for an answer of a controller that is busy
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job of SLURM.
+    """A job of SLURM; of an array, one of its tasks.
 
     Args:
-        id: Its number.
-        restarts: How often it was put back into the queue before this start.
+        id: Its number; ``<array>_<task>`` of a task.
+        restarts: How often it was requeued before this start.
 
     Example:
         >>> SlurmJob("4711", restarts=1).name
@@ -40,42 +40,53 @@ class SlurmJob:
         """What names the job in files, the same after each restart."""
         return f"slurm/{self.id}"
 
-    def requeue_after(self, number: int) -> str:
-        """Put the job back into the queue, if that is what the signal meant that stopped it.
+    def requeue_after(self, number: int, has_trained: bool) -> str:
+        """Requeue the job, if that is what the signal meant that stopped it.
 
-        SIGUSR1 and SIGUSR2 always mean that. SIGTERM means it when the job is preempted or has reached its
-        time limit, not when it is cancelled: SLURM tells which. To be called by one process of the job,
-        after all ranks have saved, because SLURM ends the job at once.
+        SIGUSR1 and SIGUSR2 mean that, and SIGTERM of a job that is preempted or has reached its time
+        limit, as SLURM says. Nothing is done for a job that was cancelled, and for one in which each start
+        is too short. To be called by one process of the job, after all ranks have saved, because SLURM
+        ends the job at once. Under submitit its own handler does this.
 
         Args:
             number: The signal that stopped the run.
+            has_trained: Whether a step was done since this start.
 
         Returns:
             What became of it, as a line for the user; "" where the signal did not mean it.
         """
-        if number not in SIGNALS:
+        if number not in SIGNALS or (number != signal.SIGTERM and "SUBMITIT_EXECUTOR" in os.environ):
             return ""
-        if number == signal.SIGTERM and not self._ended_by_slurm():
+        shown = self._shown()
+        must_leave = shown.get("PreemptTime", "None") != "None" or shown.get("Reason") == "TimeLimit"
+        is_cancelled = shown.get("JobState") in ("COMPLETING", "CANCELLED") and not must_leave
+        if is_cancelled or (number == signal.SIGTERM and not must_leave):
             return ""
+        if self.restarts and not has_trained and not must_leave:
+            return (
+                f"warning: SLURM job {self.id} is not requeued: no step was done between its start and "
+                f"{signal.Signals(number).name}, as after the last requeue; give it a longer time limit"
+            )
         done = _run("scontrol", "requeue", self.id)
         if done.returncode == 0:
-            return f"SLURM job {self.id} is back in the queue; it resumes in this run folder"
+            return f"SLURM job {self.id} is requeued; it resumes in this run folder"
         return (
-            f"warning: SLURM did not put job {self.id} back into the queue: {done.stdout.strip()}; "
-            "submit it again with --requeue: the script resumes with fit(..., resume='auto')"
+            f"warning: SLURM did not requeue job {self.id}: {done.stdout.strip()}; submit the script "
+            "again, with fit(..., resume='auto')"
         )
 
-    def _ended_by_slurm(self) -> bool:
-        """Whether SLURM sent SIGTERM for its own reasons: a cancelled job is to stay cancelled."""
-        found = re.findall(r"\b(JobState|Reason)=(\w+)", _run("scontrol", "show", "job", self.id).stdout)
-        shown = dict(found)
-        # A preempted job runs on for its grace time. One at its end is "COMPLETING", whatever ended it.
-        return shown.get("JobState") in ("RUNNING", "PREEMPTED") or shown.get("Reason") == "TimeLimit"
+    def _shown(self) -> dict[str, str]:
+        """What SLURM says of the job: its state and reason, and when it was preempted."""
+        text = _run("scontrol", "show", "job", self.id).stdout
+        return dict(re.findall(r"\b(JobState|Reason|PreemptTime)=(\S+)", text))
 
 
 def current_job() -> SlurmJob | None:
     """The job that this process belongs to; None outside of SLURM."""
     job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "")
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    if array and task:  # the number of one task is the array's, and would mean all of them
+        job = f"{array}_{task}"
     return SlurmJob(job, int(restarts) if restarts.isdigit() else 0) if job else None
 
 

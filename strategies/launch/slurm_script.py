@@ -34,11 +34,13 @@ def submit(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
             ours, and where there is no SLURM.
     """
     start = len(arguments) - len(parsed.training_script_args) - 1
+    if "--slurm" not in arguments[:start]:
+        raise PacelineError("with --slurm all options are written in full", got=" ".join(arguments[:start]))
     text = batch_script(parsed, arguments[:start], arguments[start:])
     if parsed.dry_run:
         print(text, end="")
         return 0
-    file = Path(f"{_name_of(arguments[start:])}.sbatch")
+    file = Path(f"{_name_of(parsed)}.sbatch")
     if file.exists() and _MARK not in file.read_text(errors="replace"):
         raise PacelineError(
             f"{file} exists, and paceline did not write it",
@@ -70,21 +72,23 @@ def batch_script(parsed: argparse.Namespace, options: Sequence[str], command: Se
         The manual page of sbatch.
     """
     settings = {
-        "job-name": _name_of(command),
+        "job-name": _name_of(parsed),
         "nodes": _nodes(parsed.nnodes),
         "ntasks-per-node": "1",
         "requeue": "",
         "open-mode": "append",
         "signal": "USR1@120",
-        "chdir": shlex.quote(os.getcwd()),
+        "chdir": os.getcwd(),
     }
     settings |= _given(parsed.sbatch)
     if "no-requeue" in settings:
         del settings["requeue"]
-    head = [f"#SBATCH --{name}{'=' * bool(value)}{value}" for name, value in settings.items()]
-    rendezvous = (
-        _nodes(parsed.nnodes) != "1" and not parsed.rdzv_endpoint and parsed.rdzv_backend == "static"
-    )
+    head = [
+        f"#SBATCH --{name}" + (f"={shlex.quote(value)}" if value else "")
+        for name, value in settings.items()
+    ]
+    several = _nodes(parsed.nnodes) != "1" and "--master-addr" not in " ".join(options).replace("_", "-")
+    rendezvous = several and not parsed.rdzv_endpoint
     launcher = [sys.executable, "-m", "paceline", "launch", *_without_ours(options)]
     line = shlex.join(launcher)
     find_head = ""
@@ -97,7 +101,8 @@ def batch_script(parsed: argparse.Namespace, options: Sequence[str], command: Se
         "# srun does not take this from sbatch since SLURM 22.05\n"
         'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi\n'
         f"{find_head}"
-        f"exec srun --kill-on-bad-exit=1 {line} {shlex.join(command)}\n"
+        "trap : TERM  # it is for the ranks, which save: srun would end them\n"
+        f"srun --kill-on-bad-exit=1 {line} {shlex.join(command)}\n"
     )
 
 
@@ -140,5 +145,6 @@ def _without_ours(options: Sequence[str]) -> list[str]:
     return kept
 
 
-def _name_of(command: Sequence[str]) -> str:
-    return Path(command[0]).stem
+def _name_of(parsed: argparse.Namespace) -> str:
+    script = str(parsed.training_script)
+    return script.rpartition(".")[2] if parsed.module else Path(script).stem

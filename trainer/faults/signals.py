@@ -137,8 +137,8 @@ class SignalStop(Signals):
                 if is_ended():
                     continue
                 # A write to the descriptor: print may be under way in the main thread.
-                what = b"Ctrl-C" if self._in_batch_job else b"signal"
-                os.write(2, b"\nstopping at the end of this step; a second %s ends at once\n" % what)
+                more = b"" if self._in_batch_job else b"; a second signal ends at once"
+                os.write(2, b"\nstopping at the end of this step%s\n" % more)
             elif self._keeps_process or (self._in_batch_job and byte[0] != signal.SIGINT):
                 continue
             elif now - first > one_signal:
@@ -220,15 +220,15 @@ class SignalStop(Signals):
 
         Args:
             number: The signal that stopped the run, which another rank may have received.
-            requeue: Takes the signal: puts this job back into the queue where it means that. A handler
-                that the script had for SIGUSR1 or SIGUSR2, such as submitit's, is called instead.
+            requeue: Takes the signal: requeues this job where it means that. A handler that the script has
+                for SIGUSR1 or SIGUSR2, such as submitit's, is called before.
         """
         if number is None:
             return
         handler = signal.getsignal(number)
         if number in REQUEUE_SIGNALS and callable(handler):
             handler(number, None)
-        elif requeue is not None:
+        if requeue is not None:
             requeue(number)
         if is_supervised():
             note_stop(number)  # any other exit code is a failure to the agent

@@ -26,7 +26,6 @@ from ..module import is_overridden
 from ..optimization import Optimization, Schedule, read_configuration
 from ..rng import derive, seed_generators
 from ..run.directory import run_config
-from ..run.requeued import identity
 from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
@@ -116,8 +115,8 @@ def prepare(
     if source.path is None:  # none of the checkpoints was whole
         source.place(context.state)
     context.state.decay_start, context.state.decay_steps = decay
-    more = {"world": context.ranks.world_size, "weights": first_weights} | identity(context.fit_number)
-    context.directory.open(source.path, config, more, in_place=source.in_place)
+    about = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
+    context.directory.open(source.path, config, about | source.identity, in_place=source.in_place)
     if context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
     if micro_batch:

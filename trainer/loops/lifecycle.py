@@ -15,7 +15,7 @@ from ...callbacks.trainer_view import TrainerView
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ...strategies import Environment, Precision, Strategy, choose_strategy, start_ranks
-from ...strategies.launch.job_notes import launcher_requeues
+from ...strategies.launch.job_notes import launcher_requeues, note_trained
 from ..datamodule import DataModule
 from ..faults.signals import SignalStop
 from ..faults.stop import StopController
@@ -235,13 +235,20 @@ def report_interrupt(trainer: TrainerView, received: int | None) -> None:
         )
 
 
-def end_as_signalled(context: StageContext) -> None:
-    """End this process where a signal has stopped the stage; its job returns to the queue first."""
+def end_as_signalled(context: StageContext, has_trained: bool = False) -> None:
+    """End this process where a signal has stopped the stage; its job is requeued first.
+
+    Args:
+        context: Of the stage.
+        has_trained: Whether it has done a step.
+    """
     environment, ends_job = context.strategy.environment, context.ranks.is_global_zero
     job = environment.batch_job if ends_job and not launcher_requeues() else None
+    if has_trained:
+        note_trained()
 
     def requeue(number: int) -> None:
-        if job is not None and (line := job.requeue_after(number)):
+        if job is not None and (line := job.requeue_after(number, has_trained)):
             context.directory.log_line(line)
 
     context.signals.reraise(context.stop.signal, requeue)

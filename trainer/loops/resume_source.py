@@ -9,6 +9,8 @@ from typing import Any
 from ..checkpoint import format as files
 from ..checkpoint.reading import MalformedStateError, read_manifest
 from ..checkpoint.run_state import RunState
+from ..run.directory import run_config
+from ..run.requeued import identity
 from ..run.resume import ResumeSearch
 from ..state import TrainState
 from .context import StageContext
@@ -21,6 +23,7 @@ class Source:
     Attributes:
         path: None: the run starts fresh.
         in_place: Whether the run continues in the folder of ``path``; else it gets a new one.
+        identity: What a restart of the job finds the run by, for env.json.
     """
 
     def __init__(self, context: StageContext, resume: Resumption) -> None:
@@ -33,10 +36,14 @@ class Source:
             context.settings.run_dir,
             type(context.module).__name__,
         )
+        self._config = run_config(
+            context.directory.name, context.settings, context.strategy, context.module
+        )
+        self.identity = identity(self._fit, self._config)
         self.path = self._find()
 
     def _find(self) -> Path | None:
-        found = self._search.find_restart(self._fit)
+        found = self._search.find_restart(self._fit, self._config)
         self.in_place = found is not None or self._newest
         return self._search.find(self._resume) if found is None and self._resume is not None else found
 

@@ -113,9 +113,9 @@ def report_restart(context: StageContext) -> None:
     if restarts() and smaller is not None:  # which takes none of max_restarts
         line = f"restart {restarts()}, with micro-batches of at most {smaller} samples"
     elif restarts():
-        line = f"restart {restarts()} of at most {max(most, restarts())} times"
+        line = f"restart {restarts()}" + (f" of at most {most} times" if restarts() <= most else "")
     elif job is not None and job.restarts:
-        line = f"{job.name} was put back into the queue: start {job.restarts + 1}"
+        line = f"SLURM job {job.id} was requeued: start {job.restarts + 1}"
     else:
         return
     context.directory.log_line(line)

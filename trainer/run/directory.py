@@ -76,7 +76,11 @@ class RunDirectory:
         Raises:
             PacelineError: naming the host and process that hold it.
         """
-        self._ranks.on_rank_zero(lambda: self._lock.take(folder))
+        self._ranks.on_rank_zero(lambda: self.lock_here(folder))
+
+    def lock_here(self, folder: Path) -> None:
+        """The same on rank 0 alone."""
+        self._lock.take(folder)
 
     def release(self) -> None:
         """Release all locks."""
@@ -95,7 +99,7 @@ class RunDirectory:
         Args:
             source: The checkpoint that is resumed. A new folder's config.yaml names it as its parent.
             config: The content of config.yaml in a new folder.
-            environment: The content of env.json in a new folder.
+            environment: The content of env.json in a new folder; of it ``batch_job`` in an old one.
             in_place: Continue in the folder of ``source``, the newest checkpoint of its run.
         """
         run = source.parent.parent if in_place and source is not None else None
@@ -116,6 +120,8 @@ class RunDirectory:
             self._ranks.on_rank_zero(lambda: check_writable(path / "checkpoints"))
             if self._ranks.is_global_zero:
                 files.sweep(path / "checkpoints")
+                if continues and "batch_job" in environment:  # another job may have begun the run
+                    self._change_environment({"batch_job": environment["batch_job"]})
         self._log.open(path, self._ranks.rank)
 
     def _make(self, config: dict[str, Any], environment: dict[str, Any]) -> Path:
@@ -133,10 +139,14 @@ class RunDirectory:
             size: In samples, at most.
         """
         if self.path is not None and self._ranks.is_global_zero:
-            file = self.path / "env.json"
-            environment = json.loads(file.read_text())
-            environment.setdefault("micro_batches", []).append([step, size])
-            _write_json(file, environment)
+            earlier = json.loads((self.path / "env.json").read_text()).get("micro_batches", [])
+            self._change_environment({"micro_batches": [*earlier, [step, size]]})
+
+    def _change_environment(self, values: dict[str, Any]) -> None:
+        assert self.path is not None
+        file = self.path / "env.json"
+        with suppress(FileNotFoundError):
+            _write_json(file, json.loads(file.read_text()) | values)
 
     @property
     def is_disposable(self) -> bool:

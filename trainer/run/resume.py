@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ...errors import PacelineError
 from ...strategies import Strategy
@@ -18,7 +19,7 @@ from ..checkpoint.reading import read_manifest
 from ..utils.paths import as_path
 from .directory import RunDirectory, numbered
 from .lock import FolderLock
-from .requeued import requeued_run
+from .requeued import requeued_runs
 from .run import Run
 
 
@@ -43,20 +44,28 @@ class ResumeSearch:
         self._runs = None if run_dir is None else Path(run_dir) / directory.name
         self._module_name = module_name
 
-    def find_restart(self, fit: int) -> Path | None:
+    def find_restart(self, fit: int, config: dict[str, Any]) -> Path | None:
         """The newest checkpoint of the run that this process's job had under way; None where there is none.
 
         The job's ranks were started again after a failure, or the job was put back into its queue.
 
         Args:
             fit: Which ``fit`` of the script this is, from 1.
+            config: The content that config.yaml has.
         """
         found = self._ranks.all_gather(interrupted_run(fit))  # a machine that has joined knows of none
-        run = next(filter(None, found), None) or self._ranks.on_rank_zero(lambda: self._requeued_run(fit))
+        run = next(filter(None, found), None)
+        if run is None:
+            run = self._ranks.on_rank_zero(lambda: self._requeued_run(fit, config))
         return None if run is None else self._newest_of(run)
 
-    def _requeued_run(self, fit: int) -> Path | None:
-        return None if self._runs is None else requeued_run(self._runs, fit)
+    def _requeued_run(self, fit: int, config: dict[str, Any]) -> Path | None:
+        """The newest one that no other program of the job has open."""
+        for run in () if self._runs is None else requeued_runs(self._runs, fit, config):
+            with suppress(PacelineError):
+                self._directory.lock_here(run)
+                return run
+        return None
 
     def find(self, resume: str | Path) -> Path | None:
         """The checkpoint that ``fit(resume=...)`` means; None for ``"auto"`` where there is none.

@@ -61,8 +61,9 @@ def certificates(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     for name in ("ours", "another"):
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-             "-addext", "subjectAltName=DNS:localhost", "-keyout", f"{name}.key", "-out", f"{name}.crt"],
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+             "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+             "-keyout", f"{name}.key", "-out", f"{name}.crt"],
             cwd=folder, check=True, capture_output=True,
         )  # fmt: skip
     return folder

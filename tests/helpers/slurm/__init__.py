@@ -2,8 +2,9 @@
 
 ``sbatch`` notes a job, which ``Cluster.run`` starts and restarts, as the daemons of SLURM would. Signals go
 to all processes of a job's steps, not to the batch shell; a job that is put back into the queue or
-cancelled gets SIGCONT and SIGTERM, and SIGKILL when the seconds of ``KillWait`` have passed. The hosts of
-a job are addresses of this machine.
+cancelled gets SIGCONT and SIGTERM, and SIGKILL when the seconds of ``KillWait`` have passed. Sites differ
+in whether a signal reaches all processes of a step or its tasks alone: ``Job.reaches`` says which. The
+hosts of a job are addresses of this machine.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Cluster:
         self.folder = folder
         folder.mkdir()
         path = f"{BIN}:{environment['PATH']}"
-        self.environment = environment | {"STAND_IN_SLURM": str(folder), "PATH": path}
+        here = {"STAND_IN_SLURM": str(folder), "STAND_IN_KILL_WAIT": str(KILL_WAIT), "PATH": path}
+        self.environment = environment | here
 
     def submit(self, *command: str, cwd: Path) -> Job:
         """Run a command that calls ``sbatch``, and the job that it has submitted."""
@@ -77,6 +79,7 @@ class Job:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.id, self.restarts = folder, folder.name, 0
+        self.reaches = "all"  # or "tasks"
         self.options: dict[str, str] = json.loads((folder / "options.json").read_text())
         nodes = int(self.options.get("nodes", "1").split("-")[-1])
         hosts = f"127.0.0.[1-{nodes}]" if nodes > 1 else "127.0.0.1"
@@ -92,8 +95,9 @@ class Job:
         self._process: subprocess.Popen[bytes] | None = None
         self._state("PENDING")
 
-    def _state(self, state: str, reason: str = "None") -> None:
-        (self.folder / "state").write_text(f"JobState={state} Reason={reason}")
+    def _state(self, state: str, reason: str = "None", preempted: str = "None") -> None:
+        lines = f"JobState={state} Reason={reason} Dependency=(null)\n   PreemptTime={preempted}"
+        (self.folder / "state").write_text(lines)
 
     @property
     def output(self) -> str:
@@ -127,10 +131,18 @@ class Job:
         return found
 
     def signal(self, number: int) -> None:
-        """To all processes of the job's steps, as ``sbatch --signal`` and ``scancel --signal`` send it."""
+        """To the processes of the job's steps, as ``sbatch --signal`` and ``scancel --signal`` send it."""
         for process in self._step():
             with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
+                is_task = process.ppid() in self._sruns()
+                if self.reaches == "all" or is_task or number == signal.SIGKILL:
+                    process.send_signal(number)
+
+    def _sruns(self) -> list[int]:
+        assert self._process is not None
+        with contextlib.suppress(psutil.Error):
+            return [one.pid for one in psutil.Process(self._process.pid).children()]
+        return []
 
     def _step(self) -> list[psutil.Process]:
         found = []
@@ -143,6 +155,7 @@ class Job:
 
     def preempt(self) -> None:
         """With a grace time, in which the job's state is still RUNNING."""
+        self._state("RUNNING", preempted="2026-01-01T12:00:00")
         self._terminate()
 
     def reach_limit(self) -> None:
@@ -158,6 +171,13 @@ class Job:
     def _terminate(self) -> None:
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
+        if self._process is not None and self.state != "RUNNING":  # the batch shell, too
+            self._process.send_signal(signal.SIGTERM)
+
+    @property
+    def state(self) -> str:
+        """As ``scontrol show job`` has it."""
+        return (self.folder / "state").read_text().split("=")[1].split()[0]
 
     def ends(self) -> int:
         """The exit code of this start; a job that is put back into the queue is ended first."""
@@ -167,6 +187,7 @@ class Job:
         while self._process.poll() is None or self._step():
             if killed_at is None and self.is_requeued:
                 killed_at = time.monotonic() + KILL_WAIT
+                self._state("COMPLETING")
                 self._terminate()
             if killed_at is not None and time.monotonic() > killed_at:
                 self.signal(signal.SIGKILL)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import Trainer, TrainModule
+from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.callbacks.loggers.tracker import Tracker
 
@@ -81,13 +81,24 @@ class Net(TrainModule):
         return torch.optim.AdamW(self.parameters(), 0.01)
 
 
-def train(saves: float = 0.0, imports: bool = False, strategy: str = "ddp", **settings: Any) -> list[float]:
+def train(
+    saves: float = 0.0,
+    imports: bool = False,
+    fails: str | None = None,
+    strategy: str = "ddp",
+    **settings: Any,
+) -> list[float]:
     """Train, and return the weights.
 
     Args:
         saves: Seconds that a save takes at the job's first start.
+        fails: The number of a machine on which the script fails; on others it waits.
         imports: Wait for a signal before anything else, at the job's first start.
     """
+    if fails is not None and os.environ["SLURM_NODEID"] == fails:
+        raise PacelineError("on purpose")
+    if fails is not None:
+        time.sleep(60)
     if imports and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
         note("imports")
         time.sleep(60)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from helpers.environment import clean_environment
 from helpers.slurm import Cluster, notes, uninterrupted
+from helpers.small_net import Net, data
 
-from paceline import PacelineError
+from paceline import PacelineError, Trainer
 from paceline.strategies.launch.launcher import launch
 from paceline.strategies.launch.slurm import SlurmJob, current_job
+from paceline.trainer.run.requeued import identity, requeued_runs
 
 JOB = Path(__file__).with_name("slurm_job.py")
 PACELINE = (sys.executable, "-m", "paceline", "launch")
@@ -47,7 +49,7 @@ def test_the_script_of_a_job_on_several_machines(capsys, tmp_path, monkeypatch):
         *("signal=USR1@120", f"chdir={tmp_path}", "partition=gpu", "time=4:00:00"),
     ]
     assert text.splitlines()[-1] == (
-        f"exec srun --kill-on-bad-exit=1 {sys.executable} -m paceline launch --nnodes 2 --nproc 8 "
+        f"srun --kill-on-bad-exit=1 {sys.executable} -m paceline launch --nnodes 2 --nproc 8 "
         '--rdzv-backend=c10d --rdzv-endpoint="$head_node:$((20000 + SLURM_JOB_ID % 40000))" '
         """--rdzv-id="$SLURM_JOB_ID" train.py --name 'a b' --slurm"""
     )
@@ -62,6 +64,10 @@ def test_the_script_of_a_job_on_several_machines(capsys, tmp_path, monkeypatch):
         (["--sbatch", "no-requeue", "train.py"], "#SBATCH --no-requeue\n", "--requeue"),
         (["--nnodes", "2:4", "train.py"], "#SBATCH --nodes=2-4\n", "2:4\n"),
         (["-m", "paceline", "fit", "gpt"], "launch -m paceline fit gpt\n", "--rdzv"),
+        (["-m", "pkg.train"], "#SBATCH --job-name=train\n", "exec"),
+        (["--sbatch", "comment=two words", "train.py"], "#SBATCH --comment='two words'\n", "comment=two"),
+        (["--nnodes=2", "--rdzv-backend=c10d", "t.py"], '--rdzv-endpoint="$head_node', "exec"),
+        (["--nnodes=2", "--master_addr=a", "t.py"], "--master_addr=a t.py", "head_node"),
         (
             ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1", "t.py"],
             "--rdzv-endpoint=a:1 t.py\n",
@@ -82,6 +88,7 @@ def test_options_of_the_script(capsys, given, inside, outside):
         (["--slurm", "--sbatch", "nodes=3", "train.py"], "fix: --nnodes"),
         (["--slurm", "--sbatch", "-p gpu", "train.py"], "fix: --sbatch partition=gpu"),
         (["--slurm", "--sbatch", "time=1\nrm -r /", "train.py"], "a long option of sbatch"),
+        (["--slu", "train.py"], "written in full"),
         (["--dry-run", "train.py"], "--slurm"),
     ],
 )
@@ -124,35 +131,57 @@ def job(cluster, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("state", "number", "requeues"),
     [
-        ("RUNNING Reason=None", signal.SIGUSR1, True),
-        ("RUNNING Reason=None", signal.SIGUSR2, True),
-        ("RUNNING Reason=None", signal.SIGTERM, True),  # preempted, in its grace time
-        ("COMPLETING Reason=TimeLimit", signal.SIGTERM, True),
-        ("COMPLETING Reason=None", signal.SIGTERM, False),  # cancelled
-        ("CANCELLED Reason=None", signal.SIGTERM, False),
-        ("RUNNING Reason=None", signal.SIGINT, False),
+        ("RUNNING Reason=None PreemptTime=None", signal.SIGUSR1, True),
+        ("RUNNING Reason=None PreemptTime=None", signal.SIGUSR2, True),
+        ("RUNNING Reason=None PreemptTime=2026-01-01T12:00:00", signal.SIGTERM, True),
+        ("COMPLETING Reason=TimeLimit PreemptTime=None", signal.SIGTERM, True),
+        (
+            "RUNNING Reason=None PreemptTime=None",
+            signal.SIGTERM,
+            False,
+        ),  # of somebody else: `timeout`, srun
+        ("COMPLETING Reason=None PreemptTime=None", signal.SIGTERM, False),  # cancelled
+        ("COMPLETING Reason=None PreemptTime=None", signal.SIGUSR1, False),  # cancelled during the save
+        ("CANCELLED Reason=None PreemptTime=None", signal.SIGTERM, False),
+        ("RUNNING Reason=None PreemptTime=None", signal.SIGINT, False),
     ],
 )
-def test_which_signal_puts_a_job_back_into_the_queue(job, state, number, requeues):
+def test_which_signal_requeues_a_job(job, state, number, requeues):
     (job.folder / "state").write_text(f"JobState={state}")
-    line = current_job().requeue_after(number)
-    assert line == (
-        f"SLURM job {job.id} is back in the queue; it resumes in this run folder" if requeues else ""
-    )
+    line = current_job().requeue_after(number, has_trained=True)
+    assert line == (f"SLURM job {job.id} is requeued; it resumes in this run folder" if requeues else "")
     assert job.is_requeued is requeues
+
+
+def test_a_job_whose_starts_are_too_short_is_not_requeued_without_end(job):
+    assert "is requeued" in SlurmJob(job.id).requeue_after(signal.SIGUSR1, has_trained=False)
+    (job.folder / "requeue").unlink()
+    line = SlurmJob(job.id, restarts=1).requeue_after(signal.SIGUSR1, has_trained=False)
+    assert "no step was done between its start and SIGUSR1" in line
+    assert not job.is_requeued
+    assert "is requeued" in SlurmJob(job.id, restarts=1).requeue_after(signal.SIGUSR1, has_trained=True)
+
+
+def test_a_task_of_an_array_is_requeued_alone(job, monkeypatch):
+    options = json.loads((job.folder / "options.json").read_text()) | {"array": "0-3"}
+    (job.folder / "options.json").write_text(json.dumps(options))
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", job.id)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    assert "is requeued" in current_job().requeue_after(signal.SIGUSR1, has_trained=True)
+    assert current_job().name == f"slurm/{job.id}_3"
 
 
 @pytest.mark.parametrize(
     ("number", "path", "why"),
     [("1", None, "Invalid job id"), ("1", "/nowhere", "No such file or directory: 'scontrol'")],
 )
-def test_a_job_that_cannot_be_put_back_is_a_warning(job, monkeypatch, number, path, why):
+def test_a_job_that_cannot_be_requeued_is_a_warning(job, monkeypatch, number, path, why):
     if path is not None:
         monkeypatch.setenv("PATH", path)
-    line = SlurmJob(number).requeue_after(signal.SIGUSR1)
-    assert line.startswith(f"warning: SLURM did not put job {number} back into the queue: ")
+    line = SlurmJob(number).requeue_after(signal.SIGUSR1, has_trained=True)
+    assert line.startswith(f"warning: SLURM did not requeue job {number}: ")
     assert why in line
-    assert SlurmJob(number).requeue_after(signal.SIGTERM) == ""  # nobody knows what it meant
+    assert SlurmJob(number).requeue_after(signal.SIGTERM, True) == ""  # nobody knows what it meant
 
 
 # -- jobs that run -------------------------------------------------------------------------------
@@ -187,7 +216,7 @@ def continues(job, folder, expected, after=None):
         after: The step of the checkpoint; None: whatever it was.
     """
     assert (job.folder / "requeue").read_text() == "requeue\n", job.output
-    assert f"SLURM job {job.id} is back in the queue" in job.output
+    assert f"SLURM job {job.id} is requeued" in job.output
     job.restart()
     assert job.ends() == 0, job.output
     (done,) = notes(folder, "done")
@@ -201,17 +230,20 @@ def continues(job, folder, expected, after=None):
 
 @pytest.mark.fault(46)
 @pytest.mark.launch
-@pytest.mark.parametrize(("nodes", "name"), [(1, "SIGUSR1"), (2, "SIGUSR1"), (2, "SIGUSR2")])
-def test_a_job_resumes_after_the_signal_before_its_time_limit(submit, tmp_path, expected, nodes, name):
+@pytest.mark.parametrize(
+    ("nodes", "name", "reaches"), [(1, "SIGUSR1", "tasks"), (2, "SIGUSR1", "all"), (2, "SIGUSR2", "tasks")]
+)
+def test_a_job_resumes_after_the_signal_before_its_limit(submit, tmp_path, expected, nodes, name, reaches):
     """The script asks for no resume: the job is the same one, and so are its run and its tracker's run."""
     job = submit("--nnodes", str(nodes), "--nproc", str(2 // nodes))
+    job.reaches = reaches
     job.wait_until(lambda: notes(tmp_path, "step"))
     job.signal(signal.Signals[name])
     assert job.ends() != 0
     continues(job, tmp_path, expected)
     assert [one["id"] for one in notes(tmp_path, "tracker")] == [None, "id-1"]
     log = (tmp_path / "runs/n/1/log.txt").read_text()
-    assert f"slurm/{job.id} was put back into the queue: start 2" in log
+    assert f"SLURM job {job.id} was requeued: start 2" in log
 
 
 @pytest.mark.fault(46)
@@ -251,7 +283,7 @@ def test_a_cancelled_job_saves_and_stays_cancelled(submit, tmp_path):
 
 
 @pytest.mark.launch
-def test_a_signal_before_fit_puts_the_job_back_too(submit, tmp_path, expected):
+def test_a_signal_before_fit_requeues_the_job_too(submit, tmp_path, expected):
     job = submit("--nproc", "2", imports=True)
     job.wait_until(lambda: len(notes(tmp_path, "imports")) == 2)
     job.signal(signal.SIGUSR1)
@@ -260,7 +292,7 @@ def test_a_signal_before_fit_puts_the_job_back_too(submit, tmp_path, expected):
 
 
 @pytest.mark.launch
-def test_ranks_that_srun_starts_put_the_job_back_once(cluster, tmp_path, expected):
+def test_ranks_that_srun_starts_requeue_the_job_once(cluster, tmp_path, expected):
     """Without a launcher: ``srun python train.py`` with a task for each rank."""
     (tmp_path / "job.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --requeue\n"
@@ -277,25 +309,65 @@ def test_ranks_that_srun_starts_put_the_job_back_once(cluster, tmp_path, expecte
         job.close()
 
 
-def test_another_job_starts_a_run_of_its_own(tmp_path, monkeypatch):
-    """Two jobs of one script write into the same folder of runs."""
-    from paceline.trainer.run.requeued import identity, requeued_run
+@pytest.mark.launch
+def test_a_script_that_fails_is_not_requeued(submit, tmp_path):
+    """srun ends the other launcher by SIGTERM, which looks like a preemption."""
+    job = submit("--nnodes", "2", fails="1")
+    assert job.ends() != 0
+    assert not job.is_requeued, job.output
+    assert "PacelineError: on purpose" in job.output
 
-    def note(number, job, fit=1, command=None):
-        monkeypatch.setenv("SLURM_JOB_ID", job)
-        (tmp_path / number).mkdir()
-        about = identity(fit) | {"command": sys.argv if command is None else command}
-        (tmp_path / number / "env.json").write_text(json.dumps(about))
 
-    note("1", "7")
-    note("2", "7", fit=2)
-    note("3", "8")
-    note("4", "7", command=["other.py"])
-    (tmp_path / "5").mkdir()
+@pytest.mark.launch
+def test_sigterm_that_slurm_did_not_send_ends_the_job(submit, tmp_path):
+    job = submit("--nproc", "2")
+    job.wait_until(lambda: notes(tmp_path, "step"))
+    job.signal(signal.SIGTERM)
+    assert job.ends() == 143
+    assert not job.is_requeued
+
+
+def test_programs_of_a_job_find_their_own_runs(tmp_path, monkeypatch):
+    """They may have one command, and differ in their variables alone: their configurations differ."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert requeued_run(tmp_path, 1) is None  # its first start
+
+    def note(number, fit, config):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "env.json").write_text(json.dumps(identity(fit, config)))
+
+    note("1", 1, {"lr": 1})
+    note("2", 1, {"lr": 2})
+    note("3", 2, {"lr": 1})
+    note("4", 1, {"lr": 1})
+    with monkeypatch.context() as other:
+        other.setenv("SLURM_JOB_ID", "8")
+        note("5", 1, {"lr": 1})
+    with monkeypatch.context() as other:
+        other.setattr(sys, "argv", ["other.py"])
+        note("6", 1, {"lr": 1})
+    with monkeypatch.context() as other:
+        other.setenv("SLURM_STEP_ID", "1")
+        note("7", 1, {"lr": 1})
+    (tmp_path / "8").mkdir()
+    assert list(requeued_runs(tmp_path, 1, {"lr": 1})) == []  # its first start
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    assert requeued_run(tmp_path, 1) == tmp_path / "1"
-    assert requeued_run(tmp_path, 2) == tmp_path / "2"
-    assert requeued_run(tmp_path, 3) is None
-    assert os.environ["SLURM_JOB_ID"] == "7"
+    found = {lr: [one.name for one in requeued_runs(tmp_path, 1, {"lr": lr})] for lr in (1, 2, 3)}
+    assert found == {1: ["4", "1"], 2: ["2"], 3: []}
+    assert [one.name for one in requeued_runs(tmp_path, 2, {"lr": 1})] == ["3"]
+
+
+def test_a_job_that_continues_another_ones_run_finds_it_again(tmp_path, monkeypatch):
+    def fit(job, restarts, **more):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
+        monkeypatch.setattr("paceline.trainer.trainer.fits", itertools.count(1))
+        trainer = Trainer(
+            run_dir=tmp_path, name="n", accelerator="cpu", progress=False, loggers=False, max_epochs=3
+        )
+        return trainer.fit(Net(), data(), **more).folder.name
+
+    assert fit("7", 0) == "1"
+    assert fit("8", 0, resume="auto") == "1"
+    assert fit("9", 0) == "2"  # the newest run is another job's
+    assert fit("8", 1) == "1"
+    assert fit("9", 1) == "2"

@@ -15,8 +15,8 @@ JOB = Path(__file__).with_name("slurm_job.py")
 pytestmark = pytest.mark.launch  # for its length
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
-def test_a_job_of_submitit_resumes_exactly(tmp_path, monkeypatch, number):
+@pytest.mark.parametrize("how", ["SIGUSR2", "preempted"])
+def test_a_job_of_submitit_resumes_exactly(tmp_path, monkeypatch, how):
     monkeypatch.syspath_prepend(str(JOB.parent))
     import slurm_job
 
@@ -37,11 +37,11 @@ def test_a_job_of_submitit_resumes_exactly(tmp_path, monkeypatch, number):
     job.start()
     try:
         job.wait_until(lambda: notes(tmp_path, "step"))
-        job.signal(number)
+        job.preempt() if how == "preempted" else job.signal(signal.SIGUSR2)
         job.ends()
         printed = job.output + "".join(p.read_text() for p in (tmp_path / "logs").glob("*_log.*"))
         assert (job.folder / "requeue").read_text() == "requeue\n", printed
-        assert Path("asked").exists() is (number == signal.SIGUSR2)
+        assert Path("asked").exists() is (how == "SIGUSR2")
         job.restart()
         job.ends()
         assert submitted.task(0).result() == submitted.task(1).result() == whole
