@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -41,7 +41,8 @@ def export(
         submodule = pretrained_part(checkpoint, submodule)
     with bytes_bar("verifying", _bytes_below(checkpoint)) as compared:
         if to in (_Form.TORCH, _Form.DCP):
-            export_training_state(checkpoint, folder, to.value, submodule, compared)
+            form: Literal["torch", "dcp"] = "torch" if to is _Form.TORCH else "dcp"
+            export_training_state(checkpoint, folder, form, submodule, compared)
         else:
             export_checkpoint(checkpoint, folder, submodule, compared)
     typer.echo(str(folder))

@@ -268,7 +268,7 @@ def note_end(job: Path) -> None:
 
 
 def forget(job: Path) -> None:
-    """Another attempt begins: it is told the runs of the one before, whose other notes are removed."""
+    """Another attempt begins: the earlier one's runs are kept for it, other notes are removed."""
     for note in [p for kind in ("failed-*", "stopped-*", "verdict", "end") for p in job.glob(kind)]:
         note.unlink()
     shutil.rmtree(job / "stacks", ignore_errors=True)  # trainer/faults/thread_stacks.py

@@ -70,7 +70,7 @@ class Hosts:
         return started
 
     def cut(self) -> None:
-        """Cut the link: what is sent is lost, and nobody is told."""
+        """Cut the link: what is sent is lost, without an error."""
         self._on(NAMES[1], "link", "set", "eth1", "down")
 
     def join(self) -> None:

@@ -1,4 +1,4 @@
-"""The status of a TrainJob, against a server that speaks HTTPS with a certificate of its own."""
+"""The status of a TrainJob, against a server with HTTPS and a self-signed certificate."""
 
 from __future__ import annotations
 
