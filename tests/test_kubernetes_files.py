@@ -29,8 +29,9 @@ def test_the_image_is_built_from_all_folders_of_the_package():
 
 
 def test_the_jobs_start_launchers_that_meet():
-    (job,) = yaml.safe_load_all((FILES / "trainjob.yaml").read_text())
-    assert (job["apiVersion"], job["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
+    runtime, job = yaml.safe_load_all((FILES / "trainjob.yaml").read_text())
+    assert (runtime["kind"], job["kind"]) == ("TrainingRuntime", "TrainJob")
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
     assert job["spec"]["trainer"]["command"][:2] == ["paceline", "launch"]
     service, job = yaml.safe_load_all((FILES / "job.yaml").read_text())
     pod = job["spec"]["template"]["spec"]

@@ -122,12 +122,14 @@ def pretrained_part(source: Path, submodule: str | None) -> str:
         PacelineError: where that is no model of Hugging Face, and for None with several.
     """
     found = read_manifest(source)["module"].get("pretrained", {})
-    if submodule is None and len(found) == 1:
-        return str(next(iter(found)))
+    outer = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+    if submodule is None and len(outer) == 1:
+        return str(outer[0])
     if submodule is None or submodule not in found:
+        which = f", and {submodule!r} is none" if submodule is not None else ""
         raise PacelineError(
             "--to hf writes a model of transformers or of peft"
-            + ("" if submodule is None else f", and {submodule!r} is none"),
+            + (which or (", and there are several" if outer else ", and there is none")),
             where=str(source),
             allowed=", ".join(f"--submodule {name}" for name in found) or None,
             fix=None if found else "--to safetensors writes the weights of any module",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint import CheckpointException
 
 from ...errors import PacelineError
 from ...strategies import Single
@@ -36,7 +38,8 @@ def export_training_state(
 
     Both forms are a dict: ``model``, a state dict; ``optimizer`` (of further ones ``optimizer_1`` and so
     on); ``progress``, with ``global_step``, ``epoch`` and ``samples``. A checkpoint of weights alone has no
-    optimizer. Tied weights are there once.
+    optimizer. Tied weights are there under each of their names. With a submodule, the optimizer's groups
+    are those that hold its parameters.
 
     Args:
         source: The checkpoint, of any strategy and number of ranks.
@@ -63,41 +66,54 @@ def export_training_state(
     model = _below(_MODEL + inside, tensors)
     if not model:
         raise PacelineError(f"the checkpoint has no submodule {submodule!r}", where=str(source))
-    counters = manifest["counters"]
+    content = read_state(source, manifest)
+    model |= _below(inside, content["extra_state"])
     state: dict[str, Any] = {"model": model}
     if not manifest["weights_only"]:
-        for number, plain in read_state(source, manifest)["optimizers"].items():
-            if plain.get("quantised"):
-                raise PacelineError(
-                    "the optimizer's state is kept in fewer bits, which torch's own optimizers do not read",
-                    where=str(source),
-                    fix="--to safetensors writes the weights alone",
-                )
-            named = _optimizer(_below(f"optim.{number}.", tensors), plain, inside)
-            state["optimizer" if number == "0" else f"optimizer_{number}"] = named
+        state |= _optimizers(source, tensors, content["optimizers"], inside)
+    counters = manifest["counters"]
     state["progress"] = {name: counters[name] for name in ("global_step", "epoch", "samples")}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (_write_file if to == "torch" else _write_dcp)(state, folder)
-    except OSError as error:
-        raise PacelineError("nothing can be written here", where=str(folder), got=str(error)) from None
+    except (OSError, RuntimeError, CheckpointException) as error:  # torch's writers raise all three
+        got = " ".join(str(error).split())[:300]
+        raise PacelineError("nothing can be written here", where=str(folder), got=got) from None
     return folder
 
 
-def _below(prefix: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
+def _below(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
     """Those whose names begin with it, by the rest of their names."""
     return {name[len(prefix) :]: value for name, value in values.items() if name.startswith(prefix)}
 
 
+def _optimizers(
+    source: Path, tensors: dict[str, Tensor], saved: dict[str, Any], inside: str
+) -> dict[str, Any]:
+    """Those that hold parameters below this name: ``optimizer``, ``optimizer_1`` and so on."""
+    found: dict[str, Any] = {}
+    for number, plain in saved.items():
+        if plain.get("quantised"):
+            raise PacelineError(
+                "the optimizer's state is kept in fewer bits, which torch's own optimizers do not read",
+                where=str(source),
+                fix="--to safetensors writes the weights alone",
+            )
+        named = _optimizer(_below(f"optim.{number}.", tensors), plain, inside)
+        if named["param_groups"]:
+            found[f"optimizer_{len(found)}" if found else "optimizer"] = named
+    return found
+
+
 def _optimizer(moments: dict[str, Tensor], plain: dict[str, Any], inside: str) -> dict[str, Any]:
     """As ``torch.distributed.checkpoint.state_dict`` has it: by the parameters' names."""
-    states = by_parameter(moments, plain)
+    groups = [
+        group | {"params": [n[len(inside) :] for n in group["params"] if n.startswith(inside)]}
+        for group in plain["groups"]
+    ]
     return {
-        "state": {n[len(inside) :]: v for n, v in states.items() if n.startswith(inside)},
-        "param_groups": [
-            group | {"params": [n[len(inside) :] for n in group["params"] if n.startswith(inside)]}
-            for group in plain["groups"]
-        ],
+        "state": _below(inside, by_parameter(moments, plain)),
+        "param_groups": [group for group in groups if group["params"]],
     }
 
 
@@ -116,8 +132,14 @@ def _by_number(named: dict[str, Any]) -> dict[str, Any]:
 
 def _write_file(state: dict[str, Any], folder: Path) -> None:
     content = {n: _by_number(v) if n.startswith("optimizer") else v for n, v in state.items()}
-    torch.save(content, folder / f".{FILE}")
-    os.replace(folder / f".{FILE}", folder / FILE)
+    staging = folder / f".{FILE}"
+    try:
+        torch.save(content, staging)
+        os.replace(staging, folder / FILE)
+    except BaseException:
+        with suppress(OSError):
+            staging.unlink()
+        raise
 
 
 def _write_dcp(state: dict[str, Any], folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from .directory import RunDirectory, numbered
 from .lock import FolderLock
 from .requeued import requeued_runs
 from .run import Run
+
+_LOCK_SECONDS = 60
 
 
 class ResumeSearch:
@@ -60,11 +63,22 @@ class ResumeSearch:
         return None if run is None else self._newest_of(run)
 
     def _requeued_run(self, fit: int, config: dict[str, Any]) -> Path | None:
-        """The newest one that no other program of the job has open."""
-        for run in () if self._runs is None else requeued_runs(self._runs, fit, config):
-            with suppress(PacelineError):
+        """The newest one with a checkpoint. Its lock may outlive a machine that failed, for a while.
+
+        Raises:
+            PacelineError: naming the host and process that hold it.
+        """
+        found = () if self._runs is None else requeued_runs(self._runs, fit, config)
+        run = next((one for one in found if files.finished(one / "checkpoints")), None)
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while run is not None:
+            try:
                 self._directory.lock_here(run)
                 return run
+            except PacelineError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(1)
         return None
 
     def find(self, resume: str | Path) -> Path | None:

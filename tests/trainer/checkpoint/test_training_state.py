@@ -139,9 +139,10 @@ def test_a_part_has_its_own_names_and_state(trained, tmp_path):
     inner = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
     inner.load_state_dict(content["model"])
     assert torch.equal(inner[0].weight, saved["inner.0.weight"])
-    groups = content["optimizer"]["param_groups"]
-    assert [group["params"] for group in groups] == [[], [0, 1, 2, 3]]
-    assert content["optimizer"]["state"][0]["exp_avg"].shape == (4, 3)
+    optimizer = torch.optim.AdamW(inner.parameters())
+    optimizer.load_state_dict(content["optimizer"])
+    assert optimizer.state[inner[0].weight]["exp_avg"].shape == (4, 3)
+    assert optimizer.param_groups[0]["lr"] == 0.001
     with pytest.raises(PacelineError, match="no submodule 'outer'"):
         export_training_state(run.latest, tmp_path / "x", "torch", "outer")
 
@@ -155,12 +156,104 @@ def test_weights_alone_have_no_optimizer(trained, tmp_path):
     equal(content["model"], saved)
 
 
+class Counted(nn.Linear):
+    def get_extra_state(self):
+        return {"calls": 3}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+class Two(TrainModule):
+    """Two optimizers, and a layer that keeps more than tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.a, self.b = nn.Linear(3, 1), Counted(3, 1)
+
+    def training_step(self, batch):
+        for optimizer, layer in zip(self.optimizers(), (self.a, self.b), strict=True):
+            optimizer.zero_grad()
+            self.manual_backward(layer(batch[0]).square().mean())
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [torch.optim.Adam(self.a.parameters()), torch.optim.SGD(self.b.parameters(), 0.1, 0.9)]
+
+
+def test_several_optimizers_and_what_a_layer_keeps_beside_tensors(tmp_path):
+    trainer = Trainer(
+        accelerator="cpu", progress=False, run_dir=tmp_path, name="n", max_steps=2, loggers=False
+    )
+    run = trainer.fit(Two(), DataLoader(TensorDataset(torch.ones(8, 3)), 4))
+    export_training_state(run.latest, tmp_path / "all", "torch")
+    content = torch.load(tmp_path / "all/checkpoint.pt", weights_only=True)
+    module = Two()
+    module.load_state_dict(content["model"])
+    assert module.b.calls == 3
+    for name, optimizer in zip(("optimizer", "optimizer_1"), module.configure_optimizers(), strict=True):
+        optimizer.load_state_dict(content[name])
+    export_training_state(run.latest, tmp_path / "part", "torch", "b")
+    content = torch.load(tmp_path / "part/checkpoint.pt", weights_only=True)
+    assert content.keys() == {"model", "optimizer", "progress"}
+    part = Counted(3, 1)
+    part.load_state_dict(content["model"])
+    torch.optim.SGD(part.parameters(), 0.1, 0.9).load_state_dict(content["optimizer"])
+
+
+class Pretrained(nn.Linear):
+    """As models of Hugging Face are recognised, which hold others of their kind."""
+
+    class Config:
+        def save_pretrained(self, folder):
+            (Path(folder) / "config.json").write_text("{}")
+
+    config = Config()
+
+    @classmethod
+    def from_pretrained(cls, folder):
+        raise NotImplementedError
+
+
+def test_the_outermost_model_of_hugging_face_is_found(tmp_path):
+    class Wraps(Net):
+        def __init__(self, several=False):
+            super().__init__()
+            self.model = Pretrained(3, 1)
+            self.model.inner = Pretrained(3, 1)
+            if several:
+                self.other = Pretrained(3, 1)
+
+    def run(module):
+        trainer = Trainer(accelerator="cpu", progress=False, run_dir=tmp_path, max_steps=1, loggers=False)
+        for parameter in module.parameters():
+            parameter.requires_grad_(False)
+        module.inner.requires_grad_(True)
+        module.scale.requires_grad_(True)
+        return trainer.fit(module, DataLoader(TensorDataset(torch.ones(8, 3)), 4)).latest
+
+    one = run(Wraps())
+    assert pretrained_part(one, None) == "model"
+    assert pretrained_part(one, "model.inner") == "model.inner"
+    with pytest.raises(PacelineError, match=r"there are several(.|\n)*--submodule model, --submodule"):
+        pretrained_part(run(Wraps(several=True)), None)
+
+
+@pytest.mark.parametrize(("to", "file"), [("torch", ".checkpoint.pt"), ("dcp", ".metadata.tmp")])
+def test_a_file_that_cannot_be_written_is_an_error_that_says_so(trained, tmp_path, to, file):
+    run, _, _ = trained
+    (tmp_path / "out" / file / "taken").mkdir(parents=True)
+    with pytest.raises(PacelineError, match="nothing can be written here"):
+        export_training_state(run.latest, tmp_path / "out", to)
+
+
 def test_what_cannot_be_written_is_said(trained, tmp_path):
     run, _, _ = trained
     (tmp_path / "file").touch()
     with pytest.raises(PacelineError, match="nothing can be written here"):
         export_training_state(run.latest, tmp_path / "file/out", "dcp")
-    with pytest.raises(PacelineError, match=r"a model of transformers(.|\n)*fix: --to safetensors"):
+    with pytest.raises(PacelineError, match=r"and there is none(.|\n)*fix: --to safetensors"):
         pretrained_part(run.latest, None)
     with pytest.raises(PacelineError, match="and 'inner' is none"):
         pretrained_part(run.latest, "inner")
