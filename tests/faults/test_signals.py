@@ -301,7 +301,7 @@ def test_sigusr1_puts_the_job_back_into_the_queue_once(jobs, scontrol, to):
     for rank in range(2) if to == "both ranks" else [1]:
         job.send(signal.SIGUSR1, rank)
     assert job.ends() == [138, 138], job.printed()
-    assert printed() == ["0 requeue 77"]
+    assert printed() == ["0 show job 77", "0 requeue 77"]  # a cancelled job would not be requeued
     assert job.checkpoints() == [f"step-{job.note('end')['step']:08d}"]
 
 
