@@ -34,13 +34,14 @@ def export(
     """Write a checkpoint's weights, or its training state, for use without this package."""
     from ..trainer.checkpoint.export import export_checkpoint, pretrained_part
     from ..trainer.checkpoint.listing import one_checkpoint
-    from ..trainer.checkpoint.training_state import export_training_state
 
     checkpoint = one_checkpoint(source)
     if to is _Form.HF:
         submodule = pretrained_part(checkpoint, submodule)
     with bytes_bar("verifying", _bytes_below(checkpoint)) as compared:
         if to in (_Form.TORCH, _Form.DCP):
+            from ..trainer.checkpoint.training_state import export_training_state
+
             form: Literal["torch", "dcp"] = "torch" if to is _Form.TORCH else "dcp"
             export_training_state(checkpoint, folder, form, submodule, compared)
         else:

@@ -29,7 +29,7 @@ from torch.distributed.launcher import api
 from .failure_report import FailureReport
 from .job_notes import JOB, LAUNCHER, failures, forget, has_trained, micro_batches, note_end, stops
 from .port import hold_port
-from .slurm import SIGNALS, current_job
+from .slurm import SIGNALS, current_job, ignore_signals
 
 _ANSWER_SECONDS = 2.0
 _FAILURE_SECONDS = 5  # the others, when a rank has failed: what they do cannot be finished
@@ -85,18 +85,10 @@ def _stopped(number: int, notes: Path) -> int:
         return 128 + number
     if os.environ.get("SLURM_NODEID", "0") != "0":
         return 0
-    _ignore_in_batch_jobs()  # a job that is requeued is ended
+    ignore_signals()  # a job that is requeued is ended
     if line := job.requeue_after(number, has_trained(notes)):
         print(line, flush=True)
     return 128 + number
-
-
-def _ignore_in_batch_jobs() -> dict[int, Any]:
-    """Ignore what a batch system sends, which are several signals; the handlers that were there."""
-    before = {int(number): signal.getsignal(number) for number in SIGNALS if current_job() is not None}
-    for number in before:
-        signal.signal(number, signal.SIG_IGN)
-    return before
 
 
 def _raise_from_now_on() -> None:
@@ -222,7 +214,7 @@ def _end_ranks_soon(job: Path, report: FailureReport) -> None:
             handlers = getattr(self, "subprocess_handlers", {})
             report.dead = {rank for rank, one in handlers.items() if one.proc.poll() is not None}
             return close(self, death_sig, timeout)
-        before = _ignore_in_batch_jobs()  # the ranks are saving
+        before = ignore_signals()  # the ranks are saving
         close(self, death_sig, timeout)
         for number, handler in before.items():
             signal.signal(number, handler)

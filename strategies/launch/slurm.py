@@ -10,7 +10,9 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from dataclasses import dataclass
+from typing import Any
 
 REQUEUE_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 """What a batch system is asked to send before the time limit: always a wish for another start."""
@@ -88,6 +90,17 @@ def current_job() -> SlurmJob | None:
     if array and task:  # the number of one task is the array's, and would mean all of them
         job = f"{array}_{task}"
     return SlurmJob(job, int(restarts) if restarts.isdigit() else 0) if job else None
+
+
+def ignore_signals() -> dict[int, Any]:
+    """Ignore what SLURM sends from now on: several signals while ranks save, and the end of a requeued job.
+
+    Returns:
+        The handlers that were there; {} outside of SLURM and of the main thread.
+    """
+    if current_job() is None or threading.current_thread() is not threading.main_thread():
+        return {}
+    return {int(number): signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:

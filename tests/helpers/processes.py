@@ -85,9 +85,10 @@ class Outcome:
 
 
 def notes(folder: Path, what: str, **values: Any) -> list[dict[str, Any]]:
-    """The notes of that kind, with these values, that a job left in its folder."""
+    """The notes of that kind, with these values, of a job in this folder; whole lines only."""
     path = folder / "notes"
-    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
     wanted = {"what": what} | values
     return [one for one in found if all(one.get(key) == value for key, value in wanted.items())]
 

@@ -16,6 +16,7 @@ from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ...strategies import Environment, Precision, Strategy, choose_strategy, start_ranks
 from ...strategies.launch.job_notes import launcher_requeues, note_trained
+from ...strategies.launch.slurm import ignore_signals
 from ..datamodule import DataModule
 from ..faults.signals import SignalStop
 from ..faults.stop import StopController
@@ -248,7 +249,10 @@ def end_as_signalled(context: StageContext, has_trained: bool = False) -> None:
         note_trained()
 
     def requeue(number: int) -> None:
-        if job is not None and (line := job.requeue_after(number, has_trained)):
+        if job is None:
+            return
+        ignore_signals()  # a job that is requeued is ended
+        if line := job.requeue_after(number, has_trained):
             context.directory.log_line(line)
 
     context.signals.reraise(context.stop.signal, requeue)

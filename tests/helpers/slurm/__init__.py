@@ -24,18 +24,11 @@ from typing import Any
 import psutil
 
 from ..environment import clean_environment
+from ..processes import notes
 
 BIN = Path(__file__).parent / "bin"
 KILL_WAIT = 30
 _SECONDS = 150
-
-
-def notes(folder: Path, what: str) -> list[dict[str, Any]]:
-    """What a job has noted there, of this kind; one that is being written is not among them."""
-    path = folder / "notes"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [one for one in found if one["what"] == what]
 
 
 def uninterrupted(script: Path, folder: Path) -> list[float]:

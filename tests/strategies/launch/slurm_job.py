@@ -74,7 +74,7 @@ class Net(TrainModule):
 
     def training_step(self, batch):
         is_first = os.environ.get("SLURM_RESTART_COUNT", "0") == "0" and "SLURM_JOB_ID" in os.environ
-        time.sleep(0.3 if is_first and self.global_step >= 5 else 0)
+        time.sleep(0.2 if is_first else 0)  # always: ranks agree after so many steps as took half a second
         return (self.line(batch[0]) + torch.rand(())).square().mean()
 
     def configure_optimizers(self):

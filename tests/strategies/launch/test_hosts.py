@@ -10,6 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from helpers import processes
 from helpers.environment import clean_environment
 from helpers.hosts import NAMES, Hosts, why_not
 from safetensors.torch import load_file
@@ -40,11 +41,7 @@ class Job:
             self.launchers[name] = self._hosts.start(name, self._command, self.folder, environment)
 
     def notes(self, what, **values):
-        path = self.folder / "notes"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        found = [json.loads(line) for line in lines if line.endswith("\n")]
-        wanted = {"what": what} | values
-        return [one for one in found if wanted.items() <= one.items()]
+        return processes.notes(self.folder, what, **values)
 
     def printed(self, name):
         return (self.folder / f"{name}.out").read_text()
@@ -80,10 +77,8 @@ class Job:
         for one in self.notes("reads"):
             by_attempt[one["step"]][one["pid"]].append(one)
         ends = {one["step"]: one["world"] for one in self.notes("step")}
-        for step, processes in by_attempt.items():
-            last = [reads for reads in processes.values() if reads[-1]["world"] == ends[step]][
-                -ends[step] :
-            ]
+        for step, attempts in by_attempt.items():
+            last = [reads for reads in attempts.values() if reads[-1]["world"] == ends[step]][-ends[step] :]
             found[step] = sorted(n for reads in last for read in reads for n in read["samples"])
         return dict(found)
 

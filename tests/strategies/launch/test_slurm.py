@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from helpers.environment import clean_environment
-from helpers.slurm import Cluster, notes, uninterrupted
+from helpers.processes import notes
+from helpers.slurm import Cluster, uninterrupted
 from helpers.small_net import Net, data
 
 from paceline import PacelineError, Trainer

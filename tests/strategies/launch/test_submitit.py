@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from helpers.environment import clean_environment
-from helpers.slurm import Cluster, notes, uninterrupted
+from helpers.processes import notes
+from helpers.slurm import Cluster, uninterrupted
 
 submitit = pytest.importorskip("submitit")
 JOB = Path(__file__).with_name("slurm_job.py")
