@@ -34,6 +34,7 @@ from .norms import Norms
 from .prediction_writer import PredictionWriter
 from .profiler import Profiler
 from .progress import Progress
+from .ray_report import RayReport
 from .replica_check import ReplicaCheck
 from .sample_images import SampleImages
 from .step_record import StepRecord
@@ -75,6 +76,7 @@ __all__ = [
     "PredictionWriter",
     "Profiler",
     "Progress",
+    "RayReport",
     "ReplicaCheck",
     "SampleImages",
     "StepRecord",

@@ -14,6 +14,7 @@ from .loggers.logger import Logger
 from .loggers.tensorboard import TensorBoard
 from .profiler import Profiler
 from .progress import Progress
+from .ray_report import RayReport, is_in_ray_worker
 from .step_record import StepRecord
 from .summary import ModelSummary
 
@@ -22,10 +23,11 @@ LOGGERS: dict[str, type[Callback]] = {
     "tensorboard": TensorBoard,
     "curves": Curves,
     "kubeflow": KubeflowStatus,
+    "ray": RayReport,
 }
 """What ``Trainer(loggers=...)`` writes by default, by the names that switch one off with a "-" in front.
 
-``kubeflow`` writes inside a TrainJob alone.
+``kubeflow`` is there in a TrainJob alone, ``ray`` in a worker of Ray Train.
 """
 
 
@@ -73,5 +75,6 @@ def _loggers(given: Sequence[Logger | str]) -> list[Callback]:
     off = [cls for name, cls in LOGGERS.items() if f"-{name}" in given]
     off += [cls for cls in LOGGERS.values() if any(isinstance(one, cls) for one in own)]
     off += [] if is_in_train_job() else [KubeflowStatus]
+    off += [] if is_in_ray_worker() else [RayReport]
     kept = [cls() for cls in LOGGERS.values() if cls not in off]
     return [*own, *kept]

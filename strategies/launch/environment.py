@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from ...errors import PacelineError
 from ..devices import find_ids, find_kind
+from .job import Job, find_job
 from .job_notes import is_supervised
 from .launcher import check_forkable, is_notebook, why_not_relaunch
-from .slurm import SlurmJob, current_job
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Environment:
         local_world_size: The number of ranks on this machine.
         starts: How many ranks this process has yet to start on this machine; 0 for a rank itself.
         forks: Whether it forks them for each run, and continues when they have ended, as a notebook does.
-        batch_job: The job of SLURM that this process belongs to.
+        job: The job of SLURM or the experiment of Ray Train that this process belongs to.
 
     Example:
         >>> environment = Environment(torch.device("cpu"), rank=5, world_size=8, local_world_size=4)
@@ -44,7 +44,7 @@ class Environment:
     local_world_size: int = 1
     starts: int = 0
     forks: bool = False
-    batch_job: SlurmJob | None = None
+    job: Job | None = None
 
     @property
     def is_global_zero(self) -> bool:
@@ -97,7 +97,7 @@ def find_environment(
         os.environ.setdefault(
             "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
         )  # to look for devices shall not use them
-    batch_job = None if is_notebook() else current_job()
+    job = None if is_notebook() else find_job()
     kind = find_kind(accelerator)
     ids = find_ids(kind, devices)
     if launched is not None:
@@ -109,7 +109,7 @@ def find_environment(
             world_size=launched.world_size,
             local_rank=launched.local_rank,
             local_world_size=launched.local_world_size,
-            batch_job=batch_job,
+            job=job,
         )
     forks = False
     if len(ids) * num_nodes > 1 or restarts:
@@ -135,7 +135,7 @@ def find_environment(
         local_world_size=len(ids),
         starts=len(ids) if several or restarts else 0,
         forks=forks,
-        batch_job=batch_job,
+        job=job,
     )
 
 

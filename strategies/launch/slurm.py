@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 REQUEUE_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -41,6 +42,25 @@ class SlurmJob:
     def name(self) -> str:
         """What names the job in files, the same after each restart."""
         return f"slurm/{self.id}"
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether it was requeued before."""
+        return self.restarts > 0
+
+    @property
+    def has_programs(self) -> bool:
+        """A script may train with several, in steps."""
+        return True
+
+    @property
+    def restart(self) -> str:
+        """Which start of the job this is, for the user; "" for the first."""
+        return f"SLURM job {self.id} was requeued: start {self.restarts + 1}" if self.restarts else ""
+
+    def place(self, folder: Path) -> Path:
+        """Where runs are: the job begins in the folder of its script each time."""
+        return folder
 
     def requeue_after(self, number: int, has_trained: bool) -> str:
         """Requeue the job, if that is what the signal meant that stopped it.

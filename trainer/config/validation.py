@@ -10,6 +10,7 @@ from ...callbacks import Profiler
 from ...callbacks.epoch_schedule import EpochSchedule
 from ...errors import PacelineError, nearest, report, shown
 from ...strategies import STRATEGIES, Precision, find_environment, make_precision, make_strategy
+from ..run.runs_folder import runs_folder
 from ..runtime.compilation import BLOCKS, MODES
 from . import built_in
 from .arguments import OFF, TrainerArguments, allowed
@@ -61,6 +62,10 @@ def find_problems(given: dict[str, Any]) -> Findings:
         problems += _device_problems(given, arguments)
     if arguments is not None:
         problems += _together(arguments)
+        try:
+            arguments = arguments.model_copy(update={"run_dir": runs_folder(arguments.run_dir)})
+        except PacelineError as error:
+            problems.append(("run_dir", _line(error)))
     return Findings(arguments, problems, next((e.__cause__ for _, e in errors if e.__cause__), None))
 
 

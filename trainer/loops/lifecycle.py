@@ -165,7 +165,7 @@ def _open_stage(
     vars(module).update(_trainer=trainer, _logger=run.logger)
     if isinstance(datamodule, DataModule):
         vars(datamodule).update(_trainer=trainer)
-    in_job = strategy.environment.batch_job is not None
+    in_job = strategy.environment.job is not None
     signals = SignalStop(run.stop.request, give_up_reads=run.ranks.world_size == 1, in_batch_job=in_job)
     closing.callback(_close_signals, signals, run.stop)
     closing.push(partial(_agree_on_signals, run.stop))
@@ -244,7 +244,7 @@ def end_as_signalled(context: StageContext, has_trained: bool = False) -> None:
         has_trained: Whether it has done a step.
     """
     environment, ends_job = context.strategy.environment, context.ranks.is_global_zero
-    job = environment.batch_job if ends_job and not launcher_requeues() else None
+    job = environment.job if ends_job and not launcher_requeues() else None
     if has_trained:
         note_trained()
 

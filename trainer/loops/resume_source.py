@@ -33,7 +33,6 @@ class Source:
             context.strategy,
             context.ranks,
             context.directory,
-            context.settings.run_dir,
             type(context.module).__name__,
         )
         self._config = run_config(

@@ -109,13 +109,13 @@ def _steps(context: StageContext, feed: Feed) -> str:
 def report_restart(context: StageContext) -> None:
     """Log that this start of the ranks is not the first one, and why."""
     smaller, most = noted_micro_batch(context.fit_number), context.settings.max_restarts
-    job = context.strategy.environment.batch_job
+    job = context.strategy.environment.job
     if restarts() and smaller is not None:  # which takes none of max_restarts
         line = f"restart {restarts()}, with micro-batches of at most {smaller} samples"
     elif restarts():
         line = f"restart {restarts()}" + (f" of at most {most} times" if restarts() <= most else "")
-    elif job is not None and job.restarts:
-        line = f"SLURM job {job.id} was requeued: start {job.restarts + 1}"
+    elif job is not None and job.restart:
+        line = job.restart
     else:
         return
     context.directory.log_line(line)

@@ -54,7 +54,7 @@ class RunDirectory:
         name: The name of the run, the folder's parent.
     """
 
-    def __init__(self, ranks: Collectives, run_dir: str | Path | None, quiet: bool = False) -> None:
+    def __init__(self, ranks: Collectives, run_dir: Path | None, quiet: bool = False) -> None:
         self._ranks, self._run_dir, self._quiet = ranks, run_dir, quiet
         self._lock, self._log = FolderLock(), RunLog()
         self._new: list[Path] = []  # what a run that starts fresh has made: its folder, then those above it
@@ -64,6 +64,11 @@ class RunDirectory:
     def begin_stage(self, name: str) -> None:
         """A fit or evaluation of a run of this name begins."""
         self.name = name
+
+    @property
+    def runs(self) -> Path | None:
+        """Where the runs of this name are."""
+        return None if self._run_dir is None else self._run_dir / self.name
 
     @property
     def checkpoints(self) -> Path | None:
@@ -99,7 +104,7 @@ class RunDirectory:
         Args:
             source: The checkpoint that is resumed. A new folder's config.yaml names it as its parent.
             config: The content of config.yaml in a new folder.
-            environment: The content of env.json in a new folder; of it ``batch_job`` in an old one.
+            environment: The content of env.json in a new folder; of it ``job`` in an old one.
             in_place: Continue in the folder of ``source``, the newest checkpoint of its run.
         """
         run = source.parent.parent if in_place and source is not None else None
@@ -110,7 +115,7 @@ class RunDirectory:
         self.path = run if continues else None
         if self._run_dir is not None and self.path is None:
             parent = {"parent": str(source)} if source is not None else {}
-            name = Path(self._run_dir) / self.name
+            name = self._run_dir / self.name
             new = [folder for folder in (name, *name.parents) if not folder.exists()]
             self.path = self._ranks.on_rank_zero(lambda: self._make(config | parent, environment))
             self._new = [self.path, *new] if source is None else []
@@ -120,8 +125,8 @@ class RunDirectory:
             self._ranks.on_rank_zero(lambda: check_writable(path / "checkpoints"))
             if self._ranks.is_global_zero:
                 files.sweep(path / "checkpoints")
-                if continues and "batch_job" in environment:  # another job may have begun the run
-                    self._change_environment({"batch_job": environment["batch_job"]})
+                if continues and "job" in environment:  # another job may have begun the run
+                    self._change_environment({"job": environment["job"]})
         self._log.open(path, self._ranks.rank)
 
     def _make(self, config: dict[str, Any], environment: dict[str, Any]) -> Path:

@@ -1,4 +1,4 @@
-"""The run that a job of a batch system had under way before it was requeued."""
+"""The run that a job had under way before it was started again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...strategies.launch.slurm import current_job
+from ...strategies.launch.job import find_job
 from ..utils.secrets import masked_command
 from .directory import numbered
 
-KEY = "batch_job"
+KEY = "job"
 """Of ``env.json``."""
 
 
@@ -27,18 +27,18 @@ def identity(fit: int, config: dict[str, Any]) -> dict[str, Any]:
         config: The content of config.yaml: programs of one job may differ in their variables alone.
 
     Returns:
-        A dict with ``batch_job``; {} outside of a batch system.
+        A dict with ``job``; {} for a process that belongs to none.
     """
-    job = current_job()
+    job = find_job()
     if job is None:
         return {}
-    about = {
-        "name": job.name,
-        "step": os.environ.get("SLURM_STEP_ID"),
-        "command": masked_command(sys.argv),
-        "fit": fit,
-        "config": hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest(),
-    }
+    about: dict[str, Any] = {"name": job.name, "fit": fit}
+    if job.has_programs:
+        about |= {
+            "step": os.environ.get("SLURM_STEP_ID"),
+            "command": masked_command(sys.argv),
+            "config": hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest(),
+        }
     return {KEY: about}
 
 
@@ -50,8 +50,8 @@ def requeued_runs(runs: Path, fit: int, config: dict[str, Any]) -> Iterator[Path
         fit: Which ``fit`` of the script this is, from 1.
         config: The content that config.yaml has.
     """
-    job = current_job()
-    if job is None or not job.restarts:
+    job = find_job()
+    if job is None or not job.may_have_run:
         return
     wanted = identity(fit, config)[KEY]
     for _, folder in reversed(numbered(runs)):

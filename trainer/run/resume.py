@@ -31,7 +31,6 @@ class ResumeSearch:
 
     Args:
         directory: Holds the lock of the run that is resumed, and takes lines for the log.
-        run_dir: Where runs are.
         module_name: For messages.
     """
 
@@ -40,11 +39,10 @@ class ResumeSearch:
         strategy: Strategy,
         ranks: Collectives,
         directory: RunDirectory,
-        run_dir: str | Path | None,
         module_name: str,
     ) -> None:
         self._strategy, self._ranks, self._directory = strategy, ranks, directory
-        self._runs = None if run_dir is None else Path(run_dir) / directory.name
+        self._runs = directory.runs
         self._module_name = module_name
 
     def find_restart(self, fit: int, config: dict[str, Any]) -> Path | None:

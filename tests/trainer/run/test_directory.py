@@ -17,7 +17,7 @@ from paceline.trainer.run.directory import RunDirectory
 def directory(run_dir="runs", **options):
     strategy = Single()
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
-    found = RunDirectory(Collectives(strategy), run_dir, **options)
+    found = RunDirectory(Collectives(strategy), Path(run_dir), **options)
     found.begin_stage("net")
     return found
 

@@ -1,0 +1,60 @@
+"""The job of a cluster's scheduler that a process belongs to: SLURM's, or an experiment of Ray Train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from ...ray_experiment import current_experiment
+from . import slurm
+
+
+class Job(Protocol):
+    """What starts a training again after this process, which then resumes the job's run."""
+
+    @property
+    def name(self) -> str:
+        """What names the job in files, the same after each restart."""
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether an earlier start may have trained."""
+
+    @property
+    def has_programs(self) -> bool:
+        """Whether several programs may train in it."""
+
+    @property
+    def restart(self) -> str:
+        """This start, for the user, where it is known not to be the first; else ""."""
+
+    def place(self, folder: Path) -> Path:
+        """Where a folder of runs is that the user named.
+
+        Args:
+            folder: An absolute path.
+
+        Raises:
+            PacelineError: where the job's next start would not find it.
+        """
+
+    def requeue_after(self, number: int, has_trained: bool) -> str:
+        """Have the job started again, if that is what the signal meant that stopped it.
+
+        Args:
+            number: The signal.
+            has_trained: Whether a step was done since this start.
+
+        Returns:
+            What became of it, as a line for the user; "" for nothing.
+        """
+
+
+def find_job() -> Job | None:
+    """The job that this process belongs to; None for none. Ray's workers may be in a job of SLURM too.
+
+    Example:
+        >>> find_job() is None
+        True
+    """
+    return current_experiment() or slurm.current_job()

@@ -1,0 +1,117 @@
+"""Ray Train itself: its process group, its restarts, its reports; the numbers are those without Ray."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.processes import Outcome, notes
+
+import paceline
+from paceline.ray_experiment import current_experiment
+
+ray = pytest.importorskip("ray")
+JOB = Path(__file__).with_name("ray_job.py")
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+}
+pytestmark = pytest.mark.launch  # for its length
+
+
+def run(folder: Path, **settings) -> Outcome:
+    folder.mkdir(exist_ok=True)
+    return Outcome(folder, [sys.executable, JOB, json.dumps(settings)], QUIET)
+
+
+def printed(outcome: Outcome) -> str:
+    return (outcome.folder / "out").read_text() + (outcome.folder / "err").read_text()
+
+
+def samples(folder: Path) -> dict[int, list[int]]:
+    """The samples of each step over all ranks, as they were read the last time."""
+    found = defaultdict(list)
+    for line in notes(folder, "reads"):
+        found[line["step"]] += line["samples"]
+    return {step: sorted(numbers) for step, numbers in found.items()}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Two ranks without Ray."""
+    outcome = run(tmp_path_factory.mktemp("alone"), devices=2, accelerator="cpu")
+    assert outcome.code == 0, printed(outcome)
+    return outcome.folder
+
+
+def test_a_killed_worker_is_resumed_exactly(tmp_path, alone):
+    outcome = run(tmp_path / "job", workers=2, kill=[1, 8])
+    assert outcome.code == 0, printed(outcome)
+    assert outcome.left == []
+    begins = [line["step"] for line in outcome.notes("begins", rank=0)]
+    assert begins == [0, 5]
+    (done,), (expected,) = outcome.notes("done"), notes(alone, "done")
+    assert done["weights"] == expected["weights"]
+    assert done["losses"] == expected["losses"]
+    twice = {6, 7, 8}  # read before the end of rank 1, and after it
+    ours, theirs = samples(outcome.folder), samples(alone)
+    assert {step: sorted(set(numbers)) for step, numbers in ours.items()} == theirs
+    assert all(len(ours[step]) == len(theirs[step]) for step in ours if step not in twice)
+
+    assert Path(done["run"]) == tmp_path / "job" / "ray" / "e" / "runs" / "n" / "1"
+    (result,) = outcome.notes("result")
+    latest = paceline.Run(done["run"]).latest
+    assert result["checkpoint"] == str(latest)
+    # At the end of each epoch with the checkpoint of the steps before, at the end with the last one.
+    assert [metrics["step"] for metrics in result["reports"]] == [12, 24, 24]
+    values = paceline.Run(done["run"]).metrics["val/loss"].values
+    assert result["metrics"]["val/loss"] == values[-1]
+
+
+def test_an_experiment_of_the_same_name_continues_with_other_workers(tmp_path, alone):
+    first = run(tmp_path / "job", workers=2, kill=[0, 18], max_failures=0)
+    assert first.code == 1
+    second = run(tmp_path / "job", workers=1)
+    assert second.code == 0, printed(second)
+    begins = [(line["world"], line["step"]) for line in second.notes("begins", rank=0)]
+    assert begins[0] == (2, 0)
+    assert begins[1] in [(1, 10), (1, 15)]  # the write of step 15's may have been cut off
+    (done,), (expected,) = second.notes("done"), notes(alone, "done")
+    assert Path(done["run"]).name == "1"
+    torch.testing.assert_close(
+        torch.tensor(done["weights"], dtype=torch.float64),
+        torch.tensor(expected["weights"], dtype=torch.float64),
+        rtol=0,
+        atol=1e-12,
+    )
+
+
+def test_an_error_reaches_the_driver(tmp_path):
+    outcome = run(tmp_path / "job", workers=2, max_failures=0, fails=1)
+    assert outcome.code == 1
+    assert outcome.left == []
+    text = printed(outcome)
+    assert "PacelineError: on purpose" in text
+    assert "fix: another value" in text
+
+
+def test_a_relative_folder_needs_rays_storage_to_be_one(tmp_path):
+    outcome = run(tmp_path / "job", workers=1, max_failures=0, is_remote=True)
+    assert outcome.code == 1
+    assert "run_dir: it is in a temporary folder of this Ray worker" in printed(outcome)
+
+    outcome = run(tmp_path / "other", workers=1, is_remote=True, run_dir=str(tmp_path / "runs"))
+    assert outcome.code == 0, printed(outcome)
+    assert (tmp_path / "runs" / "n" / "1" / "checkpoints").is_dir()
+
+
+def test_a_process_that_has_ray_and_is_no_worker():
+    import ray.train
+
+    assert ray.train.get_context
+    assert current_experiment() is None
