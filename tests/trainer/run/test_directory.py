@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +15,10 @@ from paceline.strategies.collectives import Collectives
 from paceline.trainer.run.directory import RunDirectory
 
 
-def directory(run_dir="runs", **options):
+def directory(run_dir=Path("runs"), **options):
     strategy = Single()
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
-    found = RunDirectory(Collectives(strategy), Path(run_dir), **options)
+    found = RunDirectory(Collectives(strategy), run_dir, **options)
     found.begin_stage("net")
     return found
 
