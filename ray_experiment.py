@@ -67,7 +67,7 @@ class RayExperiment:
         raise PacelineError(
             "run_dir: it is in a temporary folder of this Ray worker, which the next start will not find",
             got=folder,
-            fix=f"the path of a folder that all machines share (Ray's storage, {self.storage}, is none)",
+            fix="the path of a folder that all machines share, or an address such as s3://bucket/runs",
         )
 
     def requeue_after(self, number: int, has_trained: bool) -> str:

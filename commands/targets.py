@@ -97,7 +97,9 @@ def weights_for(experiment: Experiment, given: str | None, run: Path | None) -> 
         PacelineError: where none are given, and there is no run of this name.
     """
     from ..trainer.checkpoint.weights import find_weights
-    from ..trainer.run.directory import numbered, run_name
+    from ..trainer.run.directory import run_name
+    from ..trainer.run.numbering import runs_of_name
+    from ..trainer.utils.remote_paths import url_of
 
     chosen = given or run
     if chosen is not None:
@@ -105,9 +107,9 @@ def weights_for(experiment: Experiment, given: str | None, run: Path | None) -> 
     settings = experiment.trainer.settings
     name = run_name(settings.name, experiment.module)
     folder = None if settings.run_dir is None else Path(settings.run_dir) / name
-    for _, newest in reversed(numbered(folder) if folder is not None else []):
+    for newest in runs_of_name(folder) if folder is not None else []:
         try:
-            return find_weights(newest)
+            return find_weights(url_of(newest) or newest)
         except PacelineError:
             continue
     raise PacelineError(

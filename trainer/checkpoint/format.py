@@ -124,7 +124,8 @@ def _rename(source: Path, target: Path) -> None:
 
 def seal(folder: Path, manifest: Any, entries: dict[str, Any]) -> None:
     """Write the manifest over the files that are in ``folder``, and sync both."""
-    names = sorted(p.name for p in _listed(folder) if p.name != MANIFEST)
+    here = {p.name for p in _listed(folder) if p.name != MANIFEST}
+    names = sorted(here | entries.keys())  # other machines may have written some into a folder of theirs
     files = {name: entries.get(name) or retried(partial(entry_of, folder / name)) for name in names}
     content = {"format": FORMAT, **manifest, "block": _BLOCK, "files": files}
     write_synced(folder / MANIFEST, sealed(content))

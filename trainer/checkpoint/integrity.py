@@ -14,6 +14,7 @@ from ...strategies import Strategy
 from ...strategies.collectives import run_on_all
 from . import reading
 from .format import CheckpointError, UnreadableError, crc_of, read_manifest, unreadable
+from .remote_run import complete
 
 T = TypeVar("T")
 _THREADS = min(8, os.cpu_count() or 1)
@@ -47,6 +48,7 @@ class Verification:
         compared: Callable[[int], object] | None = None,
     ) -> None:
         self._folder, self._of, self._compared = folder, of, compared
+        complete(folder)
         self.manifest = manifest or read_manifest(folder)
         rest: list[tuple[str, int]] = []
         for name, entry in self.manifest["files"].items():

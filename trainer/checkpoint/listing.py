@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
-from ..utils.paths import as_path
 from . import format as files
 from .integrity import verify
 from .locate import find_checkpoint
 from .pointers import read_pointer
 from .reading import hparams_of, read_manifest
+from .remote_run import local_path
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def find_checkpoints(path: Path) -> list[Path]:
     Raises:
         PacelineError: where there is none.
     """
-    path = as_path(path, "checkpoint")
+    path = local_path(path, "checkpoint")
     if files.is_checkpoint(path):
         return [path]
     parents = {p.parent.parent for p in path.rglob(f"*/{files.MANIFEST}")} if path.is_dir() else set()

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
-from ..utils.paths import as_path
 from . import format as files
 from .pointers import read_pointer
+from .remote_run import local_path
 
 
 def find_checkpoint(path: Any, weights: bool = False) -> Path:
@@ -21,7 +21,7 @@ def find_checkpoint(path: Any, weights: bool = False) -> Path:
     Raises:
         PacelineError: when it is neither.
     """
-    folder = as_path(path, "a checkpoint")
+    folder = local_path(path, "a checkpoint")
     if files.is_checkpoint(folder):
         return folder
     if (folder / "config.yaml").is_file():

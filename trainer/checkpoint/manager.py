@@ -15,8 +15,10 @@ from ...strategies.collectives import Collectives
 from ..faults.nonfinite import Guard
 from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger
+from ..storage.remote import RemoteError
 from . import format as files
 from .pointers import write_pointer
+from .remote_run import RemoteRun
 from .run_state import RunState
 from .writer import CheckpointWriter, Save
 
@@ -30,6 +32,8 @@ class CheckpointManager:
         logger: Knows whether an evaluation is under way, in which the state is not whole.
         watchdog: Notified when a save begins.
         guard: Knows whether the last update was skipped; None where nothing looks.
+        folder: The ``checkpoints`` folder of the run; None where nothing is written.
+        remote: Where the run's checkpoints are sent to, if anywhere.
 
     Attributes:
         seconds: How long training has waited for saves, on this rank.
@@ -45,10 +49,12 @@ class CheckpointManager:
         watchdog: Watchdog,
         guard: Guard | None,
         folder: Path | None,
+        remote: RemoteRun | None = None,
     ) -> None:
         self._ranks, self._run_state, self._logger = ranks, run_state, logger
         self._watchdog, self._guard, self._folder = watchdog, guard, folder
-        self._writer = CheckpointWriter(strategy, ranks.on_rank_zero)
+        self._remote = remote
+        self._writer = CheckpointWriter(strategy, ranks.on_rank_zero, remote)
         self._repeated = ""
         self.seconds = 0.0
         self.newest: Path | None = None
@@ -131,13 +137,18 @@ class CheckpointManager:
         with suppress(OSError):  # they can be lost without harm
             for pointer, name in pointers.items():
                 write_pointer(self._folder / pointer, name)
-        for name in dropped:
-            try:
+        try:
+            for name in dropped:
                 files.delete(self._folder / name)
-            except OSError as error:
-                self._run_state.trainer.log_line(
-                    f"warning: an older checkpoint could not be deleted: {error}"
-                )
+                if self._remote is not None:
+                    self._remote.drop(name)
+            if self._remote is not None:
+                self._remote.send_logs()
+        except (OSError, RemoteError) as error:
+            problem = " ".join(str(error).split())
+            self._run_state.trainer.log_line(
+                f"warning: an older checkpoint could not be deleted, or a log not be sent: {problem}"
+            )
 
     def close(self, timeout: float | None = None) -> Exception | None:
         """Wait for the save that is being written. Its error.

@@ -16,7 +16,6 @@ from ...errors import PacelineError
 from ...parameter_groups import names_of_parameters
 from ...retries import retried
 from ...strategies import Environment, Single, Strategy, make_precision
-from ..utils.paths import as_path
 from ..utils.secrets import holds_secret
 from . import external_weights
 from . import format as files
@@ -24,6 +23,7 @@ from .integrity import begin, finish_on_all
 from .json_codec import encode, is_plain
 from .locate import find_checkpoint
 from .reading import hparams_of, read_manifest, read_state
+from .remote_run import local_path
 
 M = TypeVar("M", bound=nn.Module)
 V = TypeVar("V")
@@ -195,7 +195,7 @@ def find_weights(path: Any) -> Path:
     Raises:
         PacelineError: when it is none of them.
     """
-    found = as_path(path, "weights")
+    found = local_path(path, "weights")
     if external_weights.is_readable(found) and not files.is_checkpoint(found):
         return found
     return find_checkpoint(found, weights=True)

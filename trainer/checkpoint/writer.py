@@ -3,6 +3,7 @@
 1. All ranks: plan who writes what, and (in the background only) copy it, so that training may continue.
 2. Each rank: write its files, sync them, take their checksums.
 3. All ranks: tell each other how it went. Rank 0: write state.json and the manifest, rename.
+   In a run of an object store: each rank sends its files, then rank 0 the manifest.
 4. All ranks: hear of it. Rank 0: what follows a checkpoint, pointers and the deletion of older ones.
 """
 
@@ -30,6 +31,7 @@ from ...strategies.sharding import local_part
 from ..utils.text import shown_size
 from . import format as files
 from .host_copy import HostCopy
+from .remote_run import RemoteRun
 
 if TYPE_CHECKING:
     from ...strategies.checkpoint_shards import Shard
@@ -118,10 +120,16 @@ class CheckpointWriter:
 
     Args:
         on_rank_zero: Runs a function on rank 0 while all wait, and raises its error on all of them.
+        remote: Where the run's checkpoints are sent to, if anywhere.
     """
 
-    def __init__(self, strategy: Strategy, on_rank_zero: Callable[[Callable[[], Any]], Any]) -> None:
-        self._strategy, self._on_rank_zero = strategy, on_rank_zero
+    def __init__(
+        self,
+        strategy: Strategy,
+        on_rank_zero: Callable[[Callable[[], Any]], Any],
+        remote: RemoteRun | None = None,
+    ) -> None:
+        self._strategy, self._on_rank_zero, self._remote = strategy, on_rank_zero, remote
         self._under_way: Save | None = None
         self._copy = HostCopy()
 
@@ -189,6 +197,8 @@ class CheckpointWriter:
                 entries = {name: entry for part in written for name, entry in part.items()}
                 seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
                 _together(all_gather, target, seal, len(text), shard.nbytes)
+                if self._remote is not None and self._remote.holds(target):
+                    _send(all_gather, zero, self._remote, target, written[self._strategy.environment.rank])
             except BaseException:
                 shutil.rmtree(files.staging_of(target), ignore_errors=True)
                 raise
@@ -286,6 +296,40 @@ def _together(
     return [result for result, _, _ in everyone]
 
 
+def _send(
+    all_gather: Callable[[Any], list[Any]], zero: bool, remote: RemoteRun, target: Path, mine: Iterable[str]
+) -> None:
+    """Send a checkpoint that is written here to the object store. To be called on all ranks.
+
+    Args:
+        all_gather: Of the process group of this thread.
+        zero: Whether this is rank 0.
+        remote: The run there.
+        target: The checkpoint's folder.
+        mine: The names of the files that this rank has written.
+
+    Raises:
+        CheckpointError: on all ranks alike, when it failed on one.
+    """
+
+    def agreed(work: Callable[[], Any]) -> Any:
+        attempt = Attempt.of(work)
+        everyone = all_gather((attempt.result, attempt.problem))
+        for rank, (_, problem) in enumerate(everyone):
+            if problem is not None:
+                raise files.CheckpointError(
+                    "the checkpoint could not be sent to the object store; it is on this machine",
+                    where=str(target),
+                    got=f"on rank {rank}: {' '.join(problem.split())}",
+                )
+        return everyone[0][0]
+
+    faultpoint("save.send")
+    place = agreed(lambda: remote.place_of(target) if zero else None)
+    agreed(lambda: remote.send_files(target, place, mine))
+    agreed(lambda: remote.commit(target, place) if zero else None)
+
+
 def _not_written(target: Path, problem: str) -> files.CheckpointError:
     full = any(word in problem for word in ("space", "quota", "too large"))
     return files.CheckpointError(
@@ -300,6 +344,7 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
     """This rank's files in the staging folder of ``target``, synced; their entries in the manifest."""
     faultpoint("save.write")
     folder, entries = files.staging_of(target), {}
+    folder.mkdir(parents=True, exist_ok=True)  # of an object store's run: one on each machine
     for kind in ("model", "optim"):
         names = [n for n in shard.tensors if n.startswith("model.") == (kind == "model")]
         if not names:

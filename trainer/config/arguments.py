@@ -22,6 +22,7 @@ from ..faults.watchdog import PHASES
 from ..rng import default_seed
 from ..runtime.compilation import BLOCKS, MODES, read_setting
 from ..utils.paths import as_path
+from ..utils.remote_paths import is_remote
 
 
 def elapsed_limit(max_time: str | timedelta | None) -> float | None:
@@ -81,7 +82,7 @@ def _are_ids(parts: Any) -> bool:
 
 
 def _folder(value: Any) -> Any:
-    return None if value is None else as_path(value, "run_dir")
+    return value if value is None or is_remote(value) else as_path(value, "run_dir")
 
 
 def _as_list(value: Any) -> Any:

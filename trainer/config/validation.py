@@ -132,7 +132,7 @@ def _violation(name: str, value: Any) -> str:
 def _line(error: PacelineError) -> str:
     """The message of the part that reads an argument, on one line and without the argument's name."""
     first, *rest = str(error).splitlines()
-    return "; ".join([first.partition(": ")[2], *(line.strip() for line in rest)])
+    return "; ".join([first.partition(": ")[2] or first, *(line.strip() for line in rest)])
 
 
 def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:

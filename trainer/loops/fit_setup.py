@@ -176,9 +176,16 @@ def _put_together(
     clip = (settings.clip_grad_norm, settings.clip_grad_value)
     before_step = partial(_call_before_step, context)
     optimizers = [ManualOptimizer(o, strategy, *clip, guard, before_step) for o in optimization.optimizers]
-    folder = context.directory.checkpoints
+    directory = context.directory
     checkpoints = CheckpointManager(
-        strategy, context.ranks, run_state, context.logger, context.watchdog, guard, folder
+        strategy,
+        context.ranks,
+        run_state,
+        context.logger,
+        context.watchdog,
+        guard,
+        directory.checkpoints,
+        directory.remote,
     )
     context.closing.push(partial(_close_checkpoints, checkpoints, context.ranks.world_size))
     for callback in context.callbacks:

@@ -81,7 +81,10 @@ class Source:
         is_choice = self.in_place
         while self.path is not None:
             try:
-                return run_state.restore(self.path, self._allow)
+                inexact = run_state.restore(self.path, self._allow)
+                if self.in_place:
+                    self._search.catch_up(self.path)
+                return inexact
             except files.CheckpointError as damage:
                 if not is_choice or isinstance(damage, MalformedStateError):
                     raise

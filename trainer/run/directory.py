@@ -17,18 +17,21 @@ from typing import Any
 
 import yaml
 
-from ...errors import PacelineError
 from ...strategies import Strategy
 from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
 from ..checkpoint import format as files
+from ..checkpoint.remote_run import RemoteRun
 from ..faults.thread_stacks import set_stacks_aside
 from ..model_steps import ModelSteps
 from ..recorded import HParams
+from ..storage.remote import RemoteError
+from ..utils.remote_paths import url_of
 from ..utils.secrets import masked, masked_command
 from .environment_report import environment_report
 from .lock import FolderLock, check_writable
+from .numbering import make_run_folder
 
 _OF_EVERY_RUN = {
     *("config.yaml", "env.json", "log.txt", ".lock", "steps.bin", "tb"),
@@ -51,6 +54,7 @@ class RunDirectory:
 
     Attributes:
         path: The folder; None before it is opened, and where nothing is written.
+        remote: Where the folder is sent to: None for one that is no copy of an object store's.
         name: The name of the run, the folder's parent.
     """
 
@@ -59,6 +63,7 @@ class RunDirectory:
         self._lock, self._log = FolderLock(), RunLog()
         self._new: list[Path] = []  # what a run that starts fresh has made: its folder, then those above it
         self.path: Path | None = None
+        self.remote: RemoteRun | None = None
         self.name = ""
 
     def begin_stage(self, name: str) -> None:
@@ -88,7 +93,14 @@ class RunDirectory:
         self._lock.take(folder)
 
     def release(self) -> None:
-        """Release all locks."""
+        """Send what an object store does not have yet, and release all locks."""
+        try:
+            if self.remote is not None:
+                self.remote.send_logs(
+                    None if self._ranks.is_global_zero else f"-rank-{self._ranks.rank}.txt"
+                )
+        except RemoteError as error:
+            self.log_line(f"warning: the run's logs are not all sent: {' '.join(str(error).split())}")
         self._lock.release()
 
     def open(
@@ -120,7 +132,9 @@ class RunDirectory:
             self.path = self._ranks.on_rank_zero(lambda: self._make(config | parent, environment))
             self._new = [self.path, *new] if source is None else []
         path = self.path
+        self.remote = RemoteRun.of(path)
         if path is not None:
+            path.mkdir(parents=True, exist_ok=True)  # an object store's run has one on each machine
             self.lock(path)
             self._ranks.on_rank_zero(lambda: check_writable(path / "checkpoints"))
             if self._ranks.is_global_zero:
@@ -130,11 +144,13 @@ class RunDirectory:
         self._log.open(path, self._ranks.rank)
 
     def _make(self, config: dict[str, Any], environment: dict[str, Any]) -> Path:
-        assert self._run_dir is not None
-        folder = make_run_folder(self._run_dir, self.name)
-        write_config(folder, config)
-        write_environment(folder, environment)
-        return folder
+        assert self.runs is not None
+
+        def fill(folder: Path) -> None:
+            write_config(folder, config)
+            write_environment(folder, environment)
+
+        return make_run_folder(self.runs, fill)
 
     def note_micro_batch(self, step: int, size: int) -> None:
         """Have env.json say from which step on the micro-batches have another size; rank 0 does.
@@ -167,6 +183,8 @@ class RunDirectory:
     def discard(self) -> None:
         """Remove the folder, and those above it that were made for it and are empty. After ``release``."""
         self._log.open(None)
+        if self.remote is not None:
+            self.remote.remove()
         shutil.rmtree(self._new[0], ignore_errors=True)
         for above in self._new[1:]:
             with suppress(OSError):
@@ -199,6 +217,8 @@ def run_name(given: str | None, module: Any) -> str:
 def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dict[str, Any]:
     """The resolved configuration, as plain data for config.yaml."""
     trainer = {field: _shown(getattr(settings, field)) for field in type(settings).model_fields}
+    if settings.run_dir is not None:
+        trainer["run_dir"] = url_of(Path(settings.run_dir)) or trainer["run_dir"]
     config: dict[str, Any] = {
         "name": name,
         "trainer": trainer | {"strategy": strategy.name, "precision": strategy.precision.name},
@@ -225,40 +245,6 @@ def _shown(value: Any) -> Any:
         items = vars(value) if isinstance(value, Namespace) else value
         return {str(key): _shown(item) for key, item in items.items()}
     return str(value) if isinstance(value, (str, Path, timedelta)) else type(value).__name__
-
-
-def make_run_folder(run_dir: str | Path, name: str) -> Path:
-    """A new ``<run_dir>/<name>/<n>``, n one above the highest there.
-
-    Raises:
-        PacelineError: when nothing can be written there.
-    """
-    parent = Path(run_dir) / name
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        number = max((n for n, _ in numbered(parent)), default=0)
-        while True:
-            number += 1
-            folder = parent / str(number)
-            try:
-                folder.mkdir()
-            except FileExistsError:  # another process took the number
-                continue
-            return folder
-    except OSError as error:
-        raise PacelineError(
-            "the run folder cannot be written",
-            where=str(parent),
-            got=str(error),
-            fix="give Trainer(run_dir=...) a folder that can be",
-        ) from None
-
-
-def numbered(parent: Path) -> list[tuple[int, Path]]:
-    """The runs under a name, oldest first."""
-    if not parent.is_dir():
-        return []
-    return sorted((int(p.name), p) for p in parent.iterdir() if p.name.isdigit() and p.is_dir())
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:

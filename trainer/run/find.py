@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import PacelineError, nearest
-from ..utils.paths import as_path
+from ..checkpoint.remote_run import local_path
 from .run import Run
 
 
@@ -34,7 +34,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[Run]:
     """
     found: dict[Path, Run] = {}
     for given in paths:
-        path = as_path(given, "a run")
+        path = local_path(given, "a run")
         if not (path / "config.yaml").is_file():
             inside = sorted((p.parent for p in path.rglob("config.yaml")), key=_by_number)
             folders = [p for p in inside if (p / "env.json").is_file() or (p / "metrics.jsonl").is_file()]

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.launch.job import find_job
+from ..checkpoint.remote_run import RemoteRun
 from ..utils.secrets import masked_command
-from .directory import numbered
+from .numbering import runs_of_name
 
 KEY = "job"
 """Of ``env.json``."""
@@ -54,7 +55,10 @@ def requeued_runs(runs: Path, fit: int, config: dict[str, Any]) -> Iterator[Path
     if job is None or not job.may_have_run:
         return
     wanted = identity(fit, config)[KEY]
-    for _, folder in reversed(numbered(runs)):
+    for folder in runs_of_name(runs):
+        remote = RemoteRun.of(folder)
+        if remote is not None:
+            remote.pull()
         with suppress(OSError, ValueError):
             environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
             if environment.get(KEY) == wanted:

@@ -17,9 +17,11 @@ from ..checkpoint.external_weights import is_readable
 from ..checkpoint.integrity import begin, set_aside
 from ..checkpoint.locate import find_checkpoint
 from ..checkpoint.reading import read_manifest
+from ..checkpoint.remote_run import RemoteRun, complete
 from ..utils.paths import as_path
-from .directory import RunDirectory, numbered
+from .directory import RunDirectory
 from .lock import FolderLock
+from .numbering import runs_of_name
 from .requeued import requeued_runs
 from .run import Run
 
@@ -44,6 +46,7 @@ class ResumeSearch:
         self._strategy, self._ranks, self._directory = strategy, ranks, directory
         self._runs = directory.runs
         self._module_name = module_name
+        self._fetched_again: set[Path] = set()
 
     def find_restart(self, fit: int, config: dict[str, Any]) -> Path | None:
         """The newest checkpoint of the run that this process's job had under way; None where there is none.
@@ -98,10 +101,10 @@ class ResumeSearch:
                 allowed="'auto', 'latest', 'best', or the path of a checkpoint or run",
             )
         if resume not in ("auto", "latest", "best"):
-            path = as_path(resume, "fit(resume=...)")
+            path = as_path(resume, "fit(resume=...)", remote=True)
             if is_readable(path) and not files.is_checkpoint(path):
                 raise self._only_weights(path)
-            return self._with_state(self._ranks.on_rank_zero(lambda: find_checkpoint(path)))
+            return self._with_state(self._ranks.on_rank_zero(lambda: find_checkpoint(resume)))
         runs = self._ranks.on_rank_zero(self._newest_runs_first)
         found: Path | None = None
         if resume in ("latest", "auto"):
@@ -119,32 +122,53 @@ class ResumeSearch:
         return self._with_state(found)
 
     def _with_state(self, found: Path) -> Path:
+        complete(found)
         if read_manifest(found)["weights_only"]:
             raise self._only_weights(found)
         return found
 
+    def catch_up(self, checkpoint: Path) -> None:
+        """Send the checkpoint that a run continues from to its object store, if that does not have it."""
+        remote = RemoteRun.of(checkpoint.parent.parent)
+        if remote is not None:
+            self._ranks.on_rank_zero(lambda: remote.send(checkpoint))
+
     def pass_over(self, folder: Path, damage: files.CheckpointError) -> None:
-        """Log that a checkpoint is damaged, and set it aside."""
-        self._directory.log_line(f"skipped a damaged checkpoint: {' '.join(str(damage).split())}")
+        """Set a damaged checkpoint aside; the copy of one in an object store is fetched again first."""
+        remote, problem = RemoteRun.of(folder.parent.parent), " ".join(str(damage).split())
+        if remote is not None and folder not in self._fetched_again:
+            self._fetched_again.add(folder)
+            if self._ranks.on_rank_zero(lambda: remote.has(folder.name)):
+                self._directory.log_line(f"fetching a damaged checkpoint again: {problem}")
+                if self._strategy.environment.local_rank == 0:
+                    files.delete(folder)
+                self._ranks.on_rank_zero(remote.pull)
+                return
+        self._directory.log_line(f"skipped a damaged checkpoint: {problem}")
         self._ranks.on_rank_zero(lambda: set_aside(folder))
+        if remote is not None:
+            self._ranks.on_rank_zero(lambda: remote.disown(folder.name))
 
     def _newest_runs_first(self) -> list[Path]:
-        return [] if self._runs is None else [folder for _, folder in reversed(numbered(self._runs))]
+        return [] if self._runs is None else runs_of_name(self._runs)
 
     def _newest_of(self, run: Path) -> Path | None:
         """The newest checkpoint of a run that is as it was written; None where there is none."""
+        remote = RemoteRun.of(run)
+        if remote is not None:
+            self._ranks.on_rank_zero(remote.pull)
         if not self._ranks.on_rank_zero(lambda: files.finished(run / "checkpoints")):
             if self._ranks.is_global_zero and files.has_junk(run / "checkpoints"):
                 _sweep(run)
             return None
         self._directory.lock(run)
         self._ranks.on_rank_zero(lambda: files.recover(run / "checkpoints"))
-        for folder in self._ranks.on_rank_zero(lambda: files.finished(run / "checkpoints")[::-1]):
+        while found := self._ranks.on_rank_zero(lambda: files.finished(run / "checkpoints")):
             try:
-                with begin(folder, self._strategy):
-                    return folder
+                with begin(found[-1], self._strategy):
+                    return found[-1]
             except files.CheckpointError as damage:
-                self.pass_over(folder, damage)
+                self.pass_over(found[-1], damage)
         return None
 
     def _only_weights(self, path: Path) -> PacelineError:
@@ -166,5 +190,7 @@ def _sweep(run: Path) -> None:
 
 
 def _newest_best(runs: list[Path]) -> Path | None:
+    for remote in filter(None, map(RemoteRun.of, runs)):
+        remote.pull()
     bests = (Run(run).best for run in runs if (run / "config.yaml").is_file())
     return next((best for best in bests if best is not None), None)

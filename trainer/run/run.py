@@ -20,8 +20,8 @@ from ..checkpoint import format as files
 from ..checkpoint.locate import find_checkpoint
 from ..checkpoint.pointers import read_pointer
 from ..checkpoint.reading import read_manifest
+from ..checkpoint.remote_run import local_path
 from ..module import TrainModule
-from ..utils.paths import as_path
 from .facts import read_facts
 
 
@@ -50,7 +50,7 @@ class Run:
     """
 
     def __init__(self, folder: str | Path | None) -> None:
-        self._folder = None if folder is None else as_path(folder, "Run")
+        self._folder = None if folder is None else local_path(folder, "Run")
         if self._folder is not None and not (self._folder / "config.yaml").is_file():
             raise PacelineError("there is no run in this folder", where=str(self._folder))
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ...strategies.launch.job import find_job
+from ..utils.paths import as_path
+from ..utils.remote_paths import is_remote
 
 
-def runs_folder(given: Path | None) -> Path | None:
-    """The folder as the job of this process has it, which must find it at its next start.
+def runs_folder(given: str | os.PathLike[str] | None) -> Path | None:
+    """The folder on this machine: of an address its copy, of a path where the job of this process has it.
 
     Args:
-        given: An absolute path; None for none.
+        given: An absolute path or an address; None for none.
 
     Raises:
-        PacelineError: for one that it would not find.
+        PacelineError: for a path that the job's next start would not find, and a wrong address.
     """
-    job = find_job()
-    return given if given is None or job is None else job.place(given)
+    if given is None:
+        return None
+    path, job = as_path(given, "run_dir", remote=True), find_job()
+    return path if job is None or is_remote(given) else job.place(path)

@@ -7,18 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
+from .remote_paths import cached_path, is_remote, url_of
 
 
-def as_path(given: Any, what: str) -> Path:
+def as_path(given: Any, what: str, *, remote: bool = False) -> Path:
     """An absolute path, ``~`` expanded: the same one after ``os.chdir``.
 
     Args:
         given: A string or path-like object.
         what: What takes it, for the error.
+        remote: Accept an address such as ``s3://bucket/runs``: the path is that of its local copy.
 
     Raises:
         PacelineError: for anything else.
     """
+    if is_remote(given):
+        if not remote:
+            raise PacelineError(
+                f"{what} takes a path on this machine",
+                got=str(given),
+                fix="write there, and copy it afterwards",
+            )
+        return cached_path(given)
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise PacelineError(f"{what} takes a path", got=given, allowed="a string or a Path")
@@ -31,5 +41,7 @@ def as_path(given: Any, what: str) -> Path:
 
 
 def shown_path(path: Path) -> str:
-    """A path as people read it: relative where it lies below the current folder."""
+    """A path as people read it: relative where it lies below the current folder; an address as it is."""
+    if (url := url_of(path)) is not None:
+        return url
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,129 @@
+"""A training whose run is in an object store; alone, or as trials that are killed at each request.
+
+python remote_job.py SETTINGS   (JSON: arguments of ``train``, or of ``trials`` with a key ``store``)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import Trainer, TrainModule
+from paceline.callbacks import Checkpoint
+
+STEPS = 6
+
+
+class Net(TrainModule):
+    """Two layers, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+        )
+
+    def training_step(self, batch):
+        loss = self.layers(batch[0]).square().mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), 0.01)
+
+
+def train(
+    run_dir: str,
+    resume: str | None = "auto",
+    strategy: str = "single",
+    devices: int = 1,
+    save: dict[str, Any] | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train. The weights, the losses by step, the run's folder, and where it was resumed."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.rand(8 * STEPS, 4, generator=generator))
+    module = Net()
+    trainer = Trainer(
+        strategy=strategy, accelerator="cpu", devices=devices, name="n", progress=False, max_steps=STEPS,
+        run_dir=run_dir, global_batch_size=8, log_every=1, loggers=["-tensorboard", "-curves"],
+        callbacks=[Checkpoint(every=2, **{"keep": 2} | (save or {}))], **settings,
+    )  # fmt: skip
+    begins: list[int] = []
+    module.on_fit_start = lambda: begins.append(trainer.global_step)
+    run = trainer.fit(module, DataLoader(data, 8 // devices, shuffle=True), resume=resume)
+    whole = trainer.strategy.module_tensors(module)
+    weights = torch.cat(
+        [t.full_tensor().flatten() if hasattr(t, "full_tensor") else t.flatten() for t in whole.values()]
+    )
+    rows = [(row["step"], row["train/loss"]) for row in run.rows if "train/loss" in row]
+    return {"weights": weights.tolist(), "rows": rows, "run": str(run.folder), "begins": begins}
+
+
+def trials(store: str, first: bool) -> list[dict[str, Any]]:
+    """For each request of a training: one that is killed at it, and one that goes on after it.
+
+    Args:
+        store: The folder of the object store.
+        first: Whether the request takes effect before the training is killed.
+
+    Returns:
+        What ``train`` returned the second time; of the last trial nothing was killed.
+    """
+    found = []
+    while not found or found[-1]["killed"]:
+        number = len(found)
+        place = f"trial-{first:d}-{number}"
+
+        def killed(number=number, place=place) -> None:
+            plan = {"prefix": place, "kill": [os.getpid(), number], "first": first}
+            Path(store, "plan").write_text(json.dumps(plan))
+            os.environ["PACELINE_CACHE"] = f"{store}/{place}"
+            train(f"s3://bucket/{place}")
+
+        def resumed(number=number, place=place) -> None:
+            Path(store, "plan").unlink()
+            os.environ["PACELINE_CACHE"] = f"{store}/{place}{'-2' * (number % 2)}"
+            done = train(f"s3://bucket/{place}")
+            Path(store, place + ".json").write_text(json.dumps(done))
+
+        was_killed = _forked(killed) == -signal.SIGKILL
+        assert _forked(resumed) == 0
+        done = json.loads(Path(store, place + ".json").read_text())
+        found.append(done | {"killed": was_killed, "place": place})
+    return found
+
+
+def _forked(work) -> int:
+    """The exit code of a process that does it."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    out = given.pop("out")
+    result = trials(**given) if "store" in given else train(**given)
+    if os.environ.get("RANK", "0") == "0":
+        Path(out).write_text(json.dumps(result))

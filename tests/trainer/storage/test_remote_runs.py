@@ -1,0 +1,240 @@
+"""Runs in an object store, with a real client and server: faults, kills at each request, other machines."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.object_store import KEY, SECRET, ObjectStore
+from helpers.processes import Outcome
+
+import paceline
+from paceline import PacelineError, Trainer
+from paceline.trainer.checkpoint.format import CheckpointError
+from paceline.trainer.checkpoint.listing import find_checkpoints
+from paceline.trainer.checkpoint.remote_run import complete
+from paceline.trainer.run.find import find_runs
+from paceline.trainer.storage import remote as remote_module
+from paceline.trainer.storage.remote import Remote, RemoteError
+from paceline.trainer.utils.remote_paths import cached_path
+
+s3fs = pytest.importorskip("s3fs")
+pytest.importorskip("moto")
+JOB = Path(__file__).with_name("remote_job.py")
+pytestmark = pytest.mark.launch  # for its length
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    made = ObjectStore(tmp_path_factory.mktemp("store") / "server")
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch, store, tmp_path):
+    """This process is a client too, with a cache of its own; nothing is planned."""
+    store.plan()
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The same training in a local folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    return run(folder, {}, run_dir=str(folder / "runs"))
+
+
+def start(folder: Path, environment: dict[str, str], **settings) -> Outcome:
+    folder.mkdir(exist_ok=True)
+    settings["out"] = str(folder / "result.json")
+    environment = {"PACELINE_CACHE": str(folder / "cache")} | environment
+    return Outcome(folder, [sys.executable, JOB, json.dumps(settings)], environment)
+
+
+def run(folder: Path, environment: dict[str, str], **settings) -> dict:
+    outcome = start(folder, environment, **settings)
+    assert outcome.code == 0, printed(outcome)
+    return json.loads((folder / "result.json").read_text())
+
+
+def printed(outcome: Outcome) -> str:
+    return (outcome.folder / "out").read_text() + (outcome.folder / "err").read_text()
+
+
+def same(result: dict, whole: dict) -> bool:
+    return result["weights"] == whole["weights"] and result["rows"] == whole["rows"]
+
+
+def test_a_run_is_in_the_store_and_resumes_on_another_machine(here, store, whole):
+    url = f"s3://bucket/{here.name}"
+    stopped = start(
+        here / "one", store.environment, run_dir=url, max_time="1h", save={"on_save_error": "warn"}
+    )
+    assert stopped.code == 0, printed(stopped)
+    first = json.loads((here / "one" / "result.json").read_text())
+    assert same(first, whole)
+    assert f"n in {url}/n/1" in printed(stopped)
+    names = Remote(f"{url}/n/1").names()
+    kept = {name.split("/")[1] for name in names if name.count("/") > 1 and name.startswith("checkpoints/")}
+    assert kept == {"step-00000004", "step-00000006"}
+    assert {"config.yaml", "env.json", "log.txt", "metrics.jsonl", "checkpoints/latest"} <= names.keys()
+    sent = [line for line in store.requests(f"{here.name}/n/1/checkpoints/step-00000004/") if "PUT" in line]
+    assert [line.rsplit("/", 1)[1].partition("?")[0] for line in sent][-1] == "manifest.json"
+    assert len(sent) == 4
+
+    again = run(here / "two", store.environment, run_dir=url, resume="latest")  # with an empty cache
+    assert again["begins"] == []  # the run is complete
+    assert again["weights"] == whole["weights"]
+    assert Path(again["run"]).name == "1"
+    fresh = run(here / "two", store.environment, run_dir=url, resume=None)
+    assert Path(fresh["run"]).name == "2"
+    assert same(fresh, whole)
+
+    found = paceline.Run(f"{url}/n/1")
+    assert found.latest.name == "step-00000006"
+    assert [row["step"] for row in found.rows if "train/loss" in row] == [1, 2, 3, 4, 5, 6]
+    assert found.config["trainer"]["run_dir"] == url
+    assert [path.name for path in find_checkpoints(f"{url}/n/1")] == ["step-00000004", "step-00000006"]
+    assert len(find_runs([url])) == 2
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["before it takes effect", "after it took effect"])
+def test_a_training_that_is_killed_at_any_request_loses_nothing(here, store, whole, first):
+    trials = run(here / "job", store.environment, store=str(store.folder), first=first)
+    assert [one["killed"] for one in trials] == [True] * (len(trials) - 1) + [False]
+    assert len(trials) > 20
+    assert [one["place"] for one in trials if not same(one, whole)] == []
+    assert {tuple(one["begins"]) for one in trials} >= {(0,), (2,), (4,)}
+    for one in trials:
+        names = Remote(f"s3://bucket/{one['place']}/n/{Path(one['run']).name}").names("checkpoints")
+        kept = {Path(name).parent.name for name in names if name.endswith("manifest.json")}
+        assert kept == {"step-00000004", "step-00000006"}, one["place"]
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        {str(number): "500" for number in range(0, 60, 3)},
+        {str(number): "cut" for number in range(0, 60, 4)},
+    ],
+    ids=["500", "cut"],
+)
+def test_requests_that_fail_are_repeated(here, store, whole, fail):
+    store.plan(prefix=here.name, fail=fail)
+    done = run(here / "job", store.environment, run_dir=f"s3://bucket/{here.name}")
+    assert same(done, whole)
+    store.plan()
+    names = Remote(f"s3://bucket/{here.name}/n/1").names("checkpoints")
+    assert sum(name.endswith("manifest.json") for name in names) == 2
+
+
+def test_a_store_that_refuses_ends_the_run_with_its_reason_and_without_credentials(here, store):
+    quick = {"AWS_MAX_ATTEMPTS": "1"}
+    store.plan(prefix=f"{here.name}/n/1/checkpoints/step-00000004", fail={"PUT": "500"})
+    failed = start(here / "job", store.environment | quick, run_dir=f"s3://bucket/{here.name}")
+    text = printed(failed)
+    assert failed.code == 1
+    assert "the checkpoint could not be sent to the object store; it is on this machine" in text
+    assert "InternalError" in text or "on purpose" in text
+    store.plan()
+    resumed = run(here / "job", store.environment, run_dir=f"s3://bucket/{here.name}")
+    assert resumed["begins"] == [4]  # what is on this machine is newer
+    everything = text + "".join(
+        path.read_text(errors="replace") for path in (here / "job").rglob("*") if path.is_file()
+    )
+    assert SECRET not in everything
+    assert KEY not in everything
+
+
+def test_a_save_that_fails_may_be_a_warning(here, store, whole):
+    store.plan(prefix=f"{here.name}/n/1/checkpoints/step-00000004", fail={"PUT": "500"})
+    place = f"s3://bucket/{here.name}"
+    done = start(here / "job", store.environment, run_dir=place, save={"on_save_error": "warn"})
+    assert done.code == 0, printed(done)
+    assert same(json.loads((here / "job" / "result.json").read_text()), whole)
+    assert printed(done).count("could not be sent") == 1
+    names = Remote(f"{place}/n/1").names("checkpoints")
+    assert "checkpoints/step-00000006/manifest.json" in names
+    assert "checkpoints/step-00000004/manifest.json" not in names
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "missing"])
+def test_what_is_damaged_in_the_store_is_passed_over(here, store, whole, damage):
+    url = f"s3://bucket/{here.name}"
+    run(here / "one", store.environment, run_dir=url)
+    remote = Remote(f"{url}/n/1/checkpoints")
+    name = next(name for name in remote.names("step-00000006") if name.endswith(".safetensors"))
+    content = remote.read(name)
+    if damage == "missing":
+        remote.delete([name])
+    else:
+        remote.write(name, content[:-1] + b"?" if damage == "changed" else content[:-8])
+    resumed = run(here / "two", store.environment, run_dir=url)
+    assert resumed["begins"] == [4]
+    assert same(resumed, whole)
+
+
+def test_a_damaged_copy_in_the_cache_is_fetched_again(here, store, whole):
+    url = f"s3://bucket/{here.name}"
+    run(here / "one", store.environment, run_dir=url)
+    (file,) = (here / "one" / "cache").rglob("step-00000006/model-*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    resumed = run(here / "one", store.environment, run_dir=url)
+    assert resumed["begins"] == []
+    assert resumed["weights"] == whole["weights"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_each_rank_sends_its_files_and_another_world_resumes(here, store, strategy):
+    local = run(here / "whole", {}, run_dir=str(here / "runs"), strategy=strategy, devices=2)
+    url = f"s3://bucket/{here.name}"
+    done = run(here / "job", store.environment, run_dir=url, strategy=strategy, devices=2)
+    assert done["weights"] == local["weights"]
+    names = Remote(f"{url}/n/1/checkpoints").names("step-00000004")
+    assert {
+        "step-00000004/model-00001.safetensors",
+        "step-00000004/model-00002.safetensors",
+    } <= names.keys()
+    shutil.rmtree(here / "job" / "cache")
+    Remote(f"{url}/n/1/checkpoints").delete(["step-00000006/manifest.json"])
+    resumed = run(here / "job", store.environment, run_dir=url, strategy=strategy, devices=2)
+    assert resumed["begins"] == [4]
+    assert resumed["weights"] == local["weights"]
+    assert resumed["rows"] == local["rows"]
+
+
+def test_two_trainings_that_begin_at_once_get_a_number_each(here, store):
+    url = f"s3://bucket/{here.name}"
+    first, second = Remote(f"{url}/n/1"), Remote(f"{url}/n/1")
+    assert first.write("config.yaml", b"one", only_new=True)
+    assert not second.write("config.yaml", b"two", only_new=True)
+    done = run(here / "job", store.environment, run_dir=url, resume=None)
+    assert Path(done["run"]).name == "2"
+    assert first.read("config.yaml") == b"one"
+
+
+def test_what_an_address_may_not_be(here, monkeypatch):
+    with pytest.raises(PacelineError, match="would be written into logs") as caught:
+        Trainer(run_dir="s3://me:pa55word@bucket/runs")
+    assert "pa55word" not in str(caught.value)
+    with pytest.raises(PacelineError, match="nothing here reads addresses with nowhere://"):
+        Remote("nowhere://bucket/runs")
+    with pytest.raises(PacelineError, match="there is no run at this address or below it"):
+        paceline.Run(f"s3://bucket/{here.name}/nothing")
+    with pytest.raises(CheckpointError, match="there is no checkpoint at this address"):
+        complete(cached_path(f"s3://bucket/{here.name}/n/1/checkpoints/step-1"))
+    monkeypatch.setattr(remote_module, "PAUSES", ())
+    s3fs.S3FileSystem.clear_instance_cache()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(RemoteError, match="listing failed in the object store"):
+        Remote("s3://other-bucket/runs").names()
+    s3fs.S3FileSystem.clear_instance_cache()

@@ -1,0 +1,328 @@
+"""A run in an object store: its folder here is what is sent, and a cache of what was.
+
+A checkpoint is written here first, as everywhere. Then each rank sends its files, and rank 0 last of all
+``manifest.json``: a checkpoint without it does not exist, whenever a process was killed. One that takes
+the place of another is sent into a folder of its own, ``step-00000500.1``. Logs and other files of the run
+are sent before the manifest, so that those of a checkpoint are never older than it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+
+from ...errors import PacelineError
+from ..storage.remote import Remote
+from ..utils.paths import as_path
+from ..utils.remote_paths import is_remote, url_of
+from . import format as files
+
+_FOLDER = "checkpoints"
+_ENVIRONMENT = "env.json"
+_OWN = (".lock", "stacks")  # what belongs to processes of one machine
+
+
+class RemoteRun:
+    """The remote side of a run's folder.
+
+    Args:
+        folder: The run's folder in the cache.
+        url: Its address.
+    """
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self._remote = folder, Remote(url)
+        self._sent: dict[str, tuple[int, int]] = {}
+
+    @classmethod
+    def of(cls, folder: Path | None) -> RemoteRun | None:
+        """That of a run's folder; None where the folder is not in the cache."""
+        url = None if folder is None else url_of(folder)
+        return None if folder is None or url is None else cls(folder, url)
+
+    def claim(self) -> bool:
+        """Send config.yaml, if no other process has begun a run of this number. Whether it was sent."""
+        name = "config.yaml"
+        return self._remote.write(name, (self.folder / name).read_bytes(), only_new=True)
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def send_logs(self, ending: str | None = None) -> None:
+        """Send what has changed in the folder since the last time, checkpoints apart.
+
+        Args:
+            ending: Only files whose names end so: rank 0 alone has the newest version of all others.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for path in self.folder.rglob("*"):
+            name = path.relative_to(self.folder).as_posix()
+            is_checkpoint = name.startswith(f"{_FOLDER}/") and name.count("/") > 1
+            is_other = ending is not None and not name.endswith(ending)
+            if not (is_checkpoint or is_other or name.startswith(_OWN) or path.name.startswith(".")):
+                with suppress(FileNotFoundError):
+                    about = path.stat()
+                    if path.is_file():
+                        found[name] = about.st_size, about.st_mtime_ns
+        changed = [name for name, about in found.items() if self._sent.get(name) != about]
+        self._remote.send({name: self.folder / name for name in changed})
+        self._sent |= found
+
+    def holds(self, target: Path) -> bool:
+        """Whether a checkpoint is one of this run's own."""
+        return target.parent == self.folder / _FOLDER
+
+    def place_of(self, target: Path) -> str:
+        """The folder that a checkpoint is sent to: its name's, or one beside that of one it replaces."""
+        there = self._remote.names(_FOLDER)
+        complete = _complete(there)
+        numbers = [n for n, folder in _attempts(there, target.name) if folder in complete]
+        return f"{target.name}.{max(numbers) + 1}" if numbers else target.name
+
+    def send_files(self, target: Path, place: str, names: Iterable[str]) -> None:
+        """Send files of a checkpoint that this rank has written.
+
+        On a machine whose rank did not commit it they are in the staging folder, and deleted afterwards.
+        """
+        names = list(names)
+        staging = files.staging_of(target)
+        at = {name: target / name if (target / name).exists() else staging / name for name in names}
+        self._remote.send({f"{_FOLDER}/{place}/{name}": path for name, path in at.items()})
+        for path in at.values():
+            if path.parent == staging:
+                path.unlink()
+        with suppress(OSError):
+            staging.rmdir()
+
+    def commit(self, target: Path, place: str) -> None:
+        """Send logs, compare sizes, and send the manifest: from now on the checkpoint exists.
+
+        Raises:
+            CheckpointError: when a file in the store is not as it was sent.
+        """
+        self.send_logs()
+        manifest = files.read_manifest(target)
+        self.send_files(target, place, [files.STATE])
+        there = self._remote.names(f"{_FOLDER}/{place}")
+        for name, entry in manifest["files"].items():
+            size = there.get(f"{_FOLDER}/{place}/{name}")
+            if size != entry["bytes"]:
+                raise files.CheckpointError(
+                    "a file in the object store is not as it was sent",
+                    where=f"{self._remote.url}/{_FOLDER}/{place}/{name}",
+                    got=f"{size} bytes",
+                    allowed=f"{entry['bytes']} bytes",
+                )
+        name = f"{_FOLDER}/{place}/{files.MANIFEST}"
+        self._remote.write(name, (target / files.MANIFEST).read_bytes())
+        if place != target.name:
+            self._drop(target.name, keep=place)
+
+    def send(self, checkpoint: Path) -> None:
+        """Send a checkpoint that is complete here and not in the store, because a process was killed."""
+        if not self.has(checkpoint.name):
+            place = self.place_of(checkpoint)
+            self.send_files(checkpoint, place, files.read_manifest(checkpoint)["files"])
+            self.commit(checkpoint, place)
+
+    def remove(self) -> None:
+        """Delete the run."""
+        self._remote.delete(self._remote.names())
+
+    def drop(self, name: str) -> None:
+        """Delete a checkpoint, its manifest first."""
+        self._drop(name)
+
+    def _drop(self, name: str, keep: str | None = None) -> None:
+        there = self._remote.names(_FOLDER)
+        folders = {PurePosixPath(path).parts[1] for path in there if path.count("/") > 1}
+        gone = [f for f in folders if f.partition(".")[0] == name and f != keep]
+        parts = [path for path in there if PurePosixPath(path).parts[1] in gone]
+        self._remote.delete(path for path in parts if path.endswith(files.MANIFEST))
+        self._remote.delete(path for path in parts if not path.endswith(files.MANIFEST))
+
+    # -- fetching ------------------------------------------------------------------------------
+
+    def pull(self) -> None:
+        """Bring the folder up to date: logs, configuration, and manifests of checkpoints.
+
+        What is here and newer, because this machine was the last one that trained, stays as it is.
+        """
+        there = self._remote.names()
+        if _ENVIRONMENT in there:
+            with fetching(self.folder):
+                self._pull(there)
+
+    def _pull(self, there: dict[str, int]) -> None:
+        with suppress(OSError):
+            if (self.folder / _ENVIRONMENT).exists() and not self._is_same_run():
+                shutil.rmtree(self.folder)
+        manifests = dict(_committed(there))
+        here = [path.name for path in files.finished(self.folder / _FOLDER)]
+        newest = max((name for name in manifests if name.startswith(files.STEP)), default="")
+        is_newer_here = bool(here) and max(here) >= newest
+        wanted = {
+            name: self.folder / name
+            for name in there
+            if not (name.startswith(f"{_FOLDER}/") and name.count("/") > 1)
+            and not (is_newer_here and (self.folder / name).exists())
+        }
+        for name, folder in manifests.items():
+            local = self.folder / _FOLDER / name / files.MANIFEST
+            if not local.exists():
+                wanted[f"{_FOLDER}/{folder}/{files.MANIFEST}"] = local
+        self._remote.fetch(wanted)
+        for path in files.finished(self.folder / _FOLDER) + files.finished(
+            self.folder / _FOLDER, files.WEIGHTS
+        ):
+            if path.name not in manifests and not is_newer_here:
+                files.delete(path)  # another machine has deleted it
+
+    def _is_same_run(self) -> bool:
+        ours, theirs = (self.folder / _ENVIRONMENT).read_bytes(), self._remote.read(_ENVIRONMENT)
+        first, second = json.loads(ours), json.loads(theirs)
+        return all(first.get(key) == second.get(key) for key in ("started", "host", "program"))
+
+    def complete(self, checkpoint: Path) -> None:
+        """Fetch the files of a checkpoint that are not here, and compare them with its manifest.
+
+        Raises:
+            CheckpointError: naming a file in the store that is missing or changed.
+        """
+        with fetching(self.folder):
+            if files.is_checkpoint(checkpoint) and not _missing(checkpoint):
+                return
+            there = dict(_committed(self._remote.names(_FOLDER)))
+            folder = there.get(checkpoint.name)
+            if folder is None:
+                if files.is_checkpoint(checkpoint):
+                    return  # written here, and not sent: reading it says what is missing
+                raise files.CheckpointError(
+                    "there is no checkpoint at this address",
+                    where=f"{self._remote.url}/{_FOLDER}/{checkpoint.name}",
+                )
+            prefix = f"{_FOLDER}/{folder}"
+            if not files.is_checkpoint(checkpoint):
+                self._remote.fetch({f"{prefix}/{files.MANIFEST}": checkpoint / files.MANIFEST})
+            try:
+                missing = _missing(checkpoint)
+                self._remote.fetch({f"{prefix}/{name}": checkpoint / name for name in missing})
+            except FileNotFoundError as error:
+                raise files.CheckpointError(
+                    "a file of the checkpoint is missing in the object store", where=str(error)
+                ) from None
+            entries = files.read_manifest(checkpoint)["files"]
+            for name in missing:
+                if files.entry_of(checkpoint / name) != entries[name]:
+                    (checkpoint / name).unlink()
+                    raise files.CheckpointError(
+                        "a file of the checkpoint is damaged in the object store",
+                        where=f"{self._remote.url}/{prefix}/{name}",
+                    )
+
+    def has(self, name: str) -> bool:
+        """Whether the store has a complete checkpoint of this name."""
+        return name in dict(_committed(self._remote.names(_FOLDER)))
+
+    def disown(self, name: str) -> None:
+        """Let a damaged checkpoint be none: its manifest is deleted."""
+        there = [path for path in self._remote.names(_FOLDER) if path.endswith(f"/{files.MANIFEST}")]
+        self._remote.delete(
+            path for path in there if PurePosixPath(path).parts[1].partition(".")[0] == name
+        )
+
+
+def numbered_runs(runs: Path) -> list[Path]:
+    """The folders of the runs of a name that the store has, newest first.
+
+    Args:
+        runs: ``<run_dir>/<name>`` in the cache.
+    """
+    url = url_of(runs)
+    assert url is not None
+    names = [name for name in Remote(url).folders() if name.isdigit()]
+    return [runs / name for name in sorted(names, key=int, reverse=True)]
+
+
+def complete(checkpoint: Path) -> None:
+    """Fetch what is missing of a checkpoint in the cache; nothing for one elsewhere.
+
+    Raises:
+        CheckpointError: where the store does not have it as its manifest says.
+    """
+    run = RemoteRun.of(checkpoint.parent.parent)
+    if run is not None and checkpoint.parent.name == _FOLDER:
+        run.complete(checkpoint)
+
+
+def local_path(given: object, what: str) -> Path:
+    """The path of a run or checkpoint; that of an address is in the cache, brought up to date.
+
+    Args:
+        given: A path or an address.
+        what: What takes it, for an error.
+    """
+    path = as_path(given, what, remote=True)
+    if is_remote(given):
+        _bring(path)
+    return path
+
+
+def _bring(path: Path) -> None:
+    if path.parent.name == _FOLDER:
+        path = path.parent.parent
+    url = url_of(path)
+    assert url is not None
+    there = Remote(url).names()
+    runs = {PurePosixPath(name).parent for name in there if PurePosixPath(name).name == _ENVIRONMENT}
+    if not runs:
+        raise PacelineError("there is no run at this address or below it", where=url)
+    for run in runs:
+        found = RemoteRun.of(path / run)
+        assert found is not None
+        found.pull()
+
+
+def _attempts(there: Iterable[str], name: str) -> Iterator[tuple[int, str]]:
+    """The folders of a checkpoint in the store, complete or not, with their numbers."""
+    for folder in {PurePosixPath(path).parts[1] for path in there if path.count("/") > 1}:
+        first, _, number = folder.partition(".")
+        if first == name and (number.isdigit() or not number):
+            yield int(number or 0), folder
+
+
+def _committed(there: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The names of the checkpoints in the store, with the newest folder of each that is complete."""
+    there = {path for path in there if path.startswith(f"{_FOLDER}/")}
+    complete = _complete(there)
+    for name in sorted({folder.partition(".")[0] for folder in complete}):
+        yield name, max((n, folder) for n, folder in _attempts(there, name) if folder in complete)[1]
+
+
+def _complete(there: Iterable[str]) -> set[str]:
+    """The folders that have a manifest."""
+    return {PurePosixPath(path).parts[-2] for path in there if path.endswith(f"/{files.MANIFEST}")}
+
+
+def _missing(checkpoint: Path) -> list[str]:
+    entries = files.read_manifest(checkpoint)["files"]
+
+    def is_here(name: str) -> bool:
+        path = checkpoint / name
+        return path.is_file() and path.stat().st_size == entries[name]["bytes"]
+
+    return [name for name in entries if not is_here(name)]
+
+
+@contextmanager
+def fetching(folder: Path) -> Iterator[None]:
+    """One process of this machine at a time fetches into a folder."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.fetch").open("a") as file:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
