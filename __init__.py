@@ -21,6 +21,7 @@ __all__ = [
     "TrainModule",
     "Trainer",
     "__version__",
+    "fetch",
     "order_seed",
     "seed_everything",
 ]
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .trainer.module import TrainModule
     from .trainer.rng import order_seed, seed_everything
     from .trainer.run.run import Run
+    from .trainer.storage.fetch import fetch
     from .trainer.trainer import Trainer
 
 _HOMES = {
@@ -45,6 +47,7 @@ _HOMES = {
     "Run": ".trainer.run.run",
     "TrainModule": ".trainer.module",
     "Trainer": ".trainer.trainer",
+    "fetch": ".trainer.storage.fetch",
     "order_seed": ".trainer.rng",
     "seed_everything": ".trainer.rng",
 }

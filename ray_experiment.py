@@ -14,6 +14,9 @@ from pathlib import Path
 
 from .errors import PacelineError
 
+POINTER = "paceline.json"
+"""Names a run and its newest checkpoint, in the folders that Ray keeps as checkpoints."""
+
 
 @dataclass(frozen=True)
 class RayExperiment:
@@ -21,20 +24,25 @@ class RayExperiment:
 
     Args:
         storage: Where Ray keeps its files: ``RunConfig(storage_path=..., name=...)``.
-        is_folder: Whether that is a folder of this machine, and no object store.
+        temporary: Where this worker runs: a folder of Ray's session.
+        workers: The number of workers.
+        file_system: The kind of file system that ``storage`` is a path of.
 
     Example:
-        >>> RayExperiment("/shared/ray/digits").place(Path("runs").absolute()).as_posix()
+        >>> experiment = RayExperiment("/shared/ray/digits", Path("/tmp/ray/session"), workers=2)
+        >>> experiment.place(Path("/tmp/ray/session/runs")).as_posix()
         '/shared/ray/digits/runs'
     """
 
     storage: str
-    is_folder: bool = True
+    temporary: Path
+    workers: int
+    file_system: str = "local"
 
     @property
     def name(self) -> str:
         """What names the experiment in files."""
-        return f"ray/{self.storage}"
+        return f"ray/{self.file_system}/{self.storage}"
 
     @property
     def may_have_run(self) -> bool:
@@ -59,16 +67,28 @@ class RayExperiment:
         Raises:
             PacelineError: for a relative path where the experiment has no folder.
         """
-        here = Path.cwd()
-        if not folder.is_relative_to(here):
+        if not folder.is_relative_to(self.temporary):
             return folder
-        if self.is_folder:
-            return Path(self.storage, folder.relative_to(here))
+        if self.file_system == "local":
+            return Path(self.storage, folder.relative_to(self.temporary))
         raise PacelineError(
             "run_dir: it is in a temporary folder of this Ray worker, which the next start will not find",
             got=folder,
-            fix="the path of a folder that all machines share, or an address such as s3://bucket/runs",
+            fix="a folder that all machines share, an address such as s3://bucket/runs, or None",
         )
+
+    def check_world(self, size: int) -> None:
+        """See that the process group has Ray's workers.
+
+        Raises:
+            PacelineError: for workers that do not know of each other.
+        """
+        if size != self.workers:
+            raise PacelineError(
+                "the workers of Ray Train have no process group, so each would train by itself",
+                got=f"{self.workers} workers, a world of {size}",
+                fix="ray.train.torch.TorchTrainer makes one",
+            )
 
     def requeue_after(self, number: int, has_trained: bool) -> str:
         """Nothing: Ray starts its workers again by itself."""
@@ -86,10 +106,15 @@ def current_experiment() -> RayExperiment | None:
     if ray_train is None:
         return None
     try:
-        storage = ray_train.get_context().get_storage()
-    except (RuntimeError, NotImplementedError):  # the driver's process; training without a cluster
+        context = ray_train.get_context()
+        storage = context.get_storage()
+    except (RuntimeError, NotImplementedError, DeprecationWarning):  # the driver, local mode, Ray Tune
         return None
     if storage is None:
         return None
-    is_folder = storage.storage_filesystem.type_name == "local"
-    return RayExperiment(storage.experiment_fs_path, is_folder)
+    return RayExperiment(
+        storage.experiment_fs_path,
+        Path(storage.local_working_directory),
+        context.get_world_size(),
+        storage.storage_filesystem.type_name,
+    )

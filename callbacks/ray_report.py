@@ -1,11 +1,14 @@
-"""Reports to Ray Train: metrics and the newest checkpoint."""
+"""Reports to Ray Train: metrics, and where the newest checkpoint is."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from ..ray_experiment import current_experiment
+from ..ray_experiment import POINTER, current_experiment
+from ..remote_paths import url_of
 from .base import Callback
 
 if TYPE_CHECKING:
@@ -20,10 +23,10 @@ def is_in_ray_worker() -> bool:
 class RayReport(Callback):
     """Calls ``ray.train.report`` after each validation, each epoch and at the end of the fit.
 
-    The metrics are all latest values, with ``step`` and ``epoch``. The newest checkpoint of the run goes
-    with them where it is new and in the folder of Ray's experiment, as it is with a relative ``run_dir``:
-    Ray is given its path, nothing is copied, and ``result.checkpoint`` is the last one. Let
-    ``CheckpointConfig(num_to_keep=...)`` of Ray be None: ``Checkpoint(keep_last=...)`` removes old ones.
+    The metrics are all latest values, with ``step`` and ``epoch``. The checkpoint that Ray gets is a small
+    folder that names the newest one of the run: ``Net.load_from_checkpoint(result.checkpoint.path)`` and
+    ``fit(resume=...)`` follow it. Ray keeps such folders as ``CheckpointConfig`` says; the run's own
+    checkpoints are kept as ``Checkpoint`` says.
 
     It is added by itself in a worker of Ray Train; ``loggers=["-ray"]`` leaves it out, for a script that
     reports by itself: Ray waits in ``report`` until all workers have called it.
@@ -34,12 +37,10 @@ class RayReport(Callback):
     """
 
     def __init__(self) -> None:
-        self._is_due = self._has_ended = False
-        self._checkpoint: Path | None = None
+        self._is_due = self._has_failed = False
 
-    def on_fit_start(self, trainer: TrainerView) -> None:
-        self._is_due = self._has_ended = False
-        self._checkpoint = None
+    def on_setup(self, trainer: TrainerView, stage: str) -> None:
+        self._is_due = self._has_failed = False
 
     def on_validation_end(self, trainer: TrainerView) -> None:
         self._is_due = self._is_due or trainer.is_fit_validation
@@ -49,34 +50,28 @@ class RayReport(Callback):
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
         if self._is_due:
-            self._report(trainer)
+            self._is_due = False
+            _report(trainer)
 
-    def on_fit_end(self, trainer: TrainerView) -> None:
-        self._has_ended = True
+    def on_exception(self, trainer: TrainerView, error: BaseException) -> None:
+        self._has_failed = True  # the other ranks may be elsewhere
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
-        if self._has_ended:  # after an error the other ranks do not come here
-            self._report(trainer)
-            self._has_ended = False
-
-    def _report(self, trainer: TrainerView) -> None:
-        experiment = current_experiment()
-        if experiment is None:
-            return
-        from ray.train import Checkpoint, CheckpointUploadMode, report
-
-        self._is_due = False
-        metrics = {"step": trainer.global_step, "epoch": trainer.epoch} | trainer.metrics
-        newest = trainer.latest if trainer.is_global_zero and experiment.is_folder else None
-        given: dict[str, Any] = {}
-        if newest is not None and newest != self._checkpoint and _is_in(newest, experiment.storage):
-            self._checkpoint = newest
-            given = {
-                "checkpoint": Checkpoint.from_directory(str(newest.resolve())),
-                "delete_local_checkpoint_after_upload": False,
-            }
-        report(metrics, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD, **given)
+        if stage == "fit" and not self._has_failed:
+            _report(trainer)
 
 
-def _is_in(path: Path, folder: str) -> bool:
-    return path.resolve().is_relative_to(Path(folder).resolve())
+def _report(trainer: TrainerView) -> None:
+    if not is_in_ray_worker():
+        return
+    from ray.train import Checkpoint, report
+
+    metrics = {"step": trainer.global_step, "epoch": trainer.epoch} | trainer.metrics
+    if not trainer.is_global_zero:
+        report(metrics)
+        return
+    places = {"run": trainer.folder, "checkpoint": trainer.latest}
+    content = {name: path and (url_of(path) or str(path)) for name, path in places.items()}
+    with TemporaryDirectory() as folder:
+        Path(folder, POINTER).write_text(json.dumps(content) + "\n")
+        report(metrics, checkpoint=Checkpoint.from_directory(folder))

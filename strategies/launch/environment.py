@@ -100,6 +100,8 @@ def find_environment(
     job = None if is_notebook() else find_job()
     kind = find_kind(accelerator)
     ids = find_ids(kind, devices)
+    if job is not None:
+        job.check_world(1 if launched is None else launched.world_size)
     if launched is not None:
         if devices != "auto":
             _check_world(launched, len(ids), num_nodes, devices)

@@ -38,6 +38,16 @@ class Job(Protocol):
             PacelineError: where the job's next start would not find it.
         """
 
+    def check_world(self, size: int) -> None:
+        """See that the ranks are those of the job, where it has started them itself.
+
+        Args:
+            size: Of the world that this process sees.
+
+        Raises:
+            PacelineError: where they are not.
+        """
+
     def requeue_after(self, number: int, has_trained: bool) -> str:
         """Have the job started again, if that is what the signal meant that stopped it.
 

@@ -62,6 +62,9 @@ class SlurmJob:
         """Where runs are: the job begins in the folder of its script each time."""
         return folder
 
+    def check_world(self, size: int) -> None:
+        """Nothing: a job may have any ranks."""
+
     def requeue_after(self, number: int, has_trained: bool) -> str:
         """Requeue the job, if that is what the signal meant that stopped it.
 

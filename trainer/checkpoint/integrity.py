@@ -158,6 +158,7 @@ def begin(folder: Path, strategy: Strategy) -> Verification:
     rank, world_size = strategy.environment.rank, strategy.environment.world_size
 
     def opened() -> Verification:
+        complete(folder)
         return Verification(folder, rank, world_size, manifest=reading.read_manifest(folder))
 
     return _on_all(strategy, opened)

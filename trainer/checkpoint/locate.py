@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
+from ...ray_experiment import POINTER
 from . import format as files
 from .pointers import read_pointer
 from .remote_run import local_path
@@ -15,13 +17,17 @@ def find_checkpoint(path: Any, weights: bool = False) -> Path:
     """The checkpoint folder that ``path`` is, or the best, else latest, of the run folder it is.
 
     Args:
-        path: A checkpoint folder, or a run folder.
+        path: A checkpoint folder, a run folder, or a folder that Ray Train keeps as a checkpoint.
         weights: Accept a checkpoint of weights only, too.
 
     Raises:
         PacelineError: when it is neither.
     """
     folder = local_path(path, "a checkpoint")
+    if (folder / POINTER).is_file():
+        named = json.loads((folder / POINTER).read_text())["checkpoint"]
+        if named is not None:
+            return find_checkpoint(named, weights)
     if files.is_checkpoint(folder):
         return folder
     if (folder / "config.yaml").is_file():

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from ...errors import PacelineError
+from ...remote_paths import is_remote, url_of
+from ..storage.locked import locked
 from ..storage.remote import Remote
 from ..utils.paths import as_path
-from ..utils.remote_paths import is_remote, url_of
 from . import format as files
 
 _FOLDER = "checkpoints"
@@ -152,7 +153,7 @@ class RemoteRun:
         """
         there = self._remote.names()
         if _ENVIRONMENT in there:
-            with fetching(self.folder):
+            with locked(self.folder):
                 self._pull(there)
 
     def _pull(self, there: dict[str, int]) -> None:
@@ -191,7 +192,7 @@ class RemoteRun:
         Raises:
             CheckpointError: naming a file in the store that is missing or changed.
         """
-        with fetching(self.folder):
+        with locked(self.folder):
             if files.is_checkpoint(checkpoint) and not _missing(checkpoint):
                 return
             there = dict(_committed(self._remote.names(_FOLDER)))
@@ -225,13 +226,6 @@ class RemoteRun:
     def has(self, name: str) -> bool:
         """Whether the store has a complete checkpoint of this name."""
         return name in dict(_committed(self._remote.names(_FOLDER)))
-
-    def disown(self, name: str) -> None:
-        """Let a damaged checkpoint be none: its manifest is deleted."""
-        there = [path for path in self._remote.names(_FOLDER) if path.endswith(f"/{files.MANIFEST}")]
-        self._remote.delete(
-            path for path in there if PurePosixPath(path).parts[1].partition(".")[0] == name
-        )
 
 
 def numbered_runs(runs: Path) -> list[Path]:
@@ -314,15 +308,3 @@ def _missing(checkpoint: Path) -> list[str]:
         return path.is_file() and path.stat().st_size == entries[name]["bytes"]
 
     return [name for name in entries if not is_here(name)]
-
-
-@contextmanager
-def fetching(folder: Path) -> Iterator[None]:
-    """One process of this machine at a time fetches into a folder."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.fetch").open("a") as file:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -17,12 +17,12 @@ from ...callbacks.defaults import LOGGERS
 from ...callbacks.loggers.logger import Logger
 from ...callbacks.profiler import Profiler
 from ...durations import Duration
+from ...remote_paths import is_remote
 from ...strategies import PRECISIONS, STRATEGIES, Strategy
 from ..faults.watchdog import PHASES
 from ..rng import default_seed
 from ..runtime.compilation import BLOCKS, MODES, read_setting
 from ..utils.paths import as_path
-from ..utils.remote_paths import is_remote
 
 
 def elapsed_limit(max_time: str | timedelta | None) -> float | None:

@@ -35,14 +35,12 @@ class Source:
             context.directory,
             type(context.module).__name__,
         )
-        self._config = run_config(
-            context.directory.name, context.settings, context.strategy, context.module
-        )
-        self.identity = identity(self._fit, self._config)
+        config = run_config(context.directory.name, context.settings, context.strategy, context.module)
+        self.identity = identity(self._fit, config, resume.source)
         self.path = self._find()
 
     def _find(self) -> Path | None:
-        found = self._search.find_restart(self._fit, self._config)
+        found = self._search.find_restart(self._fit, self.identity)
         self.in_place = found is not None or self._newest
         return self._search.find(self._resume) if found is None and self._resume is not None else found
 

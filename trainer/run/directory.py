@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from ...remote_paths import url_of
 from ...strategies import Strategy
 from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
@@ -27,7 +28,6 @@ from ..faults.thread_stacks import set_stacks_aside
 from ..model_steps import ModelSteps
 from ..recorded import HParams
 from ..storage.remote import RemoteError
-from ..utils.remote_paths import url_of
 from ..utils.secrets import masked, masked_command
 from .environment_report import environment_report
 from .lock import FolderLock, check_writable
@@ -120,10 +120,7 @@ class RunDirectory:
             in_place: Continue in the folder of ``source``, the newest checkpoint of its run.
         """
         run = source.parent.parent if in_place and source is not None else None
-        continues = self._run_dir is not None and run is not None and (run / "config.yaml").exists()
-        if continues and run is not None:
-            earlier = run
-            self._ranks.on_rank_zero(lambda: set_stacks_aside(earlier))
+        continues = self._run_dir is not None and run is not None and self._continue(run)
         self.path = run if continues else None
         if self._run_dir is not None and self.path is None:
             parent = {"parent": str(source)} if source is not None else {}
@@ -134,7 +131,10 @@ class RunDirectory:
         path = self.path
         self.remote = RemoteRun.of(path)
         if path is not None:
-            path.mkdir(parents=True, exist_ok=True)  # an object store's run has one on each machine
+            if self.remote is not None and not (path / "config.yaml").exists():  # on each other machine
+                path.mkdir(parents=True, exist_ok=True)
+                write_config(path, config)
+                write_environment(path, environment)
             self.lock(path)
             self._ranks.on_rank_zero(lambda: check_writable(path / "checkpoints"))
             if self._ranks.is_global_zero:
@@ -142,6 +142,17 @@ class RunDirectory:
                 if continues and "job" in environment:  # another job may have begun the run
                     self._change_environment({"job": environment["job"]})
         self._log.open(path, self._ranks.rank)
+
+    def _continue(self, run: Path) -> bool:
+        """Whether a checkpoint's folder is that of a run; what ended its last session is put aside."""
+
+        def prepare() -> bool:
+            is_run = (run / "config.yaml").exists()
+            if is_run:
+                set_stacks_aside(run)
+            return is_run
+
+        return self._ranks.on_rank_zero(prepare)
 
     def _make(self, config: dict[str, Any], environment: dict[str, Any]) -> Path:
         assert self.runs is not None

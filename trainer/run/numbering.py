@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import PacelineError
-from ..checkpoint.remote_run import RemoteRun, fetching, numbered_runs
-from ..utils.remote_paths import url_of
+from ...remote_paths import url_of
+from ..checkpoint.remote_run import RemoteRun, numbered_runs
+from ..storage.locked import locked
 
 
 def make_run_folder(runs: Path, fill: Callable[[Path], None]) -> Path:
@@ -22,7 +23,7 @@ def make_run_folder(runs: Path, fill: Callable[[Path], None]) -> Path:
         PacelineError: when nothing can be written there.
     """
     if url_of(runs) is not None:
-        with fetching(runs):
+        with locked(runs):
             return _remote_folder(runs, fill)
     try:
         runs.mkdir(parents=True, exist_ok=True)

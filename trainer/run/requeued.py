@@ -20,12 +20,13 @@ KEY = "job"
 """Of ``env.json``."""
 
 
-def identity(fit: int, config: dict[str, Any]) -> dict[str, Any]:
+def identity(fit: int, config: dict[str, Any], resume: Any = None) -> dict[str, Any]:
     """What tells the runs of this job's programs apart, and from those of other jobs: for env.json.
 
     Args:
         fit: Which ``fit`` of the script it is, from 1.
         config: The content of config.yaml: programs of one job may differ in their variables alone.
+        resume: What the user gave ``fit`` to resume from.
 
     Returns:
         A dict with ``job``; {} for a process that belongs to none.
@@ -35,31 +36,33 @@ def identity(fit: int, config: dict[str, Any]) -> dict[str, Any]:
         return {}
     about: dict[str, Any] = {"name": job.name, "fit": fit}
     if job.has_programs:
-        about |= {
-            "step": os.environ.get("SLURM_STEP_ID"),
-            "command": masked_command(sys.argv),
-            "config": hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest(),
-        }
-    return {KEY: about}
+        step, command = os.environ.get("SLURM_STEP_ID"), masked_command(sys.argv)
+        return {KEY: about | {"step": step, "command": command, "config": _hash(config)}}
+    # A later start of it may be another training, with the script changed.
+    return {
+        KEY: about | {"module": _hash(config["module"]), "resume": None if resume is None else str(resume)}
+    }
 
 
-def requeued_runs(runs: Path, fit: int, config: dict[str, Any]) -> Iterator[Path]:
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def requeued_runs(runs: Path, wanted: dict[str, Any]) -> Iterator[Path]:
     """The runs of the same job, program and ``fit``, newest first; none at the job's first start.
 
     Args:
         runs: Where the runs of this name are.
-        fit: Which ``fit`` of the script this is, from 1.
-        config: The content that config.yaml has.
+        wanted: What ``identity`` returned.
     """
     job = find_job()
     if job is None or not job.may_have_run:
         return
-    wanted = identity(fit, config)[KEY]
     for folder in runs_of_name(runs):
         remote = RemoteRun.of(folder)
         if remote is not None:
             remote.pull()
         with suppress(OSError, ValueError):
             environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
-            if environment.get(KEY) == wanted:
+            if environment.get(KEY) == wanted[KEY]:
                 yield folder

@@ -47,29 +47,30 @@ class ResumeSearch:
         self._runs = directory.runs
         self._module_name = module_name
         self._fetched_again: set[Path] = set()
+        self._skipped: set[Path] = set()
 
-    def find_restart(self, fit: int, config: dict[str, Any]) -> Path | None:
+    def find_restart(self, fit: int, identity: dict[str, Any]) -> Path | None:
         """The newest checkpoint of the run that this process's job had under way; None where there is none.
 
         The job's ranks were started again after a failure, or the job was put back into its queue.
 
         Args:
             fit: Which ``fit`` of the script this is, from 1.
-            config: The content that config.yaml has.
+            identity: What ``requeued.identity`` returned.
         """
         found = self._ranks.all_gather(interrupted_run(fit))  # a machine that has joined knows of none
         run = next(filter(None, found), None)
         if run is None:
-            run = self._ranks.on_rank_zero(lambda: self._requeued_run(fit, config))
+            run = self._ranks.on_rank_zero(lambda: self._requeued_run(identity))
         return None if run is None else self._newest_of(run)
 
-    def _requeued_run(self, fit: int, config: dict[str, Any]) -> Path | None:
+    def _requeued_run(self, identity: dict[str, Any]) -> Path | None:
         """The newest one with a checkpoint. Its lock may outlive a machine that failed, for a while.
 
         Raises:
             PacelineError: naming the host and process that hold it.
         """
-        found = () if self._runs is None else requeued_runs(self._runs, fit, config)
+        found = () if self._runs is None else requeued_runs(self._runs, identity)
         run = next((one for one in found if files.finished(one / "checkpoints")), None)
         deadline = time.monotonic() + _LOCK_SECONDS
         while run is not None:
@@ -146,8 +147,7 @@ class ResumeSearch:
                 return
         self._directory.log_line(f"skipped a damaged checkpoint: {problem}")
         self._ranks.on_rank_zero(lambda: set_aside(folder))
-        if remote is not None:
-            self._ranks.on_rank_zero(lambda: remote.disown(folder.name))
+        self._skipped.add(folder)  # the store keeps it
 
     def _newest_runs_first(self) -> list[Path]:
         return [] if self._runs is None else runs_of_name(self._runs)
@@ -163,13 +163,16 @@ class ResumeSearch:
             return None
         self._directory.lock(run)
         self._ranks.on_rank_zero(lambda: files.recover(run / "checkpoints"))
-        while found := self._ranks.on_rank_zero(lambda: files.finished(run / "checkpoints")):
+        while found := self._ranks.on_rank_zero(lambda: self._candidates(run)):
             try:
                 with begin(found[-1], self._strategy):
                     return found[-1]
             except files.CheckpointError as damage:
                 self.pass_over(found[-1], damage)
         return None
+
+    def _candidates(self, run: Path) -> list[Path]:
+        return [path for path in files.finished(run / "checkpoints") if path not in self._skipped]
 
     def _only_weights(self, path: Path) -> PacelineError:
         return PacelineError(

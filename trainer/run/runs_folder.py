@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ...remote_paths import is_remote
 from ...strategies.launch.job import find_job
 from ..utils.paths import as_path
-from ..utils.remote_paths import is_remote
 
 
 def runs_folder(given: str | os.PathLike[str] | None) -> Path | None:

@@ -19,6 +19,8 @@ T = TypeVar("T")
 PAUSES = (0.5, 2.0, 8.0)
 """Seconds before each further attempt, after those that the store's own client makes."""
 _THREADS = 8
+_VERSION = ("size", "ETag", "etag", "md5Hash", "content_md5", "blob_id", "LastModified", "mtime", "created")
+"""What file systems say about a file, of which each says a part."""
 _FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, TypeError, ImportError)
 _QUERY = re.compile(r"(https?://[^\s?]+)\?\S+")
 _EXTRAS = {
@@ -66,18 +68,28 @@ class Remote:
 
     def names(self, below: str = "") -> dict[str, int]:
         """The files below a folder of this one, with their sizes in bytes; none where it does not exist."""
-        root = self._path(below) if below else self._root
+        found = self._found(self._path(below) if below else self._root)
+        return {
+            path[len(self._root) :].lstrip("/"): int(about["size"] or 0) for path, about in found.items()
+        }
 
+    def versions(self) -> dict[str, str]:
+        """What tells the versions of each file apart, by name; that of this address itself is ""."""
+        return {
+            path[len(self._root) :].lstrip("/"): " ".join(
+                str(about[key]) for key in _VERSION if about.get(key) is not None
+            )
+            for path, about in self._found(self._root).items()
+        }
+
+    def _found(self, root: str) -> dict[str, Any]:
         def find() -> dict[str, Any]:
             try:
                 return dict(self._files.find(root, detail=True))
             except FileNotFoundError:
                 return {}
 
-        found = self._tried("listing", find)
-        return {
-            path[len(self._root) :].lstrip("/"): int(about["size"] or 0) for path, about in found.items()
-        }
+        return self._tried("listing", find)
 
     def folders(self) -> list[str]:
         """The names of the folders in this one; none where it does not exist."""
@@ -177,7 +189,7 @@ class Remote:
         _each(remove, names)
 
     def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
+        return f"{self._root}/{name}" if name else self._root
 
     def _tried(self, doing: str, operation: Callable[[], T], name: str = "") -> T:
         for pause in (*PAUSES, None):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
-from .remote_paths import cached_path, is_remote, url_of
+from ...remote_paths import cached_path, is_remote, url_of
 
 
 def as_path(given: Any, what: str, *, remote: bool = False) -> Path:

@@ -66,27 +66,34 @@ class Net(TrainModule):
         return torch.optim.AdamW(self.parameters(), 0.01)
 
 
+def _fail() -> None:
+    raise PacelineError("at the end")
+
+
 def train(settings: dict[str, Any]) -> None:
     """What each worker does: train, and note the weights and losses.
 
     Args:
         settings: ``folder`` for the notes; ``kill``: a rank and a step; ``fails``: a rank that raises an
-            error; others for the Trainer.
+            error before the fit; ``ends_badly``: one that does at its end; others for the Trainer.
     """
     torch.set_num_threads(1)
     options = dict(settings)
     folder, kill, fails = options.pop("folder"), options.pop("kill", None), options.pop("fails", None)
+    ends_badly = options.pop("ends_badly", None)
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(SAMPLES, 4, generator=generator, dtype=torch.float64)
     data = TensorDataset(x, torch.arange(SAMPLES))
     module = Net(folder)
     trainer = Trainer(
-        name="n", progress=False, max_epochs=2, precision="64", global_batch_size=STEP, log_every=1,
+        name="n", progress=False, precision="64", global_batch_size=STEP, log_every=1,
         callbacks=[Notes(folder, tuple(kill) if kill else None), Checkpoint(every=5)], clip_grad_norm=0.5,
-        **options,
+        **{"max_epochs": 2} | options,
     )  # fmt: skip
     if fails is not None and trainer.rank == fails:
         raise PacelineError("on purpose", got="a mistake", fix="another value")
+    if ends_badly == trainer.rank:
+        module.on_fit_end = _fail
     loaders = DataLoader(data, STEP // 2, shuffle=True), DataLoader(data, STEP)
     run = trainer.fit(module, *loaders)
     if trainer.is_global_zero:

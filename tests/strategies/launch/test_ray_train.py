@@ -12,7 +12,9 @@ import torch
 from helpers.processes import Outcome, notes
 
 import paceline
-from paceline.ray_experiment import current_experiment
+from paceline import PacelineError
+from paceline.ray_experiment import RayExperiment, current_experiment
+from paceline.trainer.checkpoint.locate import find_checkpoint
 
 ray = pytest.importorskip("ray")
 JOB = Path(__file__).with_name("ray_job.py")
@@ -66,8 +68,8 @@ def test_a_killed_worker_is_resumed_exactly(tmp_path, alone):
     assert Path(done["run"]) == tmp_path / "job" / "ray" / "e" / "runs" / "n" / "1"
     (result,) = outcome.notes("result")
     latest = paceline.Run(done["run"]).latest
-    assert result["checkpoint"] == str(latest)
-    # At the end of each epoch with the checkpoint of the steps before, at the end with the last one.
+    assert find_checkpoint(result["checkpoint"]) == latest
+    # At the end of each epoch, and at the end.
     assert [metrics["step"] for metrics in result["reports"]] == [12, 24, 24]
     values = paceline.Run(done["run"]).metrics["val/loss"].values
     assert result["metrics"]["val/loss"] == values[-1]
@@ -89,6 +91,13 @@ def test_an_experiment_of_the_same_name_continues_with_other_workers(tmp_path, a
         rtol=0,
         atol=1e-12,
     )
+    for epochs in (6, 6):  # more checkpoints than are kept; and a start of a complete run
+        again = run(tmp_path / "job", workers=1, max_epochs=epochs)
+        assert again.code == 0, printed(again)
+    assert [line["step"] for line in again.notes("begins", rank=0)][2:] == [24]
+    result = again.notes("result")[-1]
+    assert result["metrics"]["step"] == 72
+    assert find_checkpoint(result["checkpoint"]).name == "step-00000072"
 
 
 def test_an_error_reaches_the_driver(tmp_path):
@@ -100,6 +109,12 @@ def test_an_error_reaches_the_driver(tmp_path):
     assert "fix: another value" in text
 
 
+def test_an_error_at_the_end_of_one_rank_does_not_hang(tmp_path):
+    outcome = run(tmp_path / "job", workers=2, max_failures=0, ends_badly=1)
+    assert outcome.code == 1
+    assert "PacelineError: at the end" in printed(outcome)
+
+
 def test_a_relative_folder_needs_rays_storage_to_be_one(tmp_path):
     outcome = run(tmp_path / "job", workers=1, max_failures=0, is_remote=True)
     assert outcome.code == 1
@@ -108,6 +123,27 @@ def test_a_relative_folder_needs_rays_storage_to_be_one(tmp_path):
     outcome = run(tmp_path / "other", workers=1, is_remote=True, run_dir=str(tmp_path / "runs"))
     assert outcome.code == 0, printed(outcome)
     assert (tmp_path / "runs" / "n" / "1" / "checkpoints").is_dir()
+
+
+def test_ray_tune_is_no_training_of_ray_train(monkeypatch):
+    def refused():
+        raise DeprecationWarning("`ray.train.get_context` is deprecated in a function of Ray Tune")
+
+    monkeypatch.setattr("ray.train.get_context", refused)
+    assert current_experiment() is None
+
+
+def test_workers_without_a_process_group_are_refused():
+    experiment = RayExperiment("/shared/ray/e", Path("/tmp/session"), workers=2)
+    with pytest.raises(PacelineError, match="each would train by itself"):
+        experiment.check_world(1)
+    experiment.check_world(2)
+
+
+def test_only_what_is_in_the_temporary_folder_is_placed():
+    experiment = RayExperiment("/shared/ray/e", Path("/tmp/session"), workers=1)
+    assert experiment.place(Path("/tmp/session/runs")) == Path("/shared/ray/e/runs")
+    assert experiment.place(Path("/tmp/runs")) == Path("/tmp/runs")
 
 
 def test_a_process_that_has_ray_and_is_no_worker():

@@ -46,6 +46,7 @@ def train(
     resume: str | None = "auto",
     strategy: str = "single",
     devices: int = 1,
+    num_nodes: int = 1,
     save: dict[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -55,13 +56,13 @@ def train(
     data = TensorDataset(torch.rand(8 * STEPS, 4, generator=generator))
     module = Net()
     trainer = Trainer(
-        strategy=strategy, accelerator="cpu", devices=devices, name="n", progress=False, max_steps=STEPS,
-        run_dir=run_dir, global_batch_size=8, log_every=1, loggers=["-tensorboard", "-curves"],
-        callbacks=[Checkpoint(every=2, **{"keep": 2} | (save or {}))], **settings,
+        strategy=strategy, accelerator="cpu", devices=devices, num_nodes=num_nodes, run_dir=run_dir,
+        name="n", max_steps=STEPS, global_batch_size=8, log_every=1, loggers=["-tensorboard", "-curves"],
+        callbacks=[Checkpoint(every=2, **{"keep": 2} | (save or {}))], progress=False, **settings,
     )  # fmt: skip
     begins: list[int] = []
     module.on_fit_start = lambda: begins.append(trainer.global_step)
-    run = trainer.fit(module, DataLoader(data, 8 // devices, shuffle=True), resume=resume)
+    run = trainer.fit(module, DataLoader(data, 8 // devices // num_nodes, shuffle=True), resume=resume)
     whole = trainer.strategy.module_tensors(module)
     weights = torch.cat(
         [t.full_tensor().flatten() if hasattr(t, "full_tensor") else t.flatten() for t in whole.values()]

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from helpers.object_store import KEY, SECRET, ObjectStore
+from helpers.ports import free_port
 from helpers.processes import Outcome
 
 import paceline
 from paceline import PacelineError, Trainer
+from paceline.remote_paths import cached_path
 from paceline.trainer.checkpoint.format import CheckpointError
 from paceline.trainer.checkpoint.listing import find_checkpoints
 from paceline.trainer.checkpoint.remote_run import complete
 from paceline.trainer.run.find import find_runs
 from paceline.trainer.storage import remote as remote_module
 from paceline.trainer.storage.remote import Remote, RemoteError
-from paceline.trainer.utils.remote_paths import cached_path
 
 s3fs = pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 JOB = Path(__file__).with_name("remote_job.py")
 pytestmark = pytest.mark.launch  # for its length
+
+
+def _can_mount() -> bool:
+    if not shutil.which("unshare"):
+        return False
+    command = ["unshare", "-m", "mount", "--bind", "/tmp", "/tmp"]
+    return not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +221,42 @@ def test_each_rank_sends_its_files_and_another_world_resumes(here, store, strate
     assert resumed["begins"] == [4]
     assert resumed["weights"] == local["weights"]
     assert resumed["rows"] == local["rows"]
+
+
+@pytest.mark.skipif(not _can_mount(), reason="a folder cannot be mounted for a process alone")
+def test_two_machines_with_a_cache_each(here, store):
+    local = run(here / "whole", {}, run_dir=str(here / "runs"), strategy="fsdp", devices=2)
+    url, cache = f"s3://bucket/{here.name}", here / "cache"
+
+    def machine(name: str, port: int, settings: dict) -> Outcome:
+        (here / name / "cache").mkdir(parents=True, exist_ok=True)
+        launch = [sys.executable, "-m", "paceline", "launch", "--nnodes", "2", "--nproc", "1"]
+        launch += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
+        words = shlex.join(map(str, [*launch, JOB, json.dumps(settings)]))
+        script = f"mount --bind {here / name / 'cache'} {cache} && exec {words}"
+        environment = store.environment | {"PACELINE_CACHE": str(cache)}
+        return Outcome(here / name, ["unshare", "-m", "sh", "-c", script], environment)
+
+    def job() -> dict:
+        settings = {"run_dir": url, "strategy": "fsdp", "num_nodes": 2, "out": str(here / "result.json")}
+        port = free_port()
+        with ThreadPoolExecutor(2) as pool:
+            both = list(pool.map(lambda name: machine(name, port, settings), ("one", "two")))
+        assert [one.code for one in both] == [0, 0], "".join(map(printed, both))
+        return json.loads((here / "result.json").read_text())
+
+    cache.mkdir()
+    assert job()["weights"] == local["weights"]
+    held = {name: list((here / name / "cache").rglob("*.safetensors")) for name in ("one", "two")}
+    assert sorted(map(len, held.values())) == [0, 4]  # rank 0's machine has its part of two checkpoints
+    for name in held:
+        shutil.rmtree(here / name / "cache")
+    Remote(f"{url}/n/1/checkpoints").delete(["step-00000006/manifest.json"])
+    resumed = job()
+    assert resumed["begins"] == [4]
+    assert resumed["weights"] == local["weights"]
+    assert resumed["rows"] == local["rows"]
+    assert any(name.startswith("log-rank-1") for name in Remote(f"{url}/n/1").names())
 
 
 def test_two_trainings_that_begin_at_once_get_a_number_each(here, store):

@@ -9,8 +9,7 @@ import os
 import re
 from pathlib import Path, PurePosixPath
 
-from ...errors import PacelineError
-from .secrets import masked
+from .errors import PacelineError
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(?=[^/])(.*)", re.DOTALL)  # pathlib leaves one / of two
 
@@ -49,13 +48,13 @@ def cached_path(given: str | os.PathLike[str]) -> Path:
     if "@" in place.partition("/")[0]:
         raise PacelineError(
             "an address with a user name or password would be written into logs and configurations",
-            got=masked(url),
+            got=_masked(url),
             fix="give credentials by environment variables (AWS_ACCESS_KEY_ID and the like) or by the "
             "file that the store's own tools read",
         )
     parts = PurePosixPath(place).parts
     if not parts or ".." in parts or "?" in place or "#" in place:
-        raise PacelineError("this is no address of a folder", got=masked(url), allowed="s3://bucket/path")
+        raise PacelineError("this is no address of a folder", got=_masked(url), allowed="s3://bucket/path")
     return cache_folder().joinpath(scheme, *parts)
 
 
@@ -69,3 +68,7 @@ def url_of(path: Path) -> str | None:
     cache = cache_folder()
     parts = path.relative_to(cache).parts if path.is_relative_to(cache) else ()
     return f"{parts[0]}://{'/'.join(parts[1:])}" if len(parts) > 1 else None
+
+
+def _masked(url: str) -> str:
+    return re.sub(r"(:/{1,2})[^/]*@", r"\1***@", url)
