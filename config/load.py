@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from ..errors import PacelineError, nearest, short_tracebacks
 from ..trainer.config.validation import find_problems
-from ..trainer.run.directory import numbered
+from ..trainer.run.numbering import numbered
 from ..trainer.utils.secrets import MASK
 from .importing import import_file, import_module, is_import_path, is_module
 from .module_config import MODULE_RECIPE, check_parts

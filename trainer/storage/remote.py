@@ -51,12 +51,12 @@ class Remote:
     """
 
     def __init__(self, url: str) -> None:
-        import fsspec
+        import fsspec.core
 
         self.url = url.rstrip("/")
         scheme = url.partition("://")[0]
         try:
-            self._files: Any = fsspec.filesystem(scheme, use_listings_cache=False)
+            self._files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             package = _EXTRAS.get(scheme)
             raise PacelineError(
@@ -64,7 +64,7 @@ class Remote:
                 got=url,
                 fix=f"pip install {package}" if package else f"an address that fsspec knows ({error})",
             ) from None
-        self._root = str(self._files._strip_protocol(self.url)).rstrip("/")
+        self._root = str(root).rstrip("/")
 
     def names(self, below: str = "") -> dict[str, int]:
         """The files below a folder of this one, with their sizes in bytes; none where it does not exist."""
