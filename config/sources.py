@@ -23,7 +23,17 @@ COMMAND_LINE = "the command line"
 PREFIX = "PACELINE_"
 OWN_VARIABLES = frozenset(
     f"{PREFIX}{name}"
-    for name in ("TRACEBACK", "REPLAY", "TRACE", "ONE_STEP", "JOB", "LAUNCHER", "FAULTS", "TEST_MARK")
+    for name in (
+        "TRACEBACK",
+        "REPLAY",
+        "TRACE",
+        "ONE_STEP",
+        "JOB",
+        "LAUNCHER",
+        "FAULTS",
+        "TEST_MARK",
+        "CACHE",
+    )
 )
 """Variables of this package that are no settings."""
 _OF_A_RUN = ("name", "trainer", "module", "config", "parent")
