@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from .errors import PacelineError
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(?=[^/])(.*)", re.DOTALL)  # pathlib leaves one / of two
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)  # pathlib leaves one / of two
+_PASSWORD = re.compile(r"[^/]*:.*@|[^/]*@")
 
 
 def is_remote(given: object) -> bool:
@@ -22,7 +23,7 @@ def is_remote(given: object) -> bool:
         (True, False, False)
     """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else ""
-    return isinstance(text, str) and bool(_URL.match(text)) and not text.startswith("file:")
+    return isinstance(text, str) and bool(_URL.match(text)) and not text.lower().startswith("file:")
 
 
 def cache_folder() -> Path:
@@ -44,8 +45,8 @@ def cached_path(given: str | os.PathLike[str]) -> Path:
     url = os.fspath(given)
     found = _URL.match(url)
     assert found is not None
-    scheme, place = found.groups()
-    if "@" in place.partition("/")[0]:
+    scheme, place = found[1].lower(), found[2]
+    if _PASSWORD.match(place):
         raise PacelineError(
             "an address with a user name or password would be written into logs and configurations",
             got=_masked(url),
@@ -66,9 +67,11 @@ def url_of(path: Path) -> str | None:
         ('s3://bucket/runs', None)
     """
     cache = cache_folder()
+    if not path.is_relative_to(cache):
+        cache = cache.resolve()  # of a path whose links were followed
     parts = path.relative_to(cache).parts if path.is_relative_to(cache) else ()
     return f"{parts[0]}://{'/'.join(parts[1:])}" if len(parts) > 1 else None
 
 
 def _masked(url: str) -> str:
-    return re.sub(r"(:/{1,2})[^/]*@", r"\1***@", url)
+    return re.sub(r"(:/+).*@", r"\1***@", url)

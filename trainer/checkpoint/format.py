@@ -293,7 +293,11 @@ def tensor_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
 
 def unlisted(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """The names in a checkpoint's folder that its manifest does not list."""
-    return sorted(p.name for p in _listed(folder) if p.name not in (MANIFEST, *manifest["files"]))
+    return sorted(
+        p.name
+        for p in _listed(folder)
+        if p.name not in (MANIFEST, *manifest["files"]) and not p.name.endswith(".part")
+    )
 
 
 def warn_of_unlisted(folder: Path, manifest: dict[str, Any]) -> None:

@@ -9,11 +9,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...remote_paths import url_of
 from ...retries import retried
 from ...strategies import Strategy
 from ...strategies.collectives import run_on_all
+from ..storage.remote import RemoteError
 from . import reading
-from .format import CheckpointError, UnreadableError, crc_of, read_manifest, unreadable
+from .format import MANIFEST, CheckpointError, UnreadableError, crc_of, read_manifest, unreadable
 from .remote_run import complete
 
 T = TypeVar("T")
@@ -156,12 +158,27 @@ def verify_part(folder: Path, name: str, manifest: dict[str, Any]) -> None:
 def begin(folder: Path, strategy: Strategy) -> Verification:
     """A verification that all ranks share: all call this, and ``finish_on_all``."""
     rank, world_size = strategy.environment.rank, strategy.environment.world_size
+    if url_of(folder) is not None:
+        _fetch_on_all(folder, strategy)
 
     def opened() -> Verification:
-        complete(folder)
         return Verification(folder, rank, world_size, manifest=reading.read_manifest(folder))
 
     return _on_all(strategy, opened)
+
+
+def _fetch_on_all(folder: Path, strategy: Strategy) -> None:
+    """The copy of one checkpoint on every machine: that of rank 0, wherever others come from."""
+    is_zero = strategy.environment.is_global_zero
+
+    def first() -> bytes | None:
+        if not is_zero:
+            return None
+        complete(folder)
+        return (folder / MANIFEST).read_bytes()
+
+    manifest = strategy.all_gather(_on_all(strategy, first))[0]
+    _on_all(strategy, lambda: complete(folder, manifest))
 
 
 def finish_on_all(check: Verification, strategy: Strategy) -> None:
@@ -170,7 +187,7 @@ def finish_on_all(check: Verification, strategy: Strategy) -> None:
 
 
 def _on_all(strategy: Strategy, function: Callable[[], T]) -> T:
-    return run_on_all(strategy.all_gather, function, CheckpointError, UnreadableError)
+    return run_on_all(strategy.all_gather, function, CheckpointError, UnreadableError, RemoteError)
 
 
 def set_aside(folder: Path) -> None:

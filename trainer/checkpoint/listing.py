@@ -14,7 +14,7 @@ from .integrity import verify
 from .locate import find_checkpoint
 from .pointers import read_pointer
 from .reading import hparams_of, read_manifest
-from .remote_run import local_path
+from .remote_run import complete, local_path
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def describe_checkpoint(path: Path) -> dict[str, Any]:
 
     found = find_checkpoints(path)
     folder = next((f for f in reversed(found) if f.name.startswith(files.STEP)), found[-1])
+    complete(folder)
     manifest = read_manifest(folder)
     return {
         "path": str(folder),

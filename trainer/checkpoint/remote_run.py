@@ -23,7 +23,9 @@ from . import format as files
 
 _FOLDER = "checkpoints"
 _ENVIRONMENT = "env.json"
-_OWN = (".lock", "stacks")  # what belongs to processes of one machine
+_OWN = ("stacks",)  # what belongs to processes of one machine
+_WRITTEN = ".written"
+"""In a folder that a process of this machine has written, and not only fetched."""
 
 
 class RemoteRun:
@@ -68,7 +70,7 @@ class RemoteRun:
                     if path.is_file():
                         found[name] = about.st_size, about.st_mtime_ns
         changed = [name for name, about in found.items() if self._sent.get(name) != about]
-        self._remote.send({name: self.folder / name for name in changed})
+        self._remote.send({name: self.folder / name for name in changed}, may_vanish=True)
         self._sent |= found
 
     def holds(self, target: Path) -> bool:
@@ -89,7 +91,7 @@ class RemoteRun:
         """
         names = list(names)
         staging = files.staging_of(target)
-        at = {name: target / name if (target / name).exists() else staging / name for name in names}
+        at = {name: staging / name if (staging / name).exists() else target / name for name in names}
         self._remote.send({f"{_FOLDER}/{place}/{name}": path for name, path in at.items()})
         for path in at.values():
             if path.parent == staging:
@@ -146,82 +148,131 @@ class RemoteRun:
 
     # -- fetching ------------------------------------------------------------------------------
 
-    def pull(self) -> None:
+    def pull(self, *, to_write: bool) -> None:
         """Bring the folder up to date: logs, configuration, and manifests of checkpoints.
 
-        What is here and newer, because this machine was the last one that trained, stays as it is.
+        Args:
+            to_write: The run is to continue here, and its folder is held: what the store has counts, but
+                for logs of a machine that has a checkpoint as new as the store's. Without it, nothing
+                is changed in a folder that a process of this machine has written.
         """
         there = self._remote.names()
         if _ENVIRONMENT in there:
             with locked(self.folder):
-                self._pull(there)
+                if not self._is_same_run():
+                    self._clear()
+                self._pull(there, to_write)
 
-    def _pull(self, there: dict[str, int]) -> None:
-        with suppress(OSError):
-            if (self.folder / _ENVIRONMENT).exists() and not self._is_same_run():
-                shutil.rmtree(self.folder)
-        manifests = dict(_committed(there))
-        here = [path.name for path in files.finished(self.folder / _FOLDER)]
-        newest = max((name for name in manifests if name.startswith(files.STEP)), default="")
-        is_newer_here = bool(here) and max(here) >= newest
+    def _pull(self, there: dict[str, int], to_write: bool) -> None:
+        manifests, is_written_here = dict(_committed(there)), (self.folder / _WRITTEN).exists()
+        newest_here = max(map(_step_of, self._here()), default=-1)
+        is_newer_here = newest_here >= max(map(_step_of, manifests), default=-1)
+        keeps = is_written_here and (is_newer_here or not to_write)
         wanted = {
             name: self.folder / name
             for name in there
             if not (name.startswith(f"{_FOLDER}/") and name.count("/") > 1)
-            and not (is_newer_here and (self.folder / name).exists())
+            and not (keeps and (self.folder / name).exists())
         }
-        for name, folder in manifests.items():
-            local = self.folder / _FOLDER / name / files.MANIFEST
-            if not local.exists():
-                wanted[f"{_FOLDER}/{folder}/{files.MANIFEST}"] = local
         self._remote.fetch(wanted)
-        for path in files.finished(self.folder / _FOLDER) + files.finished(
-            self.folder / _FOLDER, files.WEIGHTS
-        ):
-            if path.name not in manifests and not is_newer_here:
-                files.delete(path)  # another machine has deleted it
+        for name, folder in manifests.items():
+            local = self.folder / _FOLDER / name
+            is_here = files.is_checkpoint(local)
+            if is_here and is_written_here and not to_write:
+                continue
+            content = self._remote.read(f"{_FOLDER}/{folder}/{files.MANIFEST}")
+            if is_here and (local / files.MANIFEST).read_bytes() == content:
+                continue
+            files.delete(local)  # one that was replaced in the store
+            local.mkdir(parents=True)
+            files.write_synced(local / files.MANIFEST, content)
+
+    def _here(self) -> list[str]:
+        folder = self.folder / _FOLDER
+        return [p.name for kind in (files.STEP, files.WEIGHTS) for p in files.finished(folder, kind)]
+
+    def _clear(self) -> None:
+        """Delete the copy of another run, which the store no longer has."""
+        for path in self.folder.iterdir():
+            if path.name == ".lock":  # which this process may hold
+                continue
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def has_any(self) -> bool:
+        """Whether there is a complete checkpoint, here or in the store."""
+        return bool(self._here() or dict(_committed(self._remote.names(_FOLDER))))
+
+    def catch_up(self, checkpoint: Path) -> None:
+        """Before the run continues from a checkpoint here: what killed processes have left undone.
+
+        The checkpoint is sent if the store does not have it; those that are incomplete there are deleted,
+        and those here that are older and were dropped in the store.
+        """
+        self.send(checkpoint)
+        there = self._remote.names(_FOLDER)
+        complete, committed = _complete(there), dict(_committed(there))
+        parts = [path for path in there if path.count("/") > 1]
+        self._remote.delete(path for path in parts if PurePosixPath(path).parts[1] not in complete)
+        for name in self._here():
+            if name not in committed and _step_of(name) < _step_of(checkpoint.name):
+                files.delete(checkpoint.parent / name)
 
     def _is_same_run(self) -> bool:
-        ours, theirs = (self.folder / _ENVIRONMENT).read_bytes(), self._remote.read(_ENVIRONMENT)
-        first, second = json.loads(ours), json.loads(theirs)
+        path = self.folder / _ENVIRONMENT
+        if not path.exists():
+            return not self.folder.exists() or not self._here()
+        first, second = json.loads(path.read_bytes()), json.loads(self._remote.read(_ENVIRONMENT))
         return all(first.get(key) == second.get(key) for key in ("started", "host", "program"))
 
-    def complete(self, checkpoint: Path) -> None:
+    def complete(self, checkpoint: Path, manifest: bytes | None = None) -> None:
         """Fetch the files of a checkpoint that are not here, and compare them with its manifest.
+
+        Args:
+            checkpoint: Its folder here.
+            manifest: The text that its manifest must have, as rank 0 has it.
 
         Raises:
             CheckpointError: naming a file in the store that is missing or changed.
         """
         with locked(self.folder):
-            if files.is_checkpoint(checkpoint) and not _missing(checkpoint):
+            is_here = files.is_checkpoint(checkpoint)
+            if is_here and manifest is not None and (checkpoint / files.MANIFEST).read_bytes() != manifest:
+                files.delete(checkpoint)  # of an earlier run, or one that was replaced
+                is_here = False
+            if is_here and not _missing(checkpoint):
                 return
-            there = dict(_committed(self._remote.names(_FOLDER)))
-            folder = there.get(checkpoint.name)
-            if folder is None:
-                if files.is_checkpoint(checkpoint):
-                    return  # written here, and not sent: reading it says what is missing
+            folder = dict(_committed(self._remote.names(_FOLDER))).get(checkpoint.name)
+            if folder is not None:
+                self._complete(checkpoint, f"{_FOLDER}/{folder}", manifest)
+            elif not is_here:
                 raise files.CheckpointError(
                     "there is no checkpoint at this address",
                     where=f"{self._remote.url}/{_FOLDER}/{checkpoint.name}",
                 )
-            prefix = f"{_FOLDER}/{folder}"
+
+    def _complete(self, checkpoint: Path, prefix: str, manifest: bytes | None) -> None:
+        try:
             if not files.is_checkpoint(checkpoint):
                 self._remote.fetch({f"{prefix}/{files.MANIFEST}": checkpoint / files.MANIFEST})
-            try:
-                missing = _missing(checkpoint)
-                self._remote.fetch({f"{prefix}/{name}": checkpoint / name for name in missing})
-            except FileNotFoundError as error:
+            if manifest is not None and (checkpoint / files.MANIFEST).read_bytes() != manifest:
                 raise files.CheckpointError(
-                    "a file of the checkpoint is missing in the object store", where=str(error)
-                ) from None
-            entries = files.read_manifest(checkpoint)["files"]
-            for name in missing:
-                if files.entry_of(checkpoint / name) != entries[name]:
-                    (checkpoint / name).unlink()
-                    raise files.CheckpointError(
-                        "a file of the checkpoint is damaged in the object store",
-                        where=f"{self._remote.url}/{prefix}/{name}",
-                    )
+                    "the object store has another checkpoint than the machine of rank 0",
+                    where=f"{self._remote.url}/{prefix}",
+                )
+            missing = _missing(checkpoint)
+            self._remote.fetch({f"{prefix}/{name}": checkpoint / name for name in missing})
+        except FileNotFoundError as error:
+            raise files.CheckpointError(
+                "a file of the checkpoint is missing in the object store", where=str(error)
+            ) from None
+        entries = files.read_manifest(checkpoint)["files"]
+        for name in missing:
+            if files.entry_of(checkpoint / name) != entries[name]:
+                (checkpoint / name).unlink()
+                raise files.CheckpointError(
+                    "a file of the checkpoint is damaged in the object store",
+                    where=f"{self._remote.url}/{prefix}/{name}",
+                )
 
     def has(self, name: str) -> bool:
         """Whether the store has a complete checkpoint of this name."""
@@ -240,15 +291,24 @@ def numbered_runs(runs: Path) -> list[Path]:
     return [runs / name for name in sorted(names, key=int, reverse=True)]
 
 
-def complete(checkpoint: Path) -> None:
+def mark_written(folder: Path) -> None:
+    """Note that a process of this machine writes a run: its files are not replaced by older ones."""
+    (folder / _WRITTEN).touch()
+
+
+def complete(checkpoint: Path, manifest: bytes | None = None) -> None:
     """Fetch what is missing of a checkpoint in the cache; nothing for one elsewhere.
+
+    Args:
+        checkpoint: Its folder.
+        manifest: The text that its manifest must have, as rank 0 has it.
 
     Raises:
         CheckpointError: where the store does not have it as its manifest says.
     """
     run = RemoteRun.of(checkpoint.parent.parent)
     if run is not None and checkpoint.parent.name == _FOLDER:
-        run.complete(checkpoint)
+        run.complete(checkpoint, manifest)
 
 
 def local_path(given: object, what: str) -> Path:
@@ -276,7 +336,7 @@ def _bring(path: Path) -> None:
     for run in runs:
         found = RemoteRun.of(path / run)
         assert found is not None
-        found.pull()
+        found.pull(to_write=False)
 
 
 def _attempts(there: Iterable[str], name: str) -> Iterator[tuple[int, str]]:
@@ -298,6 +358,10 @@ def _committed(there: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _complete(there: Iterable[str]) -> set[str]:
     """The folders that have a manifest."""
     return {PurePosixPath(path).parts[-2] for path in there if path.endswith(f"/{files.MANIFEST}")}
+
+
+def _step_of(name: str) -> int:
+    return int(name.partition(".")[0].rpartition("-")[2])
 
 
 def _missing(checkpoint: Path) -> list[str]:

@@ -143,8 +143,11 @@ class CheckpointWriter:
             return self._under_way
         if not self._on_rank_zero(lambda: files.is_checkpoint(target)):
             return None
-        found = Save(target)
-        found.run(lambda: None, background=False)
+        found, remote = Save(target), self._remote
+        if remote is not None and remote.holds(target):  # an earlier attempt to send it may have failed
+            found.run(lambda: self._on_rank_zero(lambda: remote.send(target)), background=False)
+        else:
+            found.run(lambda: None, background=False)
         return found
 
     def write(self, target: Path, content: Content, background: bool, replace: bool = False) -> Save:

@@ -23,7 +23,7 @@ from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
 from ..checkpoint import format as files
-from ..checkpoint.remote_run import RemoteRun
+from ..checkpoint.remote_run import RemoteRun, mark_written
 from ..faults.thread_stacks import set_stacks_aside
 from ..model_steps import ModelSteps
 from ..recorded import HParams
@@ -34,7 +34,7 @@ from .lock import FolderLock, check_writable
 from .numbering import make_run_folder
 
 _OF_EVERY_RUN = {
-    *("config.yaml", "env.json", "log.txt", ".lock", "steps.bin", "tb"),
+    *("config.yaml", "env.json", "log.txt", ".lock", ".written", "steps.bin", "tb"),
     *("metrics.jsonl", "metrics.csv", "media", "curves.png"),
 }
 """What a run writes before its first step, and loggers at any time."""
@@ -131,10 +131,8 @@ class RunDirectory:
         path = self.path
         self.remote = RemoteRun.of(path)
         if path is not None:
-            if self.remote is not None and not (path / "config.yaml").exists():  # on each other machine
-                path.mkdir(parents=True, exist_ok=True)
-                write_config(path, config)
-                write_environment(path, environment)
+            if self.remote is not None:
+                self._write_on_each_machine(path)
             self.lock(path)
             self._ranks.on_rank_zero(lambda: check_writable(path / "checkpoints"))
             if self._ranks.is_global_zero:
@@ -142,6 +140,18 @@ class RunDirectory:
                 if continues and "job" in environment:  # another job may have begun the run
                     self._change_environment({"job": environment["job"]})
         self._log.open(path, self._ranks.rank)
+
+    def _write_on_each_machine(self, path: Path) -> None:
+        """An object store's run has a folder on each machine, with the files that make it one."""
+        names = ("config.yaml", "env.json")
+        texts = self._ranks.on_rank_zero(lambda: [(path / name).read_text("utf-8") for name in names])
+        path.mkdir(parents=True, exist_ok=True)
+        mark_written(path)
+        for name, text in zip(names, texts, strict=True):
+            if not (path / name).exists():
+                staging = path / f".{name}.{os.getpid()}"
+                staging.write_text(text, encoding="utf-8")
+                staging.replace(path / name)
 
     def _continue(self, run: Path) -> bool:
         """Whether a checkpoint's folder is that of a run; what ended its last session is put aside."""
@@ -195,7 +205,10 @@ class RunDirectory:
         """Remove the folder, and those above it that were made for it and are empty. After ``release``."""
         self._log.open(None)
         if self.remote is not None:
-            self.remote.remove()
+            try:
+                self.remote.remove()
+            except RemoteError as error:  # the one that ends the run is of more use
+                self.log_line(f"warning: the run is left in the store: {' '.join(str(error).split())}")
         shutil.rmtree(self._new[0], ignore_errors=True)
         for above in self._new[1:]:
             with suppress(OSError):

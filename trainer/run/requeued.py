@@ -61,7 +61,7 @@ def requeued_runs(runs: Path, wanted: dict[str, Any]) -> Iterator[Path]:
     for folder in runs_of_name(runs):
         remote = RemoteRun.of(folder)
         if remote is not None:
-            remote.pull()
+            remote.pull(to_write=False)
         with suppress(OSError, ValueError):
             environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
             if environment.get(KEY) == wanted[KEY]:

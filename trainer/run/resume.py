@@ -129,10 +129,10 @@ class ResumeSearch:
         return found
 
     def catch_up(self, checkpoint: Path) -> None:
-        """Send the checkpoint that a run continues from to its object store, if that does not have it."""
+        """Before a run of an object store continues: what killed processes have left undone there."""
         remote = RemoteRun.of(checkpoint.parent.parent)
         if remote is not None:
-            self._ranks.on_rank_zero(lambda: remote.send(checkpoint))
+            self._ranks.on_rank_zero(lambda: remote.catch_up(checkpoint))
 
     def pass_over(self, folder: Path, damage: files.CheckpointError) -> None:
         """Set a damaged checkpoint aside; the copy of one in an object store is fetched again first."""
@@ -143,7 +143,8 @@ class ResumeSearch:
                 self._directory.log_line(f"fetching a damaged checkpoint again: {problem}")
                 if self._strategy.environment.local_rank == 0:
                     files.delete(folder)
-                self._ranks.on_rank_zero(remote.pull)
+                self._ranks.barrier()
+                self._ranks.on_rank_zero(lambda: remote.pull(to_write=True))
                 return
         self._directory.log_line(f"skipped a damaged checkpoint: {problem}")
         self._ranks.on_rank_zero(lambda: set_aside(folder))
@@ -155,8 +156,10 @@ class ResumeSearch:
     def _newest_of(self, run: Path) -> Path | None:
         """The newest checkpoint of a run that is as it was written; None where there is none."""
         remote = RemoteRun.of(run)
-        if remote is not None:
-            self._ranks.on_rank_zero(remote.pull)
+        if remote is not None and self._ranks.on_rank_zero(remote.has_any):
+            run.mkdir(parents=True, exist_ok=True)
+            self._directory.lock(run)
+            self._ranks.on_rank_zero(lambda: remote.pull(to_write=True))
         if not self._ranks.on_rank_zero(lambda: files.finished(run / "checkpoints")):
             if self._ranks.is_global_zero and files.has_junk(run / "checkpoints"):
                 _sweep(run)
@@ -194,6 +197,6 @@ def _sweep(run: Path) -> None:
 
 def _newest_best(runs: list[Path]) -> Path | None:
     for remote in filter(None, map(RemoteRun.of, runs)):
-        remote.pull()
+        remote.pull(to_write=False)
     bests = (Run(run).best for run in runs if (run / "config.yaml").is_file())
     return next((best for best in bests if best is not None), None)

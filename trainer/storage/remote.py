@@ -85,11 +85,18 @@ class Remote:
     def _found(self, root: str) -> dict[str, Any]:
         def find() -> dict[str, Any]:
             try:
-                return dict(self._files.find(root, detail=True))
+                found = dict(self._files.find(root, detail=True))
             except FileNotFoundError:
                 return {}
+            # Some tools mark a folder by an object whose name ends in a slash, or is the folder's.
+            is_one = len(found) == 1
+            return {p: a for p, a in found.items() if not p.endswith("/") and (is_one or p != self._root)}
 
-        return self._tried("listing", find)
+        found = self._tried("listing", find)
+        for path in found:
+            if ".." in path.split("/"):
+                raise RemoteError("a name in the object store leads out of its folder", where=path)
+        return found
 
     def folders(self) -> list[str]:
         """The names of the folders in this one; none where it does not exist."""
@@ -141,15 +148,18 @@ class Remote:
         """
         return bytes(self._tried("reading", partial(self._files.cat_file, self._path(name)), name))
 
-    def send(self, files: Mapping[str, Path]) -> None:
+    def send(self, files: Mapping[str, Path], *, may_vanish: bool = False) -> None:
         """Send local files, several at a time.
 
         Args:
             files: Local paths by the path below this folder.
+            may_vanish: One that no longer exists is passed over.
         """
 
         def put(item: tuple[str, Path]) -> None:
             name, path = item
+            if may_vanish and not path.exists():
+                return
             self._tried("sending", partial(self._files.put_file, str(path), self._path(name)), name)
 
         _each(put, files.items())
@@ -196,7 +206,7 @@ class Remote:
             try:
                 return operation()
             except _FINAL as error:
-                if isinstance(error, FileNotFoundError):
+                if isinstance(error, FileNotFoundError) and doing in ("reading", "fetching"):
                     raise
                 problem: Exception = error
                 break
@@ -211,7 +221,7 @@ class Remote:
             f"{doing} failed in the object store",
             where=where,
             got=text,
-            fix="see to credentials (they are read from the environment), the address and the network",
+            fix="see to the address, the network, and the credentials in the environment",
         ) from None
 
 

@@ -29,6 +29,8 @@ def as_path(given: Any, what: str, *, remote: bool = False) -> Path:
                 fix="write there, and copy it afterwards",
             )
         return cached_path(given)
+    if isinstance(given, str) and given.lower().startswith("file://"):
+        given = given[len("file://") :]
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise PacelineError(f"{what} takes a path", got=given, allowed="a string or a Path")

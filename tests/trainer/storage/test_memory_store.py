@@ -14,7 +14,7 @@ from paceline import PacelineError, Trainer
 from paceline.callbacks import Checkpoint
 from paceline.trainer.checkpoint.remote_run import RemoteRun
 from paceline.trainer.storage import remote as remote_module
-from paceline.trainer.storage.remote import Remote
+from paceline.trainer.storage.remote import Remote, RemoteError
 
 URL = "memory://bucket/runs"
 
@@ -80,7 +80,7 @@ def test_a_checkpoint_that_replaces_another_is_sent_beside_it(store):
     remote.commit(checkpoint, place)
     assert manifests(store) == ["step-00000003", "step-00000006.1"]
     shutil.rmtree(checkpoint)
-    remote.pull()
+    remote.pull(to_write=True)
     remote.complete(checkpoint)
     assert run.latest == checkpoint
     remote.drop("step-00000006")
@@ -103,6 +103,67 @@ def test_a_fit_that_fails_before_its_first_step_leaves_nothing(store):
     with pytest.raises(ValueError, match="on purpose"):
         Trainer(max_epochs=1, run_dir=URL, progress=False).fit(Fails(), data())
     assert store.find("/bucket") == []
+
+
+class FailsOnce(Checkpoint):
+    """The first file of step 6 is not sent, the first time."""
+
+    def on_fit_start(self, trainer):
+        super().on_fit_start(trainer)
+        usual, failed = Remote.send, []
+
+        def send(remote, wanted, **options):
+            if any("step-00000006" in name for name in wanted) and not failed:
+                failed.append(1)
+                raise RemoteError("on purpose")
+            usual(remote, wanted, **options)
+
+        self.patch.setattr(Remote, "send", send)
+
+
+def test_a_checkpoint_that_was_not_sent_replaces_none(store, monkeypatch):
+    FailsOnce.patch = monkeypatch
+    callback = FailsOnce(every="1ep", keep=1, on_save_error="warn")
+    weights = Checkpoint(every=3, weights_only=True, name="weights")
+    Trainer(
+        max_epochs=2, run_dir=URL, progress=False, loggers=["-tensorboard"], callbacks=[callback, weights]
+    ).fit(Net(), data())
+    assert "step-00000006" in manifests(store)  # sent at the end of the fit, and then step 3 was dropped
+    assert "step-00000003" not in manifests(store)
+
+
+def test_looking_at_a_run_changes_nothing_that_this_machine_has_written(store):
+    _, _, run = fit(2)
+    rows = run.folder / "metrics.jsonl"
+    rows.write_text(rows.read_text() + '{"step": 7}\n')
+    assert paceline.Run(f"{URL}/net/1").rows[-1]["step"] == 7
+
+
+def test_a_copy_that_was_only_fetched_is_brought_up_to_date(store, tmp_path):
+    fit(2)
+    shutil.rmtree(tmp_path / "cache")
+    before = paceline.Run(f"{URL}/net/1").rows
+    path = "/bucket/runs/net/1/metrics.jsonl"
+    store.pipe(path, store.cat(path) + b'{"step": 7}\n')
+    assert len(paceline.Run(f"{URL}/net/1").rows) == len(before) + 1
+
+
+def test_a_cache_behind_a_symbolic_link(store, tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "link"))
+    _, _, run = fit(1)
+    assert RemoteRun.of(run.folder.resolve()) is not None
+
+
+def test_names_that_lead_out_are_refused_and_marks_of_folders_passed_over(store, monkeypatch):
+    remote, names = Remote("memory://bucket/data"), ["/bucket/data", "/bucket/data/", "/bucket/data/a"]
+    found = {name: {"size": 0} for name in names}
+    monkeypatch.setattr(type(remote._files), "find", lambda self, root, detail: found)
+    assert set(remote.names()) == {"a"}
+    found["/bucket/data/../../x"] = {"size": 1}
+    with pytest.raises(RemoteError, match="leads out of its folder"):
+        remote.names()
 
 
 def test_failures_are_tried_again_and_counted(store, monkeypatch):

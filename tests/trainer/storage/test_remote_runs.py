@@ -243,8 +243,9 @@ def test_two_machines_with_a_cache_each(here, store):
         environment = store.environment | {"PACELINE_CACHE": str(cache)}
         return Outcome(here / name, ["unshare", "-m", "sh", "-c", script], environment)
 
-    def job() -> dict:
+    def job(**more) -> dict:
         settings = {"run_dir": url, "strategy": "fsdp", "num_nodes": 2, "out": str(here / "result.json")}
+        settings |= more
         port = free_port()
         with ThreadPoolExecutor(2) as pool:
             both = list(pool.map(lambda name: machine(name, port, settings), ("one", "two")))
@@ -263,6 +264,16 @@ def test_two_machines_with_a_cache_each(here, store):
     assert resumed["weights"] == local["weights"]
     assert resumed["rows"] == local["rows"]
     assert any(name.startswith("log-rank-1") for name in Remote(f"{url}/n/1").names())
+
+    # One machine keeps a checkpoint of step 4 of this run, which is deleted; another run gets its number.
+    Remote(url).delete(Remote(url).names())
+    shutil.rmtree(here / "one" / "cache")
+    other = job(seed=5)
+    shutil.rmtree(here / "one" / "cache")
+    Remote(f"{url}/n/1/checkpoints").delete(["step-00000006/manifest.json"])
+    resumed = job(seed=5)
+    assert resumed["begins"] == [4]
+    assert resumed["weights"] == other["weights"] != local["weights"]
 
 
 def test_two_trainings_that_begin_at_once_get_a_number_each(here, store):
