@@ -27,7 +27,7 @@ LOGGERS: dict[str, type[Callback]] = {
 }
 """What ``Trainer(loggers=...)`` writes by default, by the names that switch one off with a "-" in front.
 
-``kubeflow`` is there in a TrainJob alone, ``ray`` in a worker of Ray Train.
+``kubeflow`` is added in a TrainJob alone, ``ray`` in a worker of Ray Train.
 """
 
 

@@ -1,4 +1,4 @@
-"""A server of S3's protocol in a process of its own (moto's), which fails as a test asks it to.
+"""A server of S3's protocol in another process (moto's), which fails as a test asks it to.
 
 python object_store.py FOLDER   (it writes its port into FOLDER/port, and requests into FOLDER/requests)
 """

@@ -2,7 +2,7 @@
 
 A checkpoint is written here first, as everywhere. Then each rank sends its files, and rank 0 last of all
 ``manifest.json``: a checkpoint without it does not exist, whenever a process was killed. One that takes
-the place of another is sent into a folder of its own, ``step-00000500.1``. Logs and other files of the run
+the place of another is sent into another folder, ``step-00000500.1``. Logs and other files of the run
 are sent before the manifest, so that those of a checkpoint are never older than it.
 """
 

@@ -17,9 +17,9 @@ from .remote import Remote
 def fetch(url: str | os.PathLike[str]) -> Path:
     """The local copy of a file or folder in an object store; a path on this machine is returned as it is.
 
-    The copy is in ``~/.cache/paceline``, or below ``PACELINE_CACHE``. What is there and unchanged in the
-    store is not fetched again. All ranks may call it: one process of a machine fetches, the others wait.
-    Files that the store no longer has are deleted from the copy.
+    The copy is in ``~/.cache/paceline``, or below ``PACELINE_CACHE``. Files that are unchanged in the store
+    are not fetched again, and those that it no longer has are deleted from the copy. All ranks may call
+    it: one process of a machine fetches, the others wait.
 
     Args:
         url: ``"s3://bucket/digits"``, ``"gs://..."``, ``"hf://datasets/..."``: any address that fsspec

@@ -71,19 +71,20 @@ def train(
     return {"weights": weights.tolist(), "rows": rows, "run": str(run.folder), "begins": begins}
 
 
-def trials(store: str, first: bool) -> list[dict[str, Any]]:
-    """For each request of a training: one that is killed at it, and one that goes on after it.
+def trials(store: str, first: bool, part: int) -> list[dict[str, Any]]:
+    """For each request of a training: one that is killed at it, and one that continues.
 
     Args:
         store: The folder of the object store.
         first: Whether the request takes effect before the training is killed.
+        part: Of every four requests the one that is meant.
 
     Returns:
         What ``train`` returned the second time; of the last trial nothing was killed.
     """
     found = []
     while not found or found[-1]["killed"]:
-        number = len(found)
+        number = 4 * len(found) + part
         place = f"trial-{first:d}-{number}"
 
         def killed(number=number, place=place) -> None:
@@ -94,7 +95,7 @@ def trials(store: str, first: bool) -> list[dict[str, Any]]:
 
         def resumed(number=number, place=place) -> None:
             Path(store, "plan").unlink()
-            os.environ["PACELINE_CACHE"] = f"{store}/{place}{'-2' * (number % 2)}"
+            os.environ["PACELINE_CACHE"] = f"{store}/{place}{'-2' * (number // 4 % 2)}"
             done = train(f"s3://bucket/{place}")
             Path(store, place + ".json").write_text(json.dumps(done))
 
