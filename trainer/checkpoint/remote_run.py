@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from ...errors import PacelineError
 from ...remote_paths import is_remote, url_of
 from ..storage.locked import locked
-from ..storage.remote import Remote
+from ..storage.remote import Remote, RemoteError
 from ..utils.paths import as_path
 from . import format as files
 
@@ -121,7 +121,8 @@ class RemoteRun:
         name = f"{_FOLDER}/{place}/{files.MANIFEST}"
         self._remote.write(name, (target / files.MANIFEST).read_bytes())
         if place != target.name:
-            self._drop(target.name, keep=place)
+            with suppress(RemoteError):  # the newest one counts
+                self._drop(target.name, keep=place)
 
     def send(self, checkpoint: Path) -> None:
         """Send a checkpoint that is complete here and not in the store, because a process was killed."""

@@ -347,7 +347,7 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
     """This rank's files in the staging folder of ``target``, synced; their entries in the manifest."""
     faultpoint("save.write")
     folder, entries = files.staging_of(target), {}
-    folder.mkdir(parents=True, exist_ok=True)  # of an object store's run: one on each machine
+    retried(partial(folder.mkdir, parents=True, exist_ok=True))  # one on each machine for an object store
     for kind in ("model", "optim"):
         names = [n for n in shard.tensors if n.startswith("model.") == (kind == "model")]
         if not names:

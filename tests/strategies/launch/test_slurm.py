@@ -350,11 +350,11 @@ def test_programs_of_a_job_find_their_own_runs(tmp_path, monkeypatch):
         other.setenv("SLURM_STEP_ID", "1")
         note("7", 1, {"lr": 1})
     (tmp_path / "8").mkdir()
-    assert list(requeued_runs(tmp_path, 1, {"lr": 1})) == []  # its first start
+    assert list(requeued_runs(tmp_path, identity(1, {"lr": 1}))) == []  # its first start
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    found = {lr: [one.name for one in requeued_runs(tmp_path, 1, {"lr": lr})] for lr in (1, 2, 3)}
+    found = {lr: [one.name for one in requeued_runs(tmp_path, identity(1, {"lr": lr}))] for lr in (1, 2, 3)}
     assert found == {1: ["4", "1"], 2: ["2"], 3: []}
-    assert [one.name for one in requeued_runs(tmp_path, 2, {"lr": 1})] == ["3"]
+    assert [one.name for one in requeued_runs(tmp_path, identity(2, {"lr": 1}))] == ["3"]
 
 
 def test_a_job_that_continues_another_ones_run_finds_it_again(tmp_path, monkeypatch):
