@@ -327,7 +327,6 @@ def _send(
                 )
         return everyone[0][0]
 
-    faultpoint("save.send")
     place = agreed(lambda: remote.place_of(target) if zero else None)
     agreed(lambda: remote.send_files(target, place, mine))
     agreed(lambda: remote.commit(target, place) if zero else None)
