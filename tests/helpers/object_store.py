@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -110,7 +111,7 @@ class Faults:
         return self._application(environ, start_response)
 
     def _cut(self, environ):
-        environ["werkzeug.socket"].close()
+        environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         raise ConnectionError("cut")
 
 
