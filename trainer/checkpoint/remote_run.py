@@ -122,7 +122,7 @@ class RemoteRun:
         self._remote.write(name, (target / files.MANIFEST).read_bytes())
         if place != target.name:
             with suppress(RemoteError):  # the newest one counts
-                self._drop(target.name, keep=place)
+                self.drop(target.name, keep=place)
 
     def send(self, checkpoint: Path) -> None:
         """Send a checkpoint that is complete here and not in the store, because a process was killed."""
@@ -135,11 +135,13 @@ class RemoteRun:
         """Delete the run."""
         self._remote.delete(self._remote.names())
 
-    def drop(self, name: str) -> None:
-        """Delete a checkpoint, its manifest first."""
-        self._drop(name)
+    def drop(self, name: str, keep: str | None = None) -> None:
+        """Delete a checkpoint, its manifest first.
 
-    def _drop(self, name: str, keep: str | None = None) -> None:
+        Args:
+            name: The checkpoint's name.
+            keep: Of the folders that it was sent to, the one that stays.
+        """
         there = self._remote.names(_FOLDER)
         folders = {PurePosixPath(path).parts[1] for path in there if path.count("/") > 1}
         gone = [f for f in folders if f.partition(".")[0] == name and f != keep]

@@ -122,10 +122,9 @@ class RunDirectory:
         run = source.parent.parent if in_place and source is not None else None
         continues = self._run_dir is not None and run is not None and self._continue(run)
         self.path = run if continues else None
-        if self._run_dir is not None and self.path is None:
+        if self.runs is not None and self.path is None:
             parent = {"parent": str(source)} if source is not None else {}
-            name = self._run_dir / self.name
-            new = [folder for folder in (name, *name.parents) if not folder.exists()]
+            new = [folder for folder in (self.runs, *self.runs.parents) if not folder.exists()]
             self.path = self._ranks.on_rank_zero(lambda: self._make(config | parent, environment))
             self._new = [self.path, *new] if source is None else []
         path = self.path
