@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .other_engines import CONTEXT, EXPERT, PIPELINE
+
 _FOLDER = "files go to the run's folder: Trainer(run_dir=..., name=...)"
 _NOT_NEEDED = "remove it: it is not needed"
 _EVERY_EPOCHS = 'every="2ep" is every second epoch'
@@ -129,7 +131,12 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "auto_wrap_policy": "def shard_units(self) on the module returns what is sharded together",
         "activation_checkpointing_policy": "activation_checkpointing=True",
         "state_dict_type": "remove it: a checkpoint can be read under every strategy",
-        "device_mesh": "HSDP(replicate=...) of paceline.strategies has two dimensions",
+        "device_mesh": "HSDP(replicate=...) of paceline.strategies has two dimensions, tensor=... one more",
+        **dict.fromkeys(("tp", "tp_size", "tensor_parallel", "tensor_parallel_size"), "tensor"),
+        **dict.fromkeys(("cp", "cp_size", "context_parallel", "context_parallel_size"), CONTEXT),
+        **dict.fromkeys(("pp", "pp_size", "pipeline_parallel", "pipeline_parallel_size"), PIPELINE),
+        **dict.fromkeys(("ep", "ep_size", "expert_parallel", "expert_parallel_size"), EXPERT),
+        "data_parallel_size": "remove it: it is the number of ranks, divided by tensor",
         "use_orig_params": _NOT_NEEDED,
         "limit_all_gathers": _NOT_NEEDED,
         "sync_module_states": _NOT_NEEDED,

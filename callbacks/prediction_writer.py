@@ -102,6 +102,8 @@ class PredictionWriter(Callback):
 
     def on_predict_step_end(self, trainer: TrainerView, output: Any, batch: Any, batch_idx: int) -> None:
         assert self._file is not None
+        if trainer.tensor_rank:
+            return  # another rank has the same samples
         if batch_idx <= self._last_batch:
             raise PacelineError(
                 "PredictionWriter writes the predictions of one dataloader, and there are several",

@@ -66,7 +66,7 @@ class ReplicaCheck(Callback):
         if self._cadence is None or not trainer.is_due(self._cadence):
             return
         named = trainer.module.named_parameters()
-        found = trainer.all_gather({n: _checksum(p) for n, p in named if n in self._names})
+        found = trainer.strategy.all_gather({n: _checksum(p) for n, p in named if n in self._names})
         difference = _difference(found)
         if difference is not None:
             raise PacelineError(

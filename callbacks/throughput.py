@@ -158,7 +158,7 @@ class Throughput(PhaseCallback):
     def _end_counting(self, trainer: TrainerView) -> None:
         assert self._counter is not None
         self._counting.close()
-        counted = sum(trainer.all_gather(self._counter.get_total_flops()))
+        counted = sum(trainer.strategy.all_gather(self._counter.get_total_flops()))
         self._flops_per_sample = counted / max(1, trainer.samples - self._samples_before)
         self._counter = None
         self._marks.clear()  # counting takes time
@@ -170,7 +170,9 @@ class Throughput(PhaseCallback):
     def _publish(self, trainer: TrainerView) -> None:
         first, last = self._marks[0], self._marks[-1]
         tokens = float(last.tokens - first.tokens)
-        everyone = trainer.all_gather([last.seconds - first.seconds, last.waiting - first.waiting, tokens])
+        everyone = trainer.strategy.all_gather(
+            [last.seconds - first.seconds, last.waiting - first.waiting, tokens]
+        )
         seconds = max(everyone[0][0], 1e-9)
         values = {
             "steps_per_second": (last.step - first.step) / seconds,

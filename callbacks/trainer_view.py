@@ -316,6 +316,18 @@ class TrainerView(Protocol):
         """How many ranks there are."""
 
     @property
+    def data_rank(self) -> int:
+        """Which part of each step's samples this rank computes with: ``rank``, unless layers are split."""
+
+    @property
+    def data_world_size(self) -> int:
+        """Among how many ranks a step's samples are divided; ranks that split each layer count once."""
+
+    @property
+    def tensor_rank(self) -> int:
+        """The place of this rank among those that split each layer between them, from 0."""
+
+    @property
     def is_global_zero(self) -> bool:
         """True on the one process that writes files."""
 
@@ -326,7 +338,7 @@ class TrainerView(Protocol):
         """The value that rank ``source`` has, on every rank. On all ranks."""
 
     def all_gather(self, value: Any) -> list[Any]:
-        """One value of every rank, in the order of ranks, on each. On all ranks."""
+        """One value of every data rank, in their order, on each. On all ranks."""
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
         """What ``function`` returns on rank 0, on every rank; it is called there alone. On all ranks."""

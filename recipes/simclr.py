@@ -157,7 +157,7 @@ class SimCLR(TrainModule):
         views = torch.cat(batch)  # the first views, then the second ones
         mine = F.normalize(self.project(self(views)).float(), dim=1)
         everyone = self.all_gather(mine, sync_grads=True).flatten(0, 1)
-        places = torch.arange(len(mine), device=mine.device) + self.trainer.rank * len(mine)
+        places = torch.arange(len(mine), device=mine.device) + self.trainer.data_rank * len(mine)
         similarity = mine @ everyone.T / self.hparams["temperature"]
         similarity.scatter_(1, places[:, None], float("-inf"))  # a view is not compared with itself
         return F.cross_entropy(similarity, places.roll(len(mine) // 2))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from .. import other_engines
 from ..errors import PacelineError, nearest
 from ..peer_names import missing_name
 from ..plugins import load, names
@@ -120,6 +121,9 @@ def _build(strategy: str) -> Strategy:
     if strategy in installed:
         found: Strategy = load("strategy", strategy, Strategy)
         return found
+    elsewhere = other_engines.STRATEGIES.get(strategy.lower().replace("-", "_"))
+    if elsewhere is not None:
+        raise PacelineError(f"strategy: there is no {strategy!r}", got=strategy, fix=elsewhere)
     known = [*STRATEGIES, *installed]
     old = strategy in ("dp", "data_parallel", "dataparallel")
     raise PacelineError(

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from ..argument_checks import check_names
 from . import tensor_state as state
 from .activations import Activations
+from .data_ranks import DataRanks
 from .estimate.description import Described
 from .launch.environment import Environment
 from .precision import Precision
@@ -48,7 +49,7 @@ class StepPlan:
     hooked: bool = False
 
 
-class Strategy(Described, ABC):
+class Strategy(Described, DataRanks, ABC):
     """Where and how a run computes. The loop knows these verbs and nothing else.
 
     ``attach`` comes first; the verbs that reduce or synchronise do nothing where there is one device.

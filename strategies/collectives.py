@@ -35,6 +35,21 @@ class Collectives:
         return self._strategy.environment.world_size
 
     @property
+    def data_rank(self) -> int:
+        """Which part of each step's samples this rank computes with, from 0."""
+        return self._strategy.data_rank
+
+    @property
+    def data_world_size(self) -> int:
+        """Among how many ranks, or groups of ranks that split each layer, a step's samples are divided."""
+        return self._strategy.data_world_size
+
+    @property
+    def tensor_rank(self) -> int:
+        """The place of this rank among those that compute with the same samples, from 0."""
+        return self._strategy.tensor_rank
+
+    @property
     def is_global_zero(self) -> bool:
         """True on the one process that writes files."""
         return self._strategy.environment.is_global_zero
@@ -57,6 +72,10 @@ class Collectives:
     def all_gather(self, value: Any) -> list[Any]:
         """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
         return self._strategy.all_gather(value)
+
+    def gather_data(self, value: Any) -> list[Any]:
+        """One value of every data rank, in their order, on each. To be called on all ranks."""
+        return self._strategy.one_per_data_rank(self._strategy.all_gather(value))
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
         """What ``function`` returns on rank 0, on every rank; it is called there alone.

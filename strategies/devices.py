@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..errors import PacelineError, nearest
+from ..other_engines import TPU
 
 
 def accelerator_here() -> torch.device | None:
@@ -43,6 +44,8 @@ def find_kind(accelerator: str) -> str:
         return "cpu"
     if present is not None and accelerator in ("auto", "gpu", present.type):
         return present.type
+    if accelerator in ("tpu", "xla"):
+        raise PacelineError("accelerator: there is no TPU here", got=accelerator, fix=TPU)
     here = ["auto", "cpu"] + (["gpu", present.type] if present is not None else [])
     raise PacelineError(
         f"there is no {accelerator!r} device on this machine",

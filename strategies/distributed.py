@@ -150,7 +150,7 @@ class Distributed(Single):
                 got=f"from {-int(rows[1])} to {int(rows[0])} rows on the ranks",
                 fix="a global batch size that the ranks divide, and drop_last=True",
             )
-        group = self._group if value.is_cpu else None
+        group = self.data_group or (self._group if value.is_cpu else None)
         return list(Gathered.apply(value, group))  # type: ignore[no-untyped-call]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from ..errors import PacelineError
-from .sharding import is_sharded
 
 Counts = Callable[[nn.Parameter], bool]
 
@@ -27,7 +26,7 @@ def shard_by_dtype(
         whole: The whole module, for names and ties.
         part: A part of it, or a module around it; what is sharded already is left alone.
         shard: Shards a module with what is not sharded yet in it, of this dtype; None where none counts.
-        counts: Whether a parameter's dtype matters: those of frozen ones do not.
+        counts: Whether a parameter's dtype matters: not of frozen ones, nor of what is sharded already.
 
     Raises:
         PacelineError: naming parameters of several dtypes that must stay together.
@@ -64,9 +63,9 @@ def _main_dtype(whole: nn.Module, part: nn.Module, counts: Counts) -> torch.dtyp
 
 
 def _held(part: nn.Module, holder: nn.Module, counts: Counts) -> Iterator[tuple[nn.Module, nn.Parameter]]:
-    """Parameters that are not sharded yet, each with the innermost module around it that is called."""
+    """Parameters that count, each with the innermost module around it that is called."""
     for parameter in part.parameters(recurse=False):
-        if counts(parameter) and not is_sharded(parameter):
+        if counts(parameter):
             yield holder, parameter
     for child in part.children():
         is_container = type(child).forward is nn.Module.forward

@@ -12,20 +12,31 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..argument_checks import COUNT_OR_NONE, SWITCH, SWITCH_COUNT_OR_NONE, check_arguments, check_names
+from ..argument_checks import (
+    COUNT,
+    COUNT_OR_NONE,
+    SWITCH,
+    SWITCH_COUNT_OR_NONE,
+    check_arguments,
+    check_names,
+)
 from ..errors import PacelineError
 from .base import parameters_of
 from .distributed import Distributed
 from .dtype_groups import shard_by_dtype
 from .estimate.description import Layout
 from .estimate.sharded import ShardedEstimate
+from .launch.environment import Environment
+from .launch.process_group import data_group
 from .materialise import materialise
 from .module_checks import refuse_scalars, refuse_sharded
+from .precision import Precision
 from .repeated_blocks import called_parts, find_units, untied
 from .sharding import is_sharded, local_part, whole
 from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
-from .torch_internals import end_iteration, forget_gradients
+from .tensor_parallel import AXIS, LayerSplit, SplitLoss, check_equal_gradients, counted_norm
+from .torch_internals import end_iteration, forget_gradients, ignore_redistribution_order
 
 T = TypeVar("T")
 _ROOT = "_sharded_root"
@@ -50,6 +61,8 @@ class FSDP(ShardedEstimate, Distributed):
             all (True), or all but the results of matrix products and attention (``"selective"``).
         activation_offload: Keep the activations of the repeated blocks (True), or of submodules by name
             (``["blocks.*"]``), in the host's memory until backward.
+        tensor: Split each layer over so many neighbouring ranks, as the module's ``parallelize(mesh)``
+            says; they compute with the same samples, and parameters are sharded over the rest. 1: none is.
 
     Example:
         >>> from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -68,9 +81,11 @@ class FSDP(ShardedEstimate, Distributed):
         cpu_offload: bool = False,
         activation_checkpointing: bool | str = False,
         activation_offload: bool | str | Sequence[str] = False,
+        tensor: int = 1,
     ) -> None:
         check_arguments(
             type(self).__name__,
+            tensor=(tensor, COUNT),
             reshard_after_forward=(reshard_after_forward, SWITCH_COUNT_OR_NONE),
             cpu_offload=(cpu_offload, SWITCH),
         )
@@ -79,15 +94,36 @@ class FSDP(ShardedEstimate, Distributed):
         )
         self.mixed_precision, self.cpu_offload = mixed_precision, cpu_offload
         self.reshard_after_forward = reshard_after_forward
+        self.tensor = self.tensor_parallel_size = tensor
+        self._mesh: Any = None
+        self._split_loss = SplitLoss()
         self._root: Dispatch | None = None
         self._manual = self._unfreezes = False
+        self._reduces, self._unchecked = True, tensor > 1
         self._norm: Tensor | None = None
 
+    def attach(self, environment: Environment, precision: Precision) -> None:
+        if environment.world_size % self.tensor:
+            raise PacelineError(
+                f"{type(self).__name__} cannot split layers over {self.tensor} of "
+                f"{environment.world_size} rank{'s' if environment.world_size > 1 else ''}",
+                got=f"tensor={self.tensor}, {environment.world_size} ranks",
+                fix="a number of ranks that tensor divides",
+            )
+        super().attach(environment, precision)
+
+    def mesh_shape(self) -> dict[str, int]:
+        """The data ranks as ``fully_shard`` is to see them: the sizes of the mesh's dimensions, by name."""
+        return {"shard": self.data_world_size}
+
     def make_mesh(self) -> Any:
-        """The ranks as ``fully_shard`` is to see them."""
+        """All ranks as a ``DeviceMesh``: ``mesh_shape``, and last the tensor dimension, if there is one."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        return init_device_mesh(self.device.type, (self.environment.world_size,), mesh_dim_names=("shard",))
+        shape = self.mesh_shape()
+        if self.tensor > 1:
+            shape = shape | {AXIS: self.tensor}
+        return init_device_mesh(self.device.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self._manual = not getattr(module, "automatic_optimization", True)
@@ -96,7 +132,7 @@ class FSDP(ShardedEstimate, Distributed):
             root = vars(module)[_ROOT] = Dispatch(module, None)
             self._shard(root)
         if self.sync_batchnorm:
-            self._batchnorms = SyncedBatchNorms(module)
+            self._batchnorms = SyncedBatchNorms(module, self.data_group)
         root.context = self.precision.context(self.device)
         self._root = root
         self._forget_last_run()
@@ -115,7 +151,12 @@ class FSDP(ShardedEstimate, Distributed):
         module = root.module
         refuse_sharded(module)
         refuse_scalars(module, self.name)
-        options: dict[str, Any] = {"mesh": self.make_mesh()}
+        mesh, split = self.make_mesh(), None
+        if self.tensor > 1:
+            ignore_redistribution_order()
+            self._mesh, mesh = mesh, mesh[tuple(self.mesh_shape())]
+            split = LayerSplit(module, self._mesh[AXIS])
+        options: dict[str, Any] = {"mesh": mesh}
         options["reshard_after_forward"] = True if self._manual else self.reshard_after_forward
         if self.cpu_offload:
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.device.type != "cpu")
@@ -134,14 +175,17 @@ class FSDP(ShardedEstimate, Distributed):
             materialise(module, part if part is not root else None)
             self.precision.convert_module(part if part is not root else module)
             self._broadcast_tensors([t for t in (*part.parameters(), *part.buffers()) if not is_sharded(t)])
+            if split is not None:
+                split.apply(part)
             shard_by_dtype(module, part, shard, self._is_reduced)
         for name, buffer in [*module.named_buffers()]:
             owner = module.get_submodule(name.rpartition(".")[0])
             setattr(owner, name.rpartition(".")[2], buffer.to(self.device))
 
     def _is_reduced(self, parameter: nn.Parameter) -> bool:
-        """Whether a parameter has a gradient at any time of the run."""
-        return parameter.requires_grad or self._unfreezes
+        """Whether a parameter is not sharded yet, and has a gradient at any time of the run."""
+        names = getattr(parameter, "device_mesh", None) and parameter.device_mesh.mesh_dim_names
+        return names in (None, (AXIS,)) and (parameter.requires_grad or self._unfreezes)
 
     def check_unfreezing(self) -> None:
         self._unfreezes = True
@@ -174,10 +218,21 @@ class FSDP(ShardedEstimate, Distributed):
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         assert self._root is not None
-        return super().step_function(module, name) if self._manual else partial(self._root, name)
+        step = super().step_function(module, name) if self._manual else partial(self._root, name)
+        return step if self.tensor == 1 else self._split_loss.around(step)
+
+    def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
+        if self.tensor == 1:
+            super().backward(loss, retain_graph)
+            return
+        self._split_loss.around(super().backward)(loss, retain_graph)
+        if self._unchecked and self._reduces and self._root is not None:
+            check_equal_gradients(self._root.module, self._mesh.get_group(AXIS))
+            self._unchecked = False
 
     def synchronise_gradients(self, enabled: bool) -> None:
         assert self._root is not None
+        self._reduces = enabled
         self._root.set_requires_gradient_sync(enabled)  # type: ignore[operator]
 
     def unscale(self, optimizer: Optimizer) -> None:
@@ -193,7 +248,7 @@ class FSDP(ShardedEstimate, Distributed):
             dist.all_reduce(found, dist.ReduceOp.MAX)  # each rank has looked at its shards only
             return True
         # The norm that clipping needs is of all ranks' shards, and not finite where one gradient is not.
-        self._norm = _total_norm(optimizer)
+        self._norm = self._total_norm(optimizer)
         found.masked_fill_(~self._norm.isfinite().to(found.device), 1)
         return True
 
@@ -203,6 +258,8 @@ class FSDP(ShardedEstimate, Distributed):
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> Tensor | None:
         total, self._norm = self._norm, None
+        if norm is not None and total is None and self.tensor > 1:
+            total = self._total_norm(optimizer)
         if norm is not None and total is not None:  # as torch's clip_grads_with_norm_, on local shards
             self.multiply_gradients(optimizer, (norm / (total + 1e-6)).clamp(max=1.0))
         else:
@@ -274,6 +331,19 @@ class FSDP(ShardedEstimate, Distributed):
                 end_iteration(part)
         self._root = self._norm = None
 
+    def _total_norm(self, optimizer: Optimizer) -> Tensor:
+        """The norm of all ranks' gradients, the same tensor on each rank."""
+        gradients = [p.grad for p in parameters_of(optimizer) if p.grad is not None]
+        if self.tensor > 1 and gradients:
+            return counted_norm(gradients, self.tensor_rank)
+        return whole(nn.utils.get_total_norm(gradients))
+
+    # -- data ranks ------------------------------------------------------------------------------
+
+    @property
+    def data_group(self) -> Any:
+        return None if self.tensor == 1 else data_group(self.tensor)
+
 
 class HSDP(FSDP):
     """FSDP within groups of ranks, data parallel between them (a 2-D mesh).
@@ -297,22 +367,15 @@ class HSDP(FSDP):
     def groups_of_ranks(self, layout: Layout) -> int:
         return self.replicate or (layout.nodes if layout.nodes > 1 else 2)
 
-    def make_mesh(self) -> Any:
-        from torch.distributed.device_mesh import init_device_mesh
-
-        environment = self.environment
+    def mesh_shape(self) -> dict[str, int]:
+        environment, ranks = self.environment, self.data_world_size
         groups = self.groups_of_ranks(Layout(environment.world_size, environment.local_world_size))
-        if environment.world_size % groups:
+        if ranks % groups:
+            split = f" of {self.tensor}, which split the layers," if self.tensor > 1 else ""
             raise PacelineError(
-                f"HSDP cannot split {environment.world_size} ranks into {groups} groups of one size",
-                got=f"replicate={groups}, {environment.world_size} ranks",
+                f"HSDP cannot divide {ranks} ranks{split} into {groups} groups of one size",
+                got=f"replicate={groups}, {environment.world_size} ranks"
+                + (f", tensor={self.tensor}" if self.tensor > 1 else ""),
                 fix="HSDP(replicate=...) of paceline.strategies with a divisor, or strategy='fsdp'",
             )
-        shape = (groups, environment.world_size // groups)
-        return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
-
-
-def _total_norm(optimizer: Optimizer) -> Tensor:
-    """The norm of all ranks' gradients, the same tensor on each rank."""
-    norm = nn.utils.get_total_norm([p.grad for p in parameters_of(optimizer) if p.grad is not None])
-    return whole(norm)
+        return {"replicate": groups, "shard": ranks // groups}

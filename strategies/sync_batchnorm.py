@@ -14,15 +14,19 @@ class SyncedBatchNorms:
     """Turns a module's batch norms into synchronised ones, in place, until ``undo``.
 
     Names, parameters and buffers stay; only the class of each batch norm changes.
+
+    Args:
+        module: Its batch norms are meant.
+        group: The process group of ranks with different samples; None: all ranks.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, group: Any = None) -> None:
         self._before: list[tuple[Any, type]] = []
         on_cpu = all(p.is_cpu for p in module.parameters())
         for part in module.modules():
             if isinstance(part, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
                 self._before.append((part, type(part)))
-                vars(part)["process_group"] = None
+                vars(part)["process_group"] = group
                 kind: Any = SyncedOnCPU if on_cpu else nn.SyncBatchNorm
                 part.__class__ = kind
 
@@ -40,7 +44,8 @@ class SyncedOnCPU(BatchNorm1d):
         """Any dimension: the class this stands in for has checked its own."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or dist.get_world_size() == 1:
+        group = vars(self)["process_group"] or dist.group.WORLD
+        if not self.training or dist.get_world_size(group) == 1:
             return super().forward(input)
         from torch.distributed.nn.functional import all_reduce
 
@@ -48,12 +53,12 @@ class SyncedOnCPU(BatchNorm1d):
         dims = [0, *range(2, input.ndim)]
         shape = [1, -1, *[1] * (input.ndim - 2)]
         here = wide.new_tensor([input.numel() / input.size(1)])
-        sums: Tensor = all_reduce(torch.cat([wide.sum(dims), here]))
+        sums: Tensor = all_reduce(torch.cat([wide.sum(dims), here]), group=group)
         count = sums[-1].detach()
         mean = sums[:-1] / count
         centred = wide - mean.view(shape)
         # A second pass over the centred values: a difference of large sums would lose digits.
-        variance: Tensor = all_reduce(centred.square().sum(dims)) / count
+        variance: Tensor = all_reduce(centred.square().sum(dims), group=group) / count
         if self.track_running_stats:
             self._track(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
         scale = torch.rsqrt(variance + self.eps)

@@ -6,6 +6,7 @@ The launcher's part is in ``launch/elastic_agent.py``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -81,6 +82,16 @@ def end_iteration(part: nn.Module) -> None:
     state: Any = part._get_fsdp_state()  # type: ignore[operator]
     if state._is_root:
         part.reset_iter_state()  # type: ignore[operator]
+
+
+# -- DTensor -------------------------------------------------------------------------------------
+# A parameter that is split over two mesh dimensions is gathered in two steps, for an export say. Each time
+# torch warns of it, on every rank; fully_shard has chosen the order, and no option silences it.
+
+
+def ignore_redistribution_order() -> None:
+    """Keep torch from warning that DTensors are redistributed in several steps."""
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 # -- DataLoader ----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import paceline
 
 ROOT = Path(paceline.__file__).parent
 OF_OTHERS = re.compile(
-    r"plugins.py|peer_\w+.py|compat/configs/\w+.py|"
+    r"plugins.py|peer_\w+.py|other_engines.py|compat/configs/\w+.py|"
     r"compat/(migrate/\w+_(names|arguments)|lightning/.*strategies(/__init__)?)\.py"
 )
 """Tables of the names that others have, or may not take."""

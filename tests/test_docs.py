@@ -29,7 +29,11 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 
 SHELL = ("docs/quick-start.md", "docs/zh/quick-start.md")  # test_quick_start.py runs their script
-AS_SCRIPT = ("docs/guides/devices.md", "docs/extending/strategy.md")  # their blocks start ranks
+AS_SCRIPT = (  # their blocks start ranks
+    "docs/guides/devices.md",
+    "docs/guides/tensor-parallel.md",
+    "docs/extending/strategy.md",
+)
 AS_PACKAGE = "docs/extending/plugins.md"  # files of a package: test_plugin_package.py installs it
 AS_NOTEBOOK = "docs/guides/notebook.md"  # its blocks are cells: test_notebook.py runs them
 

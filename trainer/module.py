@@ -190,7 +190,8 @@ class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs, Recorded
                 result in its loss. Else the values are detached.
 
         Returns:
-            A tensor of shape (world size, ...), the rest as ``value`` has it; the same on every rank.
+            A tensor of shape (data ranks, ...), the rest as ``value`` has it; the same on every rank.
+            Data ranks are all ranks, but for those that split each layer between them, which count once.
 
         Example:
             >>> class Losses(Net):

@@ -27,6 +27,26 @@ class RankView:
         return self._run.ranks.world_size
 
     @property
+    def data_rank(self) -> int:
+        """Which part of each step's samples this rank computes with: ``rank``, unless layers are split.
+
+        Example:
+            >>> trainer.data_rank, trainer.data_world_size, trainer.tensor_rank
+            (0, 1, 0)
+        """
+        return self._run.ranks.data_rank
+
+    @property
+    def data_world_size(self) -> int:
+        """Among how many ranks a step's samples are divided; ranks that split each layer count once."""
+        return self._run.ranks.data_world_size
+
+    @property
+    def tensor_rank(self) -> int:
+        """The place of this rank among those that split each layer between them, from 0."""
+        return self._run.ranks.tensor_rank
+
+    @property
     def is_global_zero(self) -> bool:
         """True on the one process that writes files."""
         return self._run.ranks.is_global_zero
@@ -51,11 +71,14 @@ class RankView:
     def all_gather(self, value: Any) -> list[Any]:
         """One value of every rank, in the order of ranks, on each. Tensors are of one shape.
 
+        Ranks that split each layer between them have the same samples, and count once: there is one value
+        for each ``data_rank``.
+
         Example:
             >>> trainer.all_gather(trainer.rank)
             [0]
         """
-        return self._run.ranks.all_gather(value)
+        return self._run.ranks.gather_data(value)
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
         """What ``function`` returns on rank 0, on every rank; it is called there alone.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
+
+from torch import nn
+
+from ..strategies.transformers_plan import parallelize_models
 
 
 class UserMethods:
@@ -23,6 +27,34 @@ class UserMethods:
             ...         self.layer = nn.Linear(2, 1)
             >>> run = trainer.fit(Large(), train_loader)
         """
+
+    def parallelize(self, mesh: Any) -> None:
+        """Split layers over ranks, for a strategy with ``tensor=...``; called before the optimizers are built.
+
+        Parameters have no values here: what is split is their shapes. Inputs and outputs of the layers
+        are as torch's styles have them. Unless it is written, Hugging Face models are split by their own
+        ``tp_plan``.
+
+        Args:
+            mesh: The 1-D ``DeviceMesh`` of the ranks that split each layer.
+
+        Raises:
+            PacelineError: where it is not written, and no Hugging Face model has a plan that torch's
+                styles can follow.
+
+        Example:
+            >>> from torch.distributed.tensor.parallel import (
+            ...     ColwiseParallel, RowwiseParallel, parallelize_module)
+            >>> class Split(Net):
+            ...     def __init__(self):
+            ...         super().__init__()
+            ...         self.mlp = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+            ...     def parallelize(self, mesh):
+            ...         plan = {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()}
+            ...         parallelize_module(self, mesh, plan)
+            >>> module = Split()  # to be trained on several devices, by a strategy with tensor=2
+        """
+        parallelize_models(cast(nn.Module, self), mesh)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """``(self, batch, batch_idx)``: the loss of one micro-batch.

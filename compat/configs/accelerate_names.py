@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...other_engines import MEGATRON, TENSOR, TPU
 from .reading import DEFAULT, ELSEWHERE, NONE
 from .section import Known
 
@@ -25,7 +26,7 @@ TOP: Known = {
     **dict.fromkeys(("command_file", "commands"), (DEFAULT, _TPU)),
     "use_mps_device": (DEFAULT, "the accelerator is found by itself"),
     "ipex_config": (NONE, "extensions of torch are used where your code imports them"),
-    "tp_config": (NONE, "tensor parallelism is not available"),
+    "tp_config": (NONE, "distributed_type is another one; strategy FSDP(tensor=...) splits layers"),
     "megatron_lm_config": (DEFAULT, "distributed_type is another one"),
     "fsdp_config": (DEFAULT, "distributed_type is another one"),
     "deepspeed_config": (DEFAULT, "distributed_type is another one"),
@@ -71,16 +72,12 @@ KINDS = {
 }
 """``distributed_type``, and the accelerator it asks for."""
 
-_TORCH_XLA = (
-    "TPUs are not supported: torch_xla's own launcher with Accelerate serves them; on GPUs write "
-    "distributed_type: MULTI_GPU"
-)
+_TORCH_XLA = f"{TPU}; on GPUs write distributed_type: MULTI_GPU"
 REFUSED_KINDS = {
-    "MEGATRON_LM": "Megatron-LM's tensor and pipeline parallelism is not available: use Megatron-LM, "
-    "or strategy fsdp or deepspeed_stage_3, which shard the model over all devices",
+    "MEGATRON_LM": MEGATRON,
     "XLA": _TORCH_XLA,
     "TPU": _TORCH_XLA,
-    "TP": "tensor parallelism is not available: strategy fsdp shards the model over all devices",
+    "TP": f"write distributed_type: FSDP with parallelism_config_tp_size: {TENSOR}",
 }
 SAGEMAKER_SENTENCE = (
     "jobs are not submitted to SageMaker: give its PyTorch estimator your script and "

@@ -7,18 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import shown
+from ...other_engines import CONTEXT
 from . import accelerate_names as names
 from .deepspeed import add_deepspeed, as_strategy
 from .files import read_places
 from .reading import DEFAULT, NONE, READ, REFUSED
 from .section import Findings, Section, whole_mapping
 
-_PARALLEL = {
-    "tp_size": "tensor",
-    "cp_size": "context",
-    "sp_size": "sequence",
-}
-_INSTEAD = "shard over all processes with dp_shard_size alone, or use torchtitan or Megatron-LM"
+_REFUSED = {"cp_size": CONTEXT, "sp_size": CONTEXT}
 _NOT_NEEDED = "it belongs to a size that is 1"
 
 
@@ -47,7 +43,9 @@ def read_sharded(section: Section, parallel: Section, ranks: int | None, machine
             section.read(key, name, "true")
         section.note(key, DEFAULT, f"{name}: false")
     hybrid = sharding is not None and sharding.startswith("HYBRID") and machines > 1
-    replicate = _parallel(parallel, ranks)
+    replicate, tensor = _parallel(parallel, ranks)
+    if tensor > 1:
+        options["tensor"] = tensor
     section.rest(names.FSDP, names.READ_FSDP)
     if sharding == "NO_SHARD":
         options.pop("cpu_offload", None)
@@ -95,13 +93,20 @@ def _about(sharding: str) -> str:
     }[sharding]
 
 
-def _parallel(section: Section, ranks: int | None) -> int | None:
-    """How many groups of ranks hold the same shards."""
-    for key, kind in _PARALLEL.items():
+def _parallel(section: Section, ranks: int | None) -> tuple[int | None, int]:
+    """How many groups of ranks hold the same shards, and over how many each layer is split."""
+    for key, sentence in _REFUSED.items():
         key = f"parallelism_config_{key}"
         if (section.integer(key) or 1) > 1:
-            section.note(key, REFUSED, f"{kind} parallelism is not available: {_INSTEAD}")
-        section.note(key, DEFAULT, f"no {kind} parallelism")
+            section.note(key, REFUSED, sentence)
+        section.note(key, DEFAULT, "1: a sequence is on one rank")
+    tensor = section.integer("parallelism_config_tp_size") or 1
+    if tensor > 1:
+        if ranks and ranks % tensor:
+            section.problem("parallelism_config_tp_size", f"{ranks} processes are not groups of {tensor}")
+        section.read("parallelism_config_tp_size", "tensor", tensor)
+        ranks = ranks // tensor if ranks and ranks % tensor == 0 else None
+    section.note("parallelism_config_tp_size", DEFAULT, "1: layers are not split")
     replicate = section.integer("parallelism_config_dp_replicate_size")
     shard = section.integer("parallelism_config_dp_shard_size")
     if ranks and replicate and ranks % replicate:
@@ -115,7 +120,7 @@ def _parallel(section: Section, ranks: int | None) -> int | None:
         section.problem("parallelism_config_dp_shard_size", text)
     section.note("parallelism_config_dp_shard_size", DEFAULT, "all ranks, divided by replicate")
     section.rest({f"parallelism_config_{name}": (DEFAULT, _NOT_NEEDED) for name in names.PARALLEL})
-    return replicate
+    return replicate, tensor
 
 
 def read_zero(

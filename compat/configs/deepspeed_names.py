@@ -62,9 +62,10 @@ DROPPED: Known = {
         (NONE, _CURRICULUM),
     ),
     **dict.fromkeys(
-        ("pipeline", "pipeline_parallel", "tensor_parallel", "expert_parallel", "sequence_parallel_size"),
+        ("pipeline", "pipeline_parallel", "expert_parallel", "sequence_parallel_size"),
         (NONE, "only the ZeRO stages are available, which are data parallel"),
     ),
+    "tensor_parallel": (NONE, "strategy FSDP(tensor=...) splits layers; the ZeRO stages do not"),
     "use_data_before_expert_parallelism": (
         NONE,
         "only the ZeRO stages are available, which are data parallel",

@@ -39,8 +39,12 @@ _ARGUMENTS: dict[str, Entry] = {
     "even_batches": rewrite("leave it out: every sample counts once"),
     "dispatch_batches": rewrite("leave it out: the samples of any loader are divided among the ranks"),
     **all_of(
-        "torch_tp_plugin megatron_lm_plugin parallelism_config",
-        rewrite("tensor, pipeline and context parallelism are not supported"),
+        "torch_tp_plugin parallelism_config",
+        rewrite("write strategy=FSDP(tensor=...) for tensor parallelism; there is no context parallelism"),
+    ),
+    **all_of(
+        "megatron_lm_plugin",
+        rewrite("Megatron-LM is not driven from here: strategy=FSDP(tensor=...) splits layers over ranks"),
     ),
 }
 

@@ -69,7 +69,7 @@ def reaches_rank_zero(seconds: float) -> bool:
 def _leave() -> None:
     if dist.is_initialized() and hasattr(sys, "last_value") and dist.get_world_size() > 1:
         # An error ends this rank: others may be inside a collective, and waiting for them would hide it.
-        _extra_group.cache_clear()
+        _forget_groups()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
@@ -78,7 +78,7 @@ def _leave() -> None:
 
 def leave() -> None:
     """Leave the process group, if there is one; for a rank that has ended well, as all do."""
-    _extra_group.cache_clear()  # a group that outlives the others aborts the process
+    _forget_groups()  # a group that outlives the others aborts the process
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -93,6 +93,26 @@ def writers_group() -> dist.ProcessGroup:
     """Another one, for the thread that writes checkpoints while the main one trains."""
     assert dist.group.WORLD is not None
     return _extra_group(dist.group.WORLD, "writers")
+
+
+def data_group(tensor: int) -> dist.ProcessGroup:
+    """The ranks with this one's place in groups of ``tensor`` neighbours. First called on all ranks."""
+    assert dist.group.WORLD is not None
+    return _place_group(dist.group.WORLD, tensor)
+
+
+def _forget_groups() -> None:
+    _extra_group.cache_clear()
+    _place_group.cache_clear()
+
+
+@cache
+def _place_group(everyone: dist.ProcessGroup, tensor: int) -> dist.ProcessGroup:
+    atexit.register(_place_group.cache_clear)
+    world_size, place = dist.get_world_size(), dist.get_rank() % tensor
+    groups = [dist.new_group([*range(first, world_size, tensor)], _usual) for first in range(tensor)]
+    found: dist.ProcessGroup = groups[place]
+    return found
 
 
 @cache

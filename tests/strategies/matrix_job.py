@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 from paceline.optimizers import MuonWithAdamW
-from paceline.strategies import HSDP, DeepSpeed
+from paceline.strategies import FSDP, HSDP, DeepSpeed
 
 DEVICES = int(sys.argv[1])
 FOLDER = Path(sys.argv[2])
@@ -66,6 +67,11 @@ class Model(TrainModule):
         self.register_buffer("odd", torch.tensor(odd))
         self.register_buffer("scratch", torch.zeros(3), persistent=False)
         self.outputs: dict[int, list[float]] | None = None
+
+    def parallelize(self, mesh):
+        columns = ColwiseParallel(use_local_output=False)  # 13 and 11 are no multiples of any size
+        plan = dict.fromkeys(("blocks.*.inner", "frozen"), columns)
+        parallelize_module(self, mesh, plan | dict.fromkeys(("blocks.*.outer", "last"), RowwiseParallel()))
 
     def logits(self, x):
         hidden = self.first(x)
@@ -125,6 +131,10 @@ class Writes(Callback):
 def strategy_of(name: str):
     if name == "hsdp":  # two groups, or as many as there are odd ranks
         return HSDP(replicate=DEVICES if DEVICES % 2 else 2)
+    if name == "fsdp_tensor":  # all ranks split each layer, or groups of two
+        return FSDP(tensor=DEVICES if DEVICES % 2 else 2)
+    if name == "hsdp_tensor":
+        return HSDP(tensor=2, replicate=DEVICES // 2)
     if name == "deepspeed_stage_3_in_parts":
         return DeepSpeed(3, config=IN_PARTS)
     return name
@@ -159,7 +169,9 @@ def run(case: dict) -> None:
     found: dict = {}
     try:
         resume = None if source is None else FOLDER / source
-        trainer.fit(module, DataLoader(data, GLOBAL // DEVICES, shuffle=True), resume=resume)
+        trainer.fit(
+            module, DataLoader(data, GLOBAL // trainer.data_world_size, shuffle=True), resume=resume
+        )
         found["outputs"] = module.outputs
     except Exception:
         found["error"] = traceback.format_exc()

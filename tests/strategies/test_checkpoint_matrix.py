@@ -25,8 +25,10 @@ SECONDS, SOAK_SECONDS = 240, 1500
 AT, LAST = 7, 10  # two steps before the end of an epoch, one after it
 ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
 IN_PARTS = "deepspeed_stage_3_in_parts"  # its parameters really spread, in several sub-groups
-MANY = ["ddp", "fsdp", "hsdp", *ZERO, IN_PARTS]
+SPLIT = "fsdp_tensor"  # on four ranks each layer is split over two, and sharded over the other two
+MANY = ["ddp", "fsdp", "hsdp", *ZERO, IN_PARTS, SPLIT]
 LAYOUTS = [(s, 2) for s in MANY] + [(s, 3) for s in MANY if s != ZERO[3]]
+LAYOUTS += [(SPLIT, 4), ("hsdp_tensor", 4)]
 RING = [  # writer, reader: each layout of two and three ranks writes for a size beside its own
     (("ddp", 2), ("fsdp", 3)),
     (("fsdp", 2), (IN_PARTS, 3)),
@@ -36,6 +38,8 @@ RING = [  # writer, reader: each layout of two and three ranks writes for a size
     ((ZERO[2], 2), (ZERO[1], 3)),
     ((ZERO[3], 2), ("fsdp", 3)),
     ((IN_PARTS, 2), (ZERO[2], 3)),
+    ((SPLIT, 2), ("fsdp", 3)),
+    (("hsdp", 2), (SPLIT, 3)),
     (("single", 1), (ZERO[2], 3)),
     (("ddp", 3), (ZERO[1], 1)),
     (("fsdp", 3), ("single", 1)),
@@ -45,12 +49,17 @@ RING = [  # writer, reader: each layout of two and three ranks writes for a size
     ((ZERO[2], 3), ("hsdp", 1)),
     ((IN_PARTS, 3), ("ddp", 1)),
     (("fsdp", 3), (IN_PARTS, 1)),
+    ((SPLIT, 3), ("ddp", 1)),
+    (("fsdp", 3), (SPLIT, 4)),
+    ((SPLIT, 3), ("hsdp_tensor", 4)),
+    ((SPLIT, 4), ("single", 1)),
+    (("hsdp_tensor", 4), (ZERO[2], 1)),
 ]
 # Other state than AdamW's two moments, tied weights, other dtypes, frozen parameters in the optimizer.
 KINDS = {
     "tied": ({"model": {"optimizer": "sgd", "tied": True}}, MANY),
     "amsgrad": ({"model": {"optimizer": "amsgrad"}}, ["fsdp", ZERO[2], IN_PARTS]),
-    "muon": ({"model": {"optimizer": "muon"}}, ["ddp", "fsdp", "hsdp", *ZERO, IN_PARTS]),
+    "muon": ({"model": {"optimizer": "muon"}}, ["ddp", "fsdp", "hsdp", *ZERO, IN_PARTS, SPLIT]),
     "all-given": ({"model": {"all_given": True}}, ["ddp", "fsdp", ZERO[1], IN_PARTS]),
     "bf16-true": ({"precision": "bf16-true"}, ["fsdp", *ZERO]),
     # One parameter that no step has used: the optimizer has no state for it.
@@ -124,12 +133,15 @@ def run_job(folder: Path, devices: int, todo: list[dict], seconds: int = SECONDS
 
 @pytest.fixture(scope="session")
 def folder(request, tmp_path_factory) -> Path:
-    """Where one device, two ranks and three ranks trained, each from what others had written."""
+    """Where one device and two, three and four ranks trained, each from what others had written."""
     place = tmp_path_factory.mktemp("matrix")
     run_job(place, 1, first_cases())
     soak = request.config.getoption("--soak")
     run_job(place, 2, cases_on_two(READ_BY if soak else USUAL, soak))
-    run_job(place, 3, [goes_on(s, world) for s, world in LAYOUTS if world == 3] + ring(3, soak))
+    for size in (3, 4):
+        run_job(
+            place, size, [goes_on(s, world) for s, world in LAYOUTS if world == size] + ring(size, soak)
+        )
     run_job(place, 1, ring(1, soak))
     return place
 
@@ -234,7 +246,10 @@ def test_what_was_read_is_written_again_bit_for_bit(folder, strategy, world):
     notes(folder, name := title(strategy, world))
     same(folder / "adamw-wrote", folder / f"{name}-read")
     written_by = checkpoint_files.read_manifest(folder / f"{name}-read")["world"]
-    assert written_by == {"size": world, "strategy": strategy.removesuffix("_in_parts")}
+    about = {"size": world, "strategy": strategy.removesuffix("_in_parts").removesuffix("_tensor")}
+    assert written_by == about | (
+        {"tensor": 3 if world == 3 else 2} if strategy.endswith("_tensor") else {}
+    )
     assert len(list((folder / f"{name}-read").glob("optim-*"))) == world
 
 
@@ -276,7 +291,7 @@ def test_what_each_wrote_another_reads_bit_for_bit(folder, writer, reader):
 
 def test_the_ring_has_every_layout_as_a_writer_and_every_strategy_as_a_reader():
     assert {writer for writer, _ in RING} == {*LAYOUTS, ("single", 1)}
-    assert {reader for reader, _ in (r for _, r in RING)} == {"single", *MANY} - {ZERO[3]}
+    assert {reader for reader, _ in (r for _, r in RING)} == {"single", "hsdp_tensor", *MANY} - {ZERO[3]}
     assert all(writer[1] != reader[1] for writer, reader in RING)
 
 
@@ -344,7 +359,13 @@ def test_a_run_continues_in_another_precision_or_says_why_not(folder, source, pr
 
 # -- every pair --------------------------------------------------------------------------------
 
-EVERY = [("single", 1), *((s, w) for w in (1, 2, 3) for s in MANY), ("hsdp", 4)]
+EVERY = [
+    ("single", 1),
+    *((s, w) for w in (1, 2, 3) for s in MANY),
+    ("hsdp", 4),
+    (SPLIT, 4),
+    ("hsdp_tensor", 4),
+]
 
 
 @pytest.fixture(scope="session")

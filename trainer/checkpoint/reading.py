@@ -35,6 +35,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def data_ranks_of(manifest: dict[str, Any]) -> int:
+    """How many ranks had samples and states of their own; those that split each layer count once."""
+    world = manifest["world"]
+    return int(world["size"]) // int(world.get("tensor", 1))
+
+
 def read_state(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """The decoded content of state.json.
 

@@ -30,7 +30,7 @@ from .integrity import begin, finish_on_all
 from .json_codec import encode
 from .optimizer_settings import resume_settings
 from .pretrained import describe_parts
-from .reading import loading, read_state
+from .reading import data_ranks_of, loading, read_state
 from .stateful import (
     CallbackStates,
     Counters,
@@ -79,11 +79,11 @@ class RunState:
 
     @property
     def _rank(self) -> int:
-        return self.strategy.environment.rank
+        return self.strategy.data_rank
 
     @property
     def _world_size(self) -> int:
-        return self.strategy.environment.world_size
+        return self.strategy.data_world_size
 
     def _shared(self) -> dict[str, Stateful]:
         """What is the same on all ranks; saved and restored in this order."""
@@ -191,7 +191,7 @@ class RunState:
         self.hooks.call("on_save_checkpoint", self.trainer, hooks)
         own = {name: part.state_dict() for name, part in self._own().items()}
         return {
-            "ranks": strategy.all_gather(own),
+            "ranks": strategy.one_per_data_rank(strategy.all_gather(own)),
             "optimizers": numbers,
             "datamodule": {},
             **{name: part.state_dict() for name, part in self._shared().items()},
@@ -216,7 +216,7 @@ class RunState:
             PacelineError: one report of what differs otherwise, before anything is loaded.
         """
         manifest, state, tensors = self._read(folder, allow)
-        self._load_tensors(folder, tensors, state, manifest["world"]["size"])
+        self._load_tensors(folder, tensors, state, data_ranks_of(manifest))
         optimizers, schedulers = state["optimizers"], state["schedulers"]
         line = resume_settings(self.optimization, optimizers, schedulers, allow)
         if line is not None:
@@ -250,7 +250,7 @@ class RunState:
         groups = [group for o in self.optimization.optimizers for group in o.param_groups]
         settings = [{k: v for k, v in group.items() if k not in OWN_SETTINGS} for group in groups]
         manifest, state, tensors = self._read(folder, ("data",), pending=False)
-        self._load_tensors(folder, tensors, state, manifest["world"]["size"])
+        self._load_tensors(folder, tensors, state, data_ranks_of(manifest))
         # The optimizers have other group dictionaries now. Schedules are where they are, with their rates.
         groups = [group for o in self.optimization.optimizers for group in o.param_groups]
         for group, current in zip(groups, settings, strict=True):
@@ -276,7 +276,7 @@ class RunState:
             state = read_state(folder, manifest)
             shapes = stored_shapes(folder, manifest)
             mine = refuse_differences(self, folder, manifest, state, shapes, allow)
-            like = self._wanted(shapes, manifest["world"]["size"], mine)
+            like = self._wanted(shapes, data_ranks_of(manifest), mine)
             like = {n: t for n, t in like.items() if pending or not n.startswith("grad.")}
             present = {n: t for n, t in like.items() if t is not None}
             tensors = strategy.load_tensors(files.tensor_files(folder, manifest), like, present)
@@ -372,7 +372,9 @@ class RunState:
 
 
 def _world(strategy: Strategy) -> dict[str, Any]:
-    return {"size": strategy.environment.world_size, "strategy": strategy.name}
+    found = {"size": strategy.environment.world_size, "strategy": strategy.name}
+    split = strategy.tensor_parallel_size
+    return found | ({"tensor": split} if split > 1 else {})
 
 
 def _own_buffers(module: nn.Module, tensors: dict[str, Tensor]) -> list[str]:

@@ -25,6 +25,7 @@ class _Form(BaseModel):
 class _World(_Form):
     size: _Count
     strategy: str
+    tensor: _Count = 1
 
 
 class _Adapter(_Form):

@@ -46,7 +46,8 @@ class FeedSettings:
         dataloader_idx: The number of this loader, from 0.
         signals: Ends a read of data that is waited for.
         log_line: Takes lines for the log.
-        all_gather: One value of every rank, on each; called by all alike.
+        compares: Whether there are other ranks, whose data is to be compared with this one's.
+        all_gather: One value of every rank that has its own samples, on each; called by all alike.
         highest: The element-wise maximum of all ranks' tensors, on each; called by all alike.
     """
 
@@ -65,6 +66,7 @@ class FeedSettings:
     dataloader_idx: int = 0
     signals: Signals = field(default_factory=Signals)
     log_line: Callable[[str], None] = print
+    compares: bool = False
     all_gather: Callable[[Any], list[Any]] = lambda value: [value]
     highest: Callable[[Tensor], Tensor] = lambda numbers: numbers
 

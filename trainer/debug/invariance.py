@@ -72,6 +72,8 @@ class _Recorder(Callback):
 
             self._hooks.append(part.register_forward_hook(keep))
 
+        if trainer.strategy.tensor_parallel_size > 1:
+            return  # of what is split a rank sees a part
         for name, part in trainer.module.named_modules():
             if name:
                 watch(name, part)
@@ -160,7 +162,7 @@ def check(
         )
     size = {"global_batch_size": feed.step_size, "accumulate": 1}
     if feed.step_size is None:
-        size["accumulate"] = feed.micro_batches * trainer.world_size
+        size["accumulate"] = feed.micro_batches * trainer.data_world_size
     again_data = (dataloader if cut is None else cut, datamodule)
     again, _ = _run(trainer, module, again_data, steps, size, alone=several)
     first = f"it is, on {trainer.world_size} ranks" if several else "it is"

@@ -24,7 +24,7 @@ from ...errors import PacelineError
 from ...strategies import Single
 from ..checkpoint import format as files
 from ..checkpoint.integrity import verify
-from ..checkpoint.reading import read_manifest, read_state
+from ..checkpoint.reading import data_ranks_of, read_manifest, read_state
 from ..config.built_in import make
 from ..rng import derive, full_state, seed_generators, set_full_state, untouched
 from ..run.run import Run
@@ -235,10 +235,11 @@ def checkpoint_before(run: Path, step: int) -> tuple[Path | None, int]:
     for folder in reversed(files.finished(run / "checkpoints")):
         if int(folder.name.removeprefix(files.STEP)) < step:
             try:
-                return folder, int(verify(folder)["world"]["size"])
+                return folder, data_ranks_of(verify(folder))
             except files.CheckpointError:
                 continue
-    return None, int(json.loads((run / "env.json").read_text()).get("world", 1))
+    about = json.loads((run / "env.json").read_text())
+    return None, int(about.get("world", 1)) // int(about.get("tensor", 1))
 
 
 class _Reached(Exception):

@@ -69,6 +69,13 @@ def estimate_run(
             got=type(module).__name__,
             fix="TrainModule.of(model, loss, optimizer) makes one of a model",
         )
+    if trainer.strategy.tensor_parallel_size > 1:
+        raise PacelineError(
+            "estimate does not know how parallelize(mesh) splits the layers",
+            got=f"tensor={trainer.strategy.tensor_parallel_size}",
+            fix="estimate with the strategy without tensor=: parameters, gradients and optimizer state of "
+            "layers that are split take as much on each rank",
+        )
     environment, precision = trainer.strategy.environment, trainer.strategy.precision
     device = find_device(wanted.gpu) if wanted.gpu is not None else device_here()
     layout = _layout(environment, wanted)

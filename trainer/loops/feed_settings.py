@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+from ...errors import PacelineError
+from ...strategies import Strategy
 from ..data.device_transfer import HookedTransfer, batch_hooks_of, make_transfer
 from ..data.feed import FeedSettings
 from ..phases import PHASES
@@ -23,14 +27,15 @@ class FeedRequest:
         hooks = batch_hooks_of(context.datamodule, context.module)
         self._common = FeedSettings(
             seed=arguments.seed,
-            rank=environment.rank,
-            world_size=environment.world_size,
+            rank=strategy.data_rank,
+            world_size=strategy.data_world_size,
+            compares=environment.world_size > 1,
             on_error=arguments.on_data_error,
             transfer=transfer,
             hooked_transfer=HookedTransfer(hooks, transfer, device, dtype) if hooks else None,
             signals=context.signals,
             log_line=context.directory.log_line,
-            all_gather=strategy.all_gather,
+            all_gather=partial(gather_alike, strategy),
             highest=lambda numbers: strategy.all_reduce_async(numbers, "max")(),
         )
 
@@ -64,3 +69,26 @@ class FeedRequest:
         if stage == "predict" and policy.startswith("skip"):
             policy = "retry"  # no prediction is skipped: they are in the order of the data
         return replace(self._common, limit=limit, on_error=policy, fixed_order=True)
+
+
+def gather_alike(strategy: Strategy, value: Any) -> list[Any]:
+    """What each data rank has read, in their order. To be called on all ranks.
+
+    Args:
+        strategy: Carries the values.
+        value: The same on all ranks that compute with the same samples.
+
+    Raises:
+        PacelineError: on all ranks, where it is not.
+    """
+    everyone = strategy.all_gather(value)
+    found = strategy.one_per_data_rank(everyone)
+    size = strategy.tensor_parallel_size
+    for rank, other in enumerate(everyone):
+        if other != found[rank // size]:
+            raise PacelineError(
+                f"ranks {rank - rank % size} and {rank} split each layer between them, and read other data",
+                fix="give both the same data: divide it by trainer.data_rank and trainer.data_world_size, "
+                "not by rank and world size",
+            )
+    return found

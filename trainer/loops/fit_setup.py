@@ -90,8 +90,8 @@ def prepare(
     source.place(context.state)  # configure_optimizers may depend on it
     optimization = _build_optimizers(context, feed)
     faultpoint("start.restore")
-    if context.ranks.rank:  # what is drawn in the model from here on is another rank's own
-        seed_generators(derive(settings.seed, context.ranks.rank))
+    if context.ranks.data_rank:  # what is drawn in the model from here on is another rank's own
+        seed_generators(derive(settings.seed, context.ranks.data_rank))
     monitors = monitored(context.callbacks, optimization.schedules)
     _check_monitored_phases(context, monitors, bool(validation))
     config = run_config(context.directory.name, settings, strategy, module)
@@ -116,6 +116,8 @@ def prepare(
         source.place(context.state)
     context.state.decay_start, context.state.decay_steps = decay
     about = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
+    if strategy.tensor_parallel_size > 1:
+        about["tensor"] = strategy.tensor_parallel_size
     context.directory.open(source.path, config, about | source.identity, in_place=source.in_place)
     if context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
@@ -263,7 +265,7 @@ def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
             )
         return found
 
-    whole, pieces = feed.step_size, feed.micro_batches * context.ranks.world_size
+    whole, pieces = feed.step_size, feed.micro_batches * context.ranks.data_world_size
     strategy.set_plan(
         StepPlan(
             samples=whole,

@@ -64,7 +64,7 @@ class OptimizerStep:
         self.source = source_of(module.training_step)
         self.takes_index = positional_arguments(module.training_step) > 1
         self.loss_value = self.store.value("loss")
-        self.world_size = context.ranks.world_size
+        self.world_size, self.data_ranks = context.ranks.world_size, context.ranks.data_world_size
         self.optimizer = optimization.optimizers[0]
         self.guard = context.guard
         self.reads_losses = self.guard is not None and self.guard.reads_losses
@@ -158,7 +158,7 @@ class OptimizerStep:
         if loss is None or (self.without_loss.here and self.world_size == 1):
             return None
         if many or self.world_size > 1:
-            loss = self.weigh(loss, weight, step.weights, index, size * self.world_size / (total or 1))
+            loss = self.weigh(loss, weight, step.weights, index, size * self.data_ranks / (total or 1))
         if step.weights and is_last:  # on its way while backward runs
             step.sum_of_weights = self.strategy.all_reduce_async(self.as_word(sum(step.weights)))
         faultpoint("step.backward")
@@ -281,7 +281,7 @@ class OptimizerStep:
             hook(trainer, batches)
         self.store.weight = sizes[0]
         # Ranks average their gradients; a batch counts by its samples.
-        self.context.manual.begin_step(1.0 if total is None else sizes[0] * self.world_size / total)
+        self.context.manual.begin_step(1.0 if total is None else sizes[0] * self.data_ranks / total)
         if not sizes[0]:
             output = self.padding_step(batches[0])
         elif self.takes_index:
@@ -301,7 +301,7 @@ class OptimizerStep:
         """A micro-batch's part of the step's loss, sum(weight * loss) / sum(weight) over all ranks.
 
         A weight known only now is kept in ``weights``; the sum is divided out when all are known.
-        ``factor`` is the part by samples, times the ranks: gradients are averaged over them.
+        ``factor`` is the part by samples, times the data ranks: gradients are averaged over them.
         """
         if len(weights) != (0 if weight is None else index):
             raise some_weights(self.state.step_label)
@@ -320,7 +320,8 @@ class OptimizerStep:
         optimizer, strategy = self.optimizer, self.strategy
         strategy.unscale(optimizer)
         if sum_of_weights is not None:
-            # A step without any weight has no gradient, not a NaN.
+            # A step without any weight has no gradient, not a NaN. The sum is over all ranks: those of a
+            # tensor group have the same weights, and are in world_size as often.
             total = sum_of_weights().clamp(min=1e-30).squeeze(0)
             strategy.multiply_gradients(
                 optimizer, (self.state.weight_reference or 1.0) * self.world_size / total

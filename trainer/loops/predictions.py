@@ -59,7 +59,7 @@ class GatheredPredictions:
             self._gather_round()
 
     def _gather_round(self) -> None:
-        turns = zip(*self._ranks.all_gather(self._mine), strict=True)
+        turns = zip(*self._ranks.gather_data(self._mine), strict=True)
         self._mine = []
         if self._keeps:
             self._all += [output for turn in turns for found in turn for output in found]
@@ -112,7 +112,7 @@ class PredictionWriter:
     def take(self, output: Any, size: int) -> None:
         """Write the output of this rank's next batch; of ``size`` 0 where it had none."""
         self._turn += 1
-        if not size:
+        if not size or self._ranks.tensor_rank:  # another rank has the same samples
             return
         self._batches, self._samples = self._batches + 1, self._samples + size
         tensors: dict[str, Tensor] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
+from ...strategies import Strategy
 from ...strategies.launch.job_notes import noted_micro_batch, restarts
 from ...version import __version__
 from ..data.feed import Feed
@@ -32,15 +33,15 @@ def first_lines(
     lines = [
         f"paceline {__version__}: {directory.name}"
         + (f" in {shown_path(directory.path)}" if directory.path else ", nothing is written"),
-        f"{ranks} ({environment.device}), strategy {strategy.name}, "
+        f"{ranks} ({environment.device}), strategy {strategy.name}{_split(strategy)}, "
         f"precision {strategy.precision.description}{_arithmetic(environment.device, optimizers)}",
-        _global_batch(feed, environment.world_size),
+        _global_batch(feed, strategy.data_world_size),
         _steps(context, feed),
         f"resumes from {shown_path(source)}" if source else "starts fresh",
     ]
     synced = context.settings.sync_batchnorm
     inexact = inexact + not_as_in_one_batch(
-        context.module, environment.world_size, feed.micro_batches, synced
+        context.module, strategy.data_world_size, feed.micro_batches, synced
     )
     waits = _unfused(context, optimizers)
     if waits:
@@ -77,6 +78,11 @@ def _unfused(context: StageContext, optimizers: Sequence[Optimizer]) -> str:
     if not ours or context.settings.nonfinite != "raise" or not context.module.automatic_optimization:
         return ""
     return unfused_note(optimizers, strategy.device)
+
+
+def _split(strategy: Strategy) -> str:
+    size = strategy.tensor_parallel_size
+    return f" with each layer split over {size}" if size > 1 else ""
 
 
 def _global_batch(feed: Feed, world_size: int) -> str:

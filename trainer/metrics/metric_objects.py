@@ -73,6 +73,22 @@ def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
+def merged_over(group: Any, metric: Any) -> Iterator[None]:
+    """Inside, ``compute`` merges the states of a process group's ranks; of all where it is None."""
+    parts = (
+        [] if group is None or not isinstance(metric, nn.Module) else list(metric_parts(metric).values())
+    )
+    before = [part.process_group for part in parts]
+    for part in parts:
+        part.process_group = group
+    try:
+        yield
+    finally:
+        for part, own in zip(parts, before, strict=True):
+            part.process_group = own
+
+
+@contextmanager
 def reset_meanwhile(objects: Iterable[Any]) -> Iterator[None]:
     """They have counted nothing inside, and have what they had afterwards."""
     kept = [(metric, States(metric)) for metric in objects]

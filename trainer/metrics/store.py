@@ -17,9 +17,11 @@ from ...callbacks.monitor import full_name
 from ...callbacks.scalars import on_host
 from ...errors import PacelineError, nearest
 from ...strategies import Strategy
+from ...strategies.sharding import whole
 from ..utils.nested import describe
 from .accumulator import Sums, Value
-from .metric_objects import States
+from .metric_objects import States, merged_over
+from .scalars import as_number, not_a_number
 
 REDUCTIONS = ("mean", "sum", "min", "max")
 _MOST_PENDING = 1024
@@ -80,15 +82,17 @@ class MetricStore:
             known = self._open(name, reduce, prog_bar)
         weight = self.weight if weight is None else weight
         if type(value) is not float:
+            if isinstance(value, Tensor) and type(value) is not Tensor:
+                value = whole(value.detach())  # of logits that are split over ranks, say
             if not isinstance(value, Tensor):
-                value = _number(name, value)
+                value = as_number(name, value)
             elif value.is_cpu:
                 try:
                     value = value.item()
                 except RuntimeError:
-                    raise _not_a_number(name, value) from None
+                    raise not_a_number(name, value) from None
                 if type(value) is complex:
-                    raise _not_a_number(name, value)
+                    raise not_a_number(name, value)
             else:
                 self._keep_pending(name, known, value, weight)
                 return
@@ -203,7 +207,7 @@ class MetricStore:
 
     def _keep_pending(self, name: str, known: Value, value: Tensor, weight: float | Tensor) -> None:
         if value.numel() != 1 or value.is_complex():
-            raise _not_a_number(name, value)
+            raise not_a_number(name, value)
         if not known.pending:
             self._waiting.append(known)
         known.pending.append((value.detach(), weight))
@@ -277,10 +281,11 @@ class MetricStore:
         self.reset_objects()
 
     def _compute_objects(self) -> None:
-        names = sorted(self.objects)  # in one order on all ranks: each may communicate
+        names, strategy = sorted(self.objects), self._strategy  # one order on all ranks: each communicates
         self._compare_objects(names)
         for name in names:
-            self._of_objects |= _computed(name, self.objects[name])
+            with merged_over(None if strategy is None else strategy.data_group, self.objects[name]):
+                self._of_objects |= _computed(name, self.objects[name])
         for metric in self.objects.values():  # after them all: one may have two names
             if States(metric):
                 self._held[id(metric)] = metric
@@ -336,7 +341,7 @@ class MetricStore:
         return merged
 
     def _gathered(self, mine: dict[str, Sums]) -> list[list[list[float]]]:
-        """Total, weight and count of each agreed name, of every rank."""
+        """Total, weight and count of each agreed name, of every data rank."""
         assert self._strategy is not None
         while True:
             new = [name for name in mine if name not in {n for n, _ in self._agreed}]
@@ -344,7 +349,8 @@ class MetricStore:
             numbers = [float(bool(new)), *(n for s in rows for n in (s.total, s.weight, s.count))]
             everyone = self._strategy.all_gather(torch.tensor(numbers, dtype=torch.float64))
             if not any(found[0] for found in everyone):
-                return [found[1:].view(-1, 3).tolist() for found in everyone]
+                mine_and_others = self._strategy.one_per_data_rank(everyone)
+                return [found[1:].view(-1, 3).tolist() for found in mine_and_others]
             named = self._strategy.all_gather([(name, mine[name].reduce) for name in new])
             self._agreed += dict.fromkeys(pair for pairs in named for pair in pairs)
 
@@ -371,29 +377,5 @@ def _computed(name: str, metric: Any) -> dict[str, float]:
         prefix = name.rpartition("/")[0]
         return {f"{prefix}/{key}": float(value) for key, value in result.items()}
     if isinstance(result, Tensor) and result.numel() != 1:
-        raise _not_a_number(name, result)
+        raise not_a_number(name, result)
     return {name: float(result)}
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        if isinstance(value, (str, bytes)):
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError):
-        raise _not_a_number(name, value) from None
-
-
-def _not_a_number(name: str, value: Any) -> PacelineError:
-    if isinstance(value, Tensor) or hasattr(value, "shape"):
-        got = f"a tensor of shape {tuple(value.shape)}"
-        return PacelineError(
-            f"log({name!r}): only scalars can be logged",
-            got=got,
-            fix=f"self.log({name!r}, value.mean()), or one name per element",
-        )
-    return PacelineError(
-        f"log({name!r}): only scalars can be logged",
-        got=f"{value!r} ({type(value).__name__})"[:200],
-        allowed="a scalar, a tensor of one element, a torchmetrics object",
-    )

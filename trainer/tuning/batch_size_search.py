@@ -188,7 +188,7 @@ class Trials:
         if device.type != "cpu":
             torch.accelerator.empty_cache()
         reason = None if failed is None else first_line(failed)
-        reasons = trainer.all_gather(reason)
+        reasons = trainer.strategy.all_gather(reason)
         if failed is not None:
             raise failed
         rank = next((rank for rank, one in enumerate(reasons) if one is not None), None)
@@ -196,7 +196,7 @@ class Trials:
             what = f"a trial of batch size {self.size} failed on rank {rank}"
             raise PacelineError(what, got=reasons[rank])
         assert self.size is not None
-        found = trainer.all_gather((fits, peak, meter.first_step, meter.speed if fits else 0.0))
+        found = trainer.strategy.all_gather((fits, peak, meter.first_step, meter.speed if fits else 0.0))
         if any(first is not None and first < self.size * self.accumulate for _, _, first, _ in found):
             return None
         fits = all(one[0] for one in found)
@@ -260,7 +260,7 @@ def find_batch_size(
     check_stage("find_batch_size", module, trainer.stage)
     settings, whole = trainer.settings, trainer.settings.global_batch_size
     several = module.automatic_optimization and (settings.accumulate > 1 or whole is not None)
-    most = most if whole is None else min(most, -(-whole // trainer.world_size))
+    most = most if whole is None else min(most, -(-whole // trainer.data_world_size))
     trials = Trials(trainer, module, data, steps, start, most, accumulate=2 if several else 1)
     tried: list[BatchSizeTrial] = []
     fits = 0

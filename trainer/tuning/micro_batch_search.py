@@ -33,7 +33,7 @@ def search_micro_batch(trainer: Any, context: StageContext, feed: Feed) -> int:
         feed: Its training data.
     """
     assert feed.step_size is not None
-    part = -(-feed.step_size // context.ranks.world_size)
+    part = -(-feed.step_size // context.ranks.data_world_size)
     if part == 1:
         return 1
     with _uncompiled(context):

@@ -109,7 +109,11 @@ def test_each_machine_has_its_command(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "key", "instead"),
     [
-        ("Megatron-LM", "distributed_type", "use Megatron-LM, or strategy fsdp or deepspeed_stage_3"),
+        (
+            "Megatron-LM",
+            "distributed_type",
+            "train with Megatron Bridge or NeMo, or write FSDP(tensor=...)",
+        ),
         ("TPU", "distributed_type", "torch_xla's own launcher with Accelerate"),
         ("SageMaker", "compute_environment", 'distribution={"torch_distributed": {"enabled": True}}'),
     ],
@@ -124,13 +128,30 @@ def test_what_is_refused_names_what_to_use(name, key, instead, tmp_path, monkeyp
 
 
 def test_other_kinds_of_parallelism_are_refused(tmp_path, monkeypatch):
-    text = EXAMPLES["FSDP 2"].text.replace("_tp_size: 1", "_tp_size: 2")
+    text = EXAMPLES["FSDP 2"].text.replace("_cp_size: 1", "_cp_size: 2")
     (refused,) = read(tmp_path, text, monkeypatch).refused
-    assert refused.path == "parallelism_config.parallelism_config_tp_size"
-    assert "tensor parallelism is not available: shard over all processes" in refused.became
+    assert refused.path == "parallelism_config.parallelism_config_cp_size"
+    assert (
+        "context parallelism, for attention over parts of one sequence, is not available" in refused.became
+    )
+    assert "torchtitan" in refused.became
     text = TWO_MACHINES.replace("MULTI_GPU", "TP")
     (refused,) = read(tmp_path, text, monkeypatch).refused
-    assert "strategy fsdp shards the model over all devices" in refused.became
+    assert "distributed_type: FSDP with parallelism_config_tp_size" in refused.became
+
+
+def test_layers_are_split_as_the_file_says(tmp_path, monkeypatch):
+    text = (
+        EXAMPLES["FSDP 2"]
+        .text.replace("_tp_size: 1", "_tp_size: 2")
+        .replace("_shard_size: 2", "_shard_size: 1")
+    )
+    strategy = read(tmp_path, text, monkeypatch).trainer["strategy"]
+    assert (strategy["class"], strategy["replicate"], strategy["tensor"]) == ("HSDP", 2, 2)
+    with pytest.raises(PacelineError, match="2 x 2 processes, and num_processes is 2"):
+        read(tmp_path, text.replace("_shard_size: 1", "_shard_size: 2"), monkeypatch)
+    with pytest.raises(PacelineError, match="4 processes are not groups of 3"):
+        read(tmp_path, text.replace("_tp_size: 2", "_tp_size: 3"), monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -66,5 +66,11 @@ SingleDeviceStrategy = Single
 
 def __getattr__(name: str) -> Any:
     refuse_import(
-        __name__, name, {"ModelParallelStrategy": "FSDPStrategy", "XLAStrategy": "no TPU is offered"}
+        __name__,
+        name,
+        {
+            "ModelParallelStrategy": "FSDP(tensor=...) of paceline.strategies; the plan of configure_model "
+            "moves into parallelize(self, mesh)",
+            "XLAStrategy": "no TPU is offered",
+        },
     )

@@ -1,0 +1,176 @@
+"""Layers that are split over ranks: the same numbers as on one device, and errors that name the mistake."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.checkpoints import stored_tensors
+from helpers.ranks import run_ranks
+
+from paceline import Run
+
+pytestmark = pytest.mark.launch  # for its length
+JOB = Path(__file__).with_name("tensor_job.py")
+TWO, FOUR = {"strategy": "FSDP", "options": {"tensor": 2}}, {"strategy": "FSDP", "options": {"tensor": 4}}
+HYBRID = {"strategy": "HSDP", "options": {"tensor": 2, "replicate": 2}}
+RECOMPUTED = {"strategy": "FSDP", "options": {"tensor": 2, "activation_checkpointing": True}}
+OFFLOADED = {"strategy": "FSDP", "options": {"tensor": 2, "cpu_offload": True}}
+# What is trained in float64, with clipping, and micro-batches of two that are accumulated.
+KINDS = {
+    "adamw": {"predict": True},
+    "weighted": {"model": {"weighted": True}},
+    "sgd-value": {"model": {"optimizer": "sgd"}, "clip": None, "clip_grad_value": 0.01},
+    "unclipped": {"clip": None, "nonfinite": "ignore"},
+    "unguarded": {"nonfinite": "ignore"},
+    "muon": {"model": {"optimizer": "muon"}},
+    "tied": {"model": {"tied": True}},
+    "meta": {"model": {"meta": True}},
+    "ema": {"ema": 0.9},
+    "dropout": {"model": {"dropout": 0.3}},
+    "gathered": {"model": {"gathered": True}, "steps": 3},
+    "batch-norm": {"model": {"batch_norm": True}, "steps": 4, "sync_batchnorm": True},
+    "manual": {"model": {"manual": True}, "steps": 3, "clip": None},
+}
+WHOLE = {"gathered", "manual", "batch-norm"}  # a step is one micro-batch
+CASES = [  # ranks, strategy, plan, kind
+    (2, "TWO", "layers", "adamw"),
+    (2, "TWO", "sequence", "weighted"),
+    (2, "TWO", "layers", "dropout"),  # ranks of a group draw alike, and so as one device
+    (2, "TWO", "vocabulary", "tied"),
+    (2, "TWO", "sequence", "ema"),
+    (2, "TWO", "loss", "unguarded"),
+    (4, "TWO", "layers", "adamw"),
+    (4, "TWO", "sequence", "adamw"),
+    (4, "TWO", "loss", "weighted"),
+    (4, "TWO", "vocabulary", "sgd-value"),
+    (4, "TWO", "sequence", "unclipped"),
+    (4, "TWO", "layers", "muon"),
+    (4, "TWO", "vocabulary", "tied"),
+    (4, "TWO", "layers", "meta"),
+    (4, "TWO", "layers", "gathered"),
+    (4, "TWO", "layers", "manual"),
+    (4, "TWO", "layers", "ema"),
+    (4, "TWO", "layers", "batch-norm"),
+    (4, "FOUR", "sequence", "weighted"),
+    (4, "HYBRID", "sequence", "adamw"),
+    (4, "HYBRID", "layers", "weighted"),
+    (4, "RECOMPUTED", "sequence", "adamw"),
+    (4, "OFFLOADED", "layers", "adamw"),
+]
+MISTAKES = {
+    "wrong": "each has computed with a part of the sequence",
+    "half-of-a-tie": "splits parameters that are tied",
+    "nothing": "splits no parameter",
+}
+
+
+def title(ranks: int, strategy: str, plan: str, kind: str) -> str:
+    return f"{ranks}-{strategy}-{plan}-{kind}"
+
+
+def case(ranks: int, strategy: str, plan: str, kind: str) -> dict:
+    settings = dict(KINDS[kind])
+    model = settings.pop("model", {})
+    whole = WHOLE & {kind}
+    groups = ranks // globals()[strategy]["options"]["tensor"]
+    micro = {"micro_batch": 12 // groups} if whole else {}
+    return globals()[strategy] | settings | {"model": model | {"plan": plan}} | micro
+
+
+def alone(kind: str) -> dict:
+    whole = {"micro_batch": 12} if kind in WHOLE else {}
+    return {"strategy": "single"} | KINDS[kind] | whole
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    """Where all were trained: one job on one device, one on two ranks, one on four."""
+    place = tmp_path_factory.mktemp("tensor")
+    jobs = {1: {kind: alone(kind) for kind in KINDS}}
+    for ranks in (2, 4):
+        jobs[ranks] = {title(*about): case(*about) for about in CASES if about[0] == ranks}
+    for plan in MISTAKES:
+        model = {"plan": plan, "tied": plan == "half-of-a-tie"}
+        jobs[2][f"mistake-{plan}"] = TWO | {"model": model, "caught": True, "steps": 2}
+    dropout = {"model": {"dropout": 0.3}}
+    jobs[4]["whole"] = TWO | dropout | {"every": 3}
+    jobs[4]["continued"] = TWO | dropout | {"resume": "whole/1/checkpoints/step-00000003"}
+    jobs[4]["invariance"] = TWO | {"invariance": True, "model": {"plan": "sequence"}}
+    for ranks, todo in jobs.items():
+        run_ranks(JOB, ranks, ranks, place, json.dumps(todo), folder=place, seconds=400)
+    return place
+
+
+def notes(folder: Path, name: str) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-?.json"))]
+
+
+@pytest.mark.parametrize("about", CASES, ids=lambda about: title(*about))
+def test_equals_one_device(trained, about):
+    one, many = Run(trained / about[3] / "1"), Run(trained / title(*about) / "1")
+    expected, found = stored_tensors(one.latest), stored_tensors(many.latest)
+    assert found.keys() == expected.keys()
+    assert any(name.startswith("optim.") for name in found)
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        torch.testing.assert_close(
+            found[name], value, rtol=0, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
+        )
+    rows = list(zip(one.rows, many.rows, strict=True))
+    assert len(rows) >= 3
+    for ours, theirs in rows:
+        assert theirs.keys() == ours.keys()
+        for name in ours.keys() - {"time", "perf/samples_per_second"}:
+            assert math.isclose(theirs[name], ours[name], rel_tol=1e-10, abs_tol=1e-10), name
+
+
+def test_values_are_counted_once_for_each_group(trained):
+    """A sum, a torchmetrics object, and what is gathered: ranks of a group have the same samples."""
+    run = Run(trained / title(4, "TWO", "layers", "adamw") / "1")
+    assert set(run.metrics["val/seen"].values) == {19}
+    assert set(run.metrics["val/total"].values) == {19}
+    assert run.metrics["train/seen"].values[:2] == [12, 12]
+    found = notes(trained, title(4, "TWO", "layers", "adamw"))
+    assert [note["ranks"] for note in found] == [[0, 2]] * 4
+    assert [note["data"] for note in found] == [[0, 2], [0, 2], [1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_predictions_are_those_of_one_device_each_once(trained, ranks):
+    name = title(ranks, "TWO", "layers", "adamw")
+    expected, found = (torch.load(trained / f"{n}-predictions.pt") for n in ("adamw", name))
+    assert found.shape == (19, 20)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_resumed_run_is_bit_identical_with_dropout(trained):
+    whole, continued = (stored_tensors(Run(trained / name / "1").latest) for name in ("whole", "continued"))
+    assert whole.keys() == continued.keys()
+    for name, value in whole.items():
+        assert torch.equal(continued[name], value), name
+    lost = stored_tensors(trained / "dropout" / "1" / "checkpoints" / "step-00000007")
+    assert not torch.equal(
+        lost["model.head.weight"], whole["model.head.weight"]
+    )  # other draws: another model
+
+
+def test_check_invariance_compares_with_one_device(trained):
+    found = notes(trained, "invariance")
+    assert [note["equal"] for note in found] == [True] * 4, found[0]["text"]
+
+
+@pytest.mark.parametrize("plan", MISTAKES)
+def test_a_plan_that_is_wrong_is_refused_on_every_rank(trained, plan):
+    found = notes(trained, f"mistake-{plan}")
+    assert len(found) == 2
+    for note in found:
+        assert MISTAKES[plan] in note["error"]
+    if plan == "wrong":
+        assert "blocks.0.attention_norm.weight" in found[0]["error"]
+        assert "SequenceParallel()" in found[0]["error"]
+    if plan == "half-of-a-tie":
+        assert "embedding.weight: not split" in found[0]["error"]
