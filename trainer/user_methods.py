@@ -29,7 +29,7 @@ class UserMethods:
         """
 
     def parallelize(self, mesh: Any) -> None:
-        """Split layers over ranks, for a strategy with ``tensor=...``; called before the optimizers are built.
+        """Split layers over ranks, for a strategy with ``tensor=...``; before the optimizers are built.
 
         Parameters have no values here: what is split is their shapes. Inputs and outputs of the layers
         are as torch's styles have them. Unless it is written, Hugging Face models are split by their own
