@@ -371,9 +371,9 @@ class HSDP(FSDP):
         environment, ranks = self.environment, self.data_world_size
         groups = self.groups_of_ranks(Layout(environment.world_size, environment.local_world_size))
         if ranks % groups:
-            split = f" of {self.tensor}, which split the layers," if self.tensor > 1 else ""
+            split = f", each of {self.tensor} that split the layers," if self.tensor > 1 else ""
             raise PacelineError(
-                f"HSDP cannot divide {ranks} ranks{split} into {groups} groups of one size",
+                f"HSDP cannot split {ranks} ranks{split} into {groups} groups of one size",
                 got=f"replicate={groups}, {environment.world_size} ranks"
                 + (f", tensor={self.tensor}" if self.tensor > 1 else ""),
                 fix="HSDP(replicate=...) of paceline.strategies with a divisor, or strategy='fsdp'",

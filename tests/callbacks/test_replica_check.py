@@ -89,7 +89,7 @@ class Ranks:
     def __init__(self, module, *others, world=None):
         self.module, self.others = module, others
         self.world_size = len(others) + 1 if world is None else world
-        self.strategy = SimpleNamespace(is_sharded=is_sharded)
+        self.strategy = SimpleNamespace(is_sharded=is_sharded, all_gather=self.all_gather)
         self.steps_per_epoch, self.global_step = None, 7
         self.said, self.gathered = [], []
 

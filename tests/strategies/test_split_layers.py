@@ -96,7 +96,7 @@ def test_a_tpu_is_answered_with_what_serves_it():
 
 
 def test_an_estimate_says_that_it_does_not_know_the_plan():
-    trainer = Trainer(strategy="fsdp", devices=1, run_dir=None)
+    trainer = Trainer(run_dir=None)
     trainer.strategy.tensor_parallel_size = 2
     with pytest.raises(PacelineError, match="does not know how parallelize"):
         trainer.estimate(Net(), None)

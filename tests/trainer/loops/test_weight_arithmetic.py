@@ -145,7 +145,7 @@ class World:
         trainer._run = trainer._fit = context
         vars(module).update(_trainer=trainer, _logger=context.logger)
         steps = OptimizerStep(context)
-        steps.world_size = layout["world_size"]
+        steps.world_size = steps.data_ranks = layout["world_size"]
         step = steps.automatic if module.automatic_optimization else steps.manual
         store = context.logger.train
         found = []
