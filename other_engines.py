@@ -8,7 +8,7 @@ PIPELINE = f"pipeline parallelism is not available: {_ENGINES}"
 CONTEXT = f"context parallelism, for attention over parts of one sequence, is not available: {_ENGINES}"
 EXPERT = f"expert parallelism is not available: {_ENGINES}"
 MEGATRON = (
-    "Megatron-LM is an engine of its own, which is not driven from here: train with Megatron Bridge or "
+    "Megatron-LM is another engine, which is not driven from here: train with Megatron Bridge or "
     "NeMo, or write FSDP(tensor=...), which splits layers over ranks"
 )
 TPU = "TPUs are not supported: torch_xla's own launcher with Accelerate serves them"

@@ -41,6 +41,8 @@ from .torch_internals import end_iteration, forget_gradients, ignore_redistribut
 T = TypeVar("T")
 _ROOT = "_sharded_root"
 """Where a module keeps the root it was sharded under: a later run uses it again."""
+_SPLIT = "_layer_split"
+"""Where a root keeps over how many ranks its layers are split, and the mesh."""
 
 
 class FSDP(ShardedEstimate, Distributed):
@@ -131,6 +133,15 @@ class FSDP(ShardedEstimate, Distributed):
         if root is None:
             root = vars(module)[_ROOT] = Dispatch(module, None)
             self._shard(root)
+            vars(root)[_SPLIT] = (self.tensor, self._mesh)
+        earlier, self._mesh = vars(root)[_SPLIT]
+        if earlier != self.tensor:
+            raise PacelineError(
+                f"an earlier run has split the layers of {type(module).__name__} otherwise",
+                got=f"tensor={self.tensor}, and {earlier} then",
+                fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a whole one; or the same "
+                "tensor=",
+            )
         if self.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module, self.data_group)
         root.context = self.precision.context(self.device)
@@ -225,7 +236,8 @@ class FSDP(ShardedEstimate, Distributed):
         if self.tensor == 1:
             super().backward(loss, retain_graph)
             return
-        self._split_loss.around(super().backward)(loss, retain_graph)
+        with self._split_loss:
+            super().backward(loss, retain_graph)
         if self._unchecked and self._reduces and self._root is not None:
             check_equal_gradients(self._root.module, self._mesh.get_group(AXIS))
             self._unchecked = False

@@ -7,7 +7,7 @@ The splitting itself, its collectives and the loss over split logits are torch's
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -114,28 +114,32 @@ def _refuse_tied(names: list[str], placements: list[Any]) -> None:
 
 
 class SplitLoss:
-    """Functions in which a cross-entropy may be of split logits, forward or backward.
+    """Inside it, a cross-entropy may be of split logits, forward or backward; it may be entered again.
 
-    torch's ``loss_parallel`` ends at the first exit; a step may go backward itself.
+    torch's ``loss_parallel`` ends at the first exit, and a step may go backward itself.
     """
 
     def __init__(self) -> None:
-        self._inside = False
+        self._depth, self._context = 0, ExitStack()
 
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, which returns whole tensors in place of split ones."""
+    def __enter__(self) -> None:
         from torch.distributed.tensor.parallel import loss_parallel
 
-        @wraps(function)
+        if not self._depth:
+            self._context.enter_context(loss_parallel())
+        self._depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._context.close()
+
+    def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A step that runs inside, and returns whole tensors in place of split ones."""
+
         def wrapped(*args: Any) -> Any:
-            if self._inside:
-                return function(*args)
-            self._inside = True
-            try:
-                with loss_parallel():
-                    return _whole_results(function(*args))
-            finally:
-                self._inside = False
+            with self:
+                return _whole_results(step(*args))
 
         return wrapped
 

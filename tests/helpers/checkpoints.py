@@ -25,3 +25,16 @@ def stored_tensors(checkpoint: Path | None) -> dict[str, torch.Tensor]:
 def stored_state(checkpoint: Path) -> Any:
     """What state.json holds."""
     return read_state(checkpoint, read_manifest(checkpoint))
+
+
+def assert_same_tensors(
+    expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor], tolerance: float
+) -> None:
+    """The same names, dtypes and values, to an absolute tolerance; optimizer state is among them."""
+    assert found.keys() == expected.keys()
+    assert any(name.startswith("optim.") for name in found)
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        torch.testing.assert_close(
+            found[name], value, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )

@@ -6,6 +6,7 @@ python tensor_job.py DEVICES FOLDER CASES   (CASES: JSON, name -> {strategy, opt
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -109,7 +110,7 @@ class Model(TrainModule):
         else:
             plan = {f"{name}{part}": ColwiseParallel() for name in names for part in columns}
             plan |= {f"{name}{part}": RowwiseParallel() for name in names for part in rows}
-        if kind == "wrong":  # the norms before split layers, left out of a plan along the sequence
+        if kind == "wrong":  # a plan along the sequence without the norms
             plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
             for name in names:
                 plan |= {f"{name}{part}": ColwiseParallel(input_layouts=Shard(1)) for part in columns}
@@ -192,23 +193,16 @@ def data(samples: int, seed: int, dtype: torch.dtype) -> TensorDataset:
 
 
 def strategy_of(name: str, options: dict):
-    return {"FSDP": FSDP, "HSDP": HSDP}[name](**options) if options else name
+    return {"fsdp": FSDP, "hsdp": HSDP}[name](**options) if options else name
 
 
-def train(folder: Path, name: str, devices: int, case: dict) -> None:
+def trainer_of(folder: Path, name: str, devices: int, case: dict) -> Trainer:
     case = dict(case)
-    options, resume = case.pop("options", {}), case.pop("resume", None)
-    precision = case.pop("precision", "64")
-    dtype = torch.float64 if precision == "64" else torch.float32
-    micro, predict = case.pop("micro_batch", 2), case.pop("predict", False)
-    invariance, caught = case.pop("invariance", False), case.pop("caught", False)
-    torch.manual_seed(3)
-    module = Model(**case.pop("model", {}))
-    trainer = Trainer(
-        strategy=strategy_of(case.pop("strategy"), options),
+    return Trainer(
+        strategy=strategy_of(case.pop("strategy"), case.pop("options", {})),
         accelerator="cpu",
         devices=devices,
-        precision=precision,
+        precision="64",
         max_steps=case.pop("steps", STEPS),
         global_batch_size=GLOBAL,
         clip_grad_norm=case.pop("clip", 0.05),
@@ -223,33 +217,47 @@ def train(folder: Path, name: str, devices: int, case: dict) -> None:
         name=name,
         **case,
     )
-    loader = DataLoader(data(SAMPLES, 1, dtype), batch_size=micro, shuffle=True)
-    validation = DataLoader(data(19, 2, dtype), batch_size=5)
-    if invariance:
-        found = trainer.check_invariance(module, loader, steps=3)
-        (folder / f"{name}-{trainer.rank}.json").write_text(
-            json.dumps({"equal": bool(found), "text": str(found)})
-        )
-        return
-    try:
-        trainer.fit(module, loader, validation, resume=resume and folder / resume)
-    except PacelineError as error:
-        if not caught:
-            raise
-        (folder / f"{name}-{trainer.rank}.json").write_text(json.dumps({"error": str(error)}))
-        return
-    ranks = {
-        "ranks": trainer.all_gather(trainer.rank),
-        "data": [trainer.data_rank, trainer.data_world_size],
-    }
-    (folder / f"{name}-{trainer.rank}.json").write_text(json.dumps(ranks))
-    if predict:
+
+
+def train(folder: Path, name: str, devices: int, case: dict) -> dict:
+    """What a rank has to say afterwards."""
+    case = dict(case)
+    model, micro = case.pop("model", {}), case.pop("micro_batch", 2)
+    action, resume = case.pop("action", None), case.pop("resume", None)
+    torch.manual_seed(3)
+    module = Model(**model)
+    trainer = trainer_of(folder, name, devices, case)
+    loader = DataLoader(data(SAMPLES, 1, torch.float64), batch_size=micro, shuffle=True)
+    validation = DataLoader(data(19, 2, torch.float64), batch_size=5)
+    if action == "invariance":
+        result = trainer.check_invariance(module, loader, steps=3)
+        return {"equal": bool(result), "text": str(result)}
+    trainer.fit(module, loader, validation, resume=resume and folder / resume)
+    if action == "predict":
         found = trainer.predict(module, validation)
         if trainer.rank == 0:
             torch.save(torch.cat(found), folder / f"{name}-predictions.pt")
+    if action in ("again", "otherwise"):  # by another trainer, which splits layers alike, or not at all
+        options = {} if action == "otherwise" else case["options"]
+        trainer = trainer_of(
+            folder, name, devices, case | {"options": options, "steps": 2, "strategy": "fsdp"}
+        )
+        trainer.fit(module, loader)
+    return {
+        "ranks": trainer.all_gather(trainer.rank),
+        "data": [trainer.data_rank, trainer.data_world_size],
+    }
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for name, case in json.loads(sys.argv[3]).items():
-        train(Path(sys.argv[2]), name, int(sys.argv[1]), case)
+        expected = case.pop("error", False)
+        try:
+            found = train(Path(sys.argv[2]), name, int(sys.argv[1]), case)
+        except PacelineError as error:
+            if not expected:
+                raise
+            found = {"error": str(error)}
+        rank = int(os.environ.get("RANK", "0"))
+        (Path(sys.argv[2]) / f"{name}-{rank}.json").write_text(json.dumps(found))

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.checkpoints import stored_tensors
+from helpers.checkpoints import assert_same_tensors, stored_tensors
 from helpers.ranks import run_ranks
 
 from paceline import Run
 
 pytestmark = pytest.mark.launch  # for its length
 JOB = Path(__file__).with_name("tensor_job.py")
-TWO, FOUR = {"strategy": "FSDP", "options": {"tensor": 2}}, {"strategy": "FSDP", "options": {"tensor": 4}}
-HYBRID = {"strategy": "HSDP", "options": {"tensor": 2, "replicate": 2}}
-RECOMPUTED = {"strategy": "FSDP", "options": {"tensor": 2, "activation_checkpointing": True}}
-OFFLOADED = {"strategy": "FSDP", "options": {"tensor": 2, "cpu_offload": True}}
+TWO, FOUR = {"strategy": "fsdp", "options": {"tensor": 2}}, {"strategy": "fsdp", "options": {"tensor": 4}}
+HYBRID = {"strategy": "hsdp", "options": {"tensor": 2, "replicate": 2}}
+RECOMPUTED = {"strategy": "fsdp", "options": {"tensor": 2, "activation_checkpointing": True}}
+OFFLOADED = {"strategy": "fsdp", "options": {"tensor": 2, "cpu_offload": True}}
 # What is trained in float64, with clipping, and micro-batches of two that are accumulated.
 KINDS = {
-    "adamw": {"predict": True},
+    "adamw": {"action": "predict"},
     "weighted": {"model": {"weighted": True}},
     "sgd-value": {"model": {"optimizer": "sgd"}, "clip": None, "clip_grad_value": 0.01},
     "unclipped": {"clip": None, "nonfinite": "ignore"},
@@ -95,11 +95,13 @@ def trained(tmp_path_factory) -> Path:
         jobs[ranks] = {title(*about): case(*about) for about in CASES if about[0] == ranks}
     for plan in MISTAKES:
         model = {"plan": plan, "tied": plan == "half-of-a-tie"}
-        jobs[2][f"mistake-{plan}"] = TWO | {"model": model, "caught": True, "steps": 2}
+        jobs[2][f"mistake-{plan}"] = TWO | {"model": model, "error": True, "steps": 2}
     dropout = {"model": {"dropout": 0.3}}
     jobs[4]["whole"] = TWO | dropout | {"every": 3}
     jobs[4]["continued"] = TWO | dropout | {"resume": "whole/1/checkpoints/step-00000003"}
-    jobs[4]["invariance"] = TWO | {"invariance": True, "model": {"plan": "sequence"}}
+    jobs[2]["again"] = TWO | {"action": "again", "steps": 1}
+    jobs[2]["otherwise"] = TWO | {"action": "otherwise", "steps": 1, "error": True}
+    jobs[4]["invariance"] = TWO | {"action": "invariance", "model": {"plan": "sequence"}}
     for ranks, todo in jobs.items():
         run_ranks(JOB, ranks, ranks, place, json.dumps(todo), folder=place, seconds=400)
     return place
@@ -112,14 +114,7 @@ def notes(folder: Path, name: str) -> list[dict]:
 @pytest.mark.parametrize("about", CASES, ids=lambda about: title(*about))
 def test_equals_one_device(trained, about):
     one, many = Run(trained / about[3] / "1"), Run(trained / title(*about) / "1")
-    expected, found = stored_tensors(one.latest), stored_tensors(many.latest)
-    assert found.keys() == expected.keys()
-    assert any(name.startswith("optim.") for name in found)
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype, name
-        torch.testing.assert_close(
-            found[name], value, rtol=0, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
-        )
+    assert_same_tensors(stored_tensors(one.latest), stored_tensors(many.latest), 1e-12)
     rows = list(zip(one.rows, many.rows, strict=True))
     assert len(rows) >= 3
     for ours, theirs in rows:
@@ -156,6 +151,13 @@ def test_a_resumed_run_is_bit_identical_with_dropout(trained):
     assert not torch.equal(
         lost["model.head.weight"], whole["model.head.weight"]
     )  # other draws: another model
+
+
+def test_a_module_is_trained_again_by_another_trainer_that_splits_it_alike(trained):
+    assert [len(Run(trained / "again" / n).metrics["train/loss"].values) for n in "12"] == [1, 2]
+    for note in notes(trained, "otherwise"):
+        assert "an earlier run has split the layers of Model otherwise" in note["error"]
+        assert "tensor=1, and 2 then" in note["error"]
 
 
 def test_check_invariance_compares_with_one_device(trained):

@@ -7,8 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
-from helpers.checkpoints import stored_tensors
+from helpers.checkpoints import assert_same_tensors, stored_tensors
 from helpers.pairwise import covering, soaked
 from helpers.ranks import run_ranks
 
@@ -60,14 +59,7 @@ def two_ranks(request, tmp_path_factory):
 
 
 def same(one: Run, many: Run, tolerance: float) -> None:
-    expected, found = stored_tensors(one.latest), stored_tensors(many.latest)
-    assert found.keys() == expected.keys()
-    assert any(name.startswith("optim.") for name in found)
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype, name
-        torch.testing.assert_close(
-            found[name], value, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
-        )
+    assert_same_tensors(stored_tensors(one.latest), stored_tensors(many.latest), tolerance)
     assert len(many.rows) == len(one.rows) == 10  # eight steps, and two epochs' means
     for left, right in zip(one.rows, many.rows, strict=True):
         assert right.keys() == left.keys()
