@@ -13,6 +13,7 @@ from torch import nn
 
 from ..errors import PacelineError
 
+_WITHOUT = "FSDP without tensor=, where layers are adapters of peft or quantised"
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 
 
@@ -62,6 +63,12 @@ def _torch_plan(name: str, model: Any, ranks: int) -> dict[str, Any]:
     }
     wildcards = {re.sub(r"\d+", "*", part) for part, _ in model.named_modules()}
     plan = {key: style for key, style in model.tp_plan.items() if key in wildcards}
+    if not plan:
+        raise PacelineError(
+            f"no layer of {name}, a {type(model).__name__}, has a name that its tp_plan splits",
+            got=", ".join(list(model.tp_plan)[:3]),
+            fix=f"{_WITHOUT}; or write parallelize(self, mesh)",
+        )
     for pattern, style in plan.items():
         if "wise" in style:
             _check_layers(name, model, pattern)
@@ -93,5 +100,5 @@ def _check_layers(name: str, model: nn.Module, pattern: str) -> None:
                 f"the layers of {name} cannot be split as they are",
                 got=f"{path} is a {type(part).__module__}.{type(part).__qualname__}",
                 allowed="nn.Linear and nn.Embedding",
-                fix="FSDP without tensor= for adapters and quantised layers",
+                fix=_WITHOUT,
             )

@@ -126,6 +126,11 @@ class Around(TrainModule):
     ("plan", "ranks", "problem"),
     [
         ({"layers.*.up": "moe_tp_experts"}, 2, "the tp_plan of model has styles that are not torch's"),
+        (
+            {"base.layers.*.up": "colwise"},
+            2,
+            "no layer of model, a WithPlan, has a name that its tp_plan splits",
+        ),
         ({"layers.*.up": "colwise"}, 4, "num_attention_heads=6, num_key_value_heads=2"),
         ({"norm": "colwise"}, 2, "norm is a torch.nn.modules.normalization.LayerNorm"),
     ],
