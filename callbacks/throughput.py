@@ -158,7 +158,7 @@ class Throughput(PhaseCallback):
     def _end_counting(self, trainer: TrainerView) -> None:
         assert self._counter is not None
         self._counting.close()
-        counted = sum(trainer.strategy.all_gather(self._counter.get_total_flops()))
+        counted = sum(trainer.all_gather(self._counter.get_total_flops()))  # of split layers the whole
         self._flops_per_sample = counted / max(1, trainer.samples - self._samples_before)
         self._counter = None
         self._marks.clear()  # counting takes time
@@ -179,7 +179,8 @@ class Throughput(PhaseCallback):
             "data_wait_share": max(waiting / max(whole, 1e-9) for whole, waiting, _ in everyone),
         }
         if self.tokens is not None:
-            values["tokens_per_second"] = sum(one[2] for one in everyone) / seconds
+            own = trainer.strategy.one_per_data_rank(everyone)
+            values["tokens_per_second"] = sum(one[2] for one in own) / seconds
         if self._flops_per_sample is not None:
             samples = (last.samples - first.samples) / seconds / trainer.world_size
             values["tflops_per_device"] = self._flops_per_sample * samples / 1e12

@@ -35,7 +35,7 @@ from .repeated_blocks import called_parts, find_units, untied
 from .sharding import is_sharded, local_part, whole
 from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
-from .tensor_parallel import AXIS, LayerSplit, SplitLoss, check_equal_gradients, counted_norm
+from .tensor_parallel import AXIS, EqualGradients, LayerSplit, SplitLoss, counted_norm
 from .torch_internals import end_iteration, forget_gradients, ignore_redistribution_order
 
 T = TypeVar("T")
@@ -101,7 +101,8 @@ class FSDP(ShardedEstimate, Distributed):
         self._split_loss = SplitLoss()
         self._root: Dispatch | None = None
         self._manual = self._unfreezes = False
-        self._reduces, self._unchecked = True, tensor > 1
+        self._reduces = True
+        self._equal_gradients: EqualGradients | None = None
         self._norm: Tensor | None = None
 
     def attach(self, environment: Environment, precision: Precision) -> None:
@@ -142,6 +143,8 @@ class FSDP(ShardedEstimate, Distributed):
                 fix=f"{type(module).__name__}.load_from_checkpoint(run.latest) is a whole one; or the same "
                 "tensor=",
             )
+        if self.tensor > 1:
+            self._equal_gradients = EqualGradients(module, self._mesh.get_group(AXIS))
         if self.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module, self.data_group)
         root.context = self.precision.context(self.device)
@@ -238,9 +241,8 @@ class FSDP(ShardedEstimate, Distributed):
             return
         with self._split_loss:
             super().backward(loss, retain_graph)
-        if self._unchecked and self._reduces and self._root is not None:
-            check_equal_gradients(self._root.module, self._mesh.get_group(AXIS))
-            self._unchecked = False
+        if self._reduces and self._equal_gradients is not None:
+            self._equal_gradients.check()
 
     def synchronise_gradients(self, enabled: bool) -> None:
         assert self._root is not None
@@ -341,7 +343,7 @@ class FSDP(ShardedEstimate, Distributed):
         if self._root is not None:
             for part in self._parts():
                 end_iteration(part)
-        self._root = self._norm = None
+        self._root = self._norm = self._equal_gradients = None
 
     def _total_norm(self, optimizer: Optimizer) -> Tensor:
         """The norm of all ranks' gradients, the same tensor on each rank."""

@@ -6,7 +6,10 @@ The splitting itself, its collectives and the loss over split logits are torch's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable, MutableMapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -19,6 +22,7 @@ from .sharding import is_sharded, local_part, whole
 
 AXIS = "tensor"
 """The name of the mesh dimension over which layers are split."""
+_FIRST = 16
 _FAR = 0.05  # of a gradient's norm: rounding is far below, a part of the sum far above
 
 
@@ -52,7 +56,8 @@ class LayerSplit:
             for place in held:
                 setattr(place.part, place.key, bare)
         try:
-            module.parallelize(mesh)  # type: ignore[operator]
+            _call_plan(module, mesh)
+            _refuse_replaced(module, places)
             found = {
                 parameter: [_placements(place) for place in held] for parameter, held in places.items()
             }
@@ -95,6 +100,36 @@ def _places(module: nn.Module) -> dict[nn.Parameter, list[_Place]]:
         for key, parameter in part.named_parameters(recurse=False, remove_duplicate=False):
             found.setdefault(parameter, []).append(_Place(part, key, f"{prefix}.{key}" if prefix else key))
     return found
+
+
+def _call_plan(module: nn.Module, mesh: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*could not be resolved")  # of torch's parallelize_module
+        try:
+            module.parallelize(mesh)  # type: ignore[operator]
+        except UserWarning as unresolved:
+            raise PacelineError(
+                f"{type(module).__name__}.parallelize(mesh) names a layer that is not there",
+                got=str(unresolved).splitlines()[0],
+                fix="a plan by the names of named_modules() of what parallelize_module is given",
+            ) from None
+
+
+def _refuse_replaced(module: nn.Module, places: dict[nn.Parameter, list[_Place]]) -> None:
+    """Values are put back where they were: in a layer that is new they would be lost."""
+    known = {(id(place.part), place.key) for held in places.values() for place in held}
+    new = [
+        place.name
+        for held in _places(module).values()
+        for place in held
+        if (id(place.part), place.key) not in known
+    ]
+    if new:
+        raise PacelineError(
+            f"{type(module).__name__}.parallelize(mesh) puts new layers into the module",
+            got=", ".join(new[:6]),
+            fix="build them in __init__ or configure_model, and only split them here",
+        )
 
 
 def _placements(place: _Place) -> tuple[Any, ...] | None:
@@ -145,13 +180,23 @@ class SplitLoss:
 
 
 def _whole_results(found: Any) -> Any:
-    """The same with whole tensors; only the containers that steps return are looked into."""
+    """The same with whole tensors, in the containers that steps return."""
     if isinstance(found, Tensor):
         return whole(found)
-    if type(found) is dict:
-        return {key: _whole_results(value) for key, value in found.items()}
+    if isinstance(found, MutableMapping):
+        changed = copy.copy(found)
+        for key, value in found.items():
+            changed[key] = _whole_results(value)
+        return changed
+    if isinstance(found, tuple) and hasattr(found, "_fields"):
+        return type(found)(*map(_whole_results, found))
     if type(found) in (list, tuple):
         return type(found)(map(_whole_results, found))
+    if dataclasses.is_dataclass(found) and not isinstance(found, type):
+        copied: Any = copy.copy(found)
+        for field in dataclasses.fields(found):
+            object.__setattr__(copied, field.name, _whole_results(getattr(found, field.name)))
+        return copied
     return found
 
 
@@ -179,32 +224,52 @@ def _counts_here(gradient: Any, tensor_rank: int) -> bool:
     return all(place == 0 for placement, place in coordinates if placement.is_replicate())
 
 
-def check_equal_gradients(module: nn.Module, group: Any) -> None:
-    """See that the ranks of each tensor group have one gradient of what they hold whole. On all ranks.
+class EqualGradients:
+    """See that the ranks of each tensor group have one gradient of what they hold whole.
+
+    A parameter has been seen once its gradient was finite, and not zero: a layer whose weights begin at
+    zero gives those before it none. What has not been seen is looked at in the first 16 backward passes,
+    then after ever more.
 
     Args:
-        module: After a backward.
+        module: Its parameters that the plan leaves whole are meant.
         group: The process group of the tensor group.
-
-    Raises:
-        PacelineError: on all ranks, naming parameters whose gradient each rank has a part of.
     """
-    names, apart = [], []
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad or AXIS in getattr(_mesh_of(parameter), "mesh_dim_names", ()):
-            continue
+
+    def __init__(self, module: nn.Module, group: Any) -> None:
+        self._group, self._passes = group, 0
+        self._unseen = {name: p for name, p in module.named_parameters() if not _is_split(p)}
+
+    def check(self) -> None:
+        """After a backward. To be called on all ranks.
+
+        Raises:
+            PacelineError: on all ranks, naming parameters whose gradient each rank has a part of.
+        """
+        self._passes += 1
+        if self._passes > _FIRST and self._passes & (self._passes - 1):
+            return
+        trained = {name: p for name, p in self._unseen.items() if p.requires_grad}
+        if not trained:
+            return
+        found = torch.stack([self._look(parameter) for parameter in trained.values()])
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        rows = dict(zip(trained, found.tolist(), strict=True))
+        self._unseen = {name: p for name, p in self._unseen.items() if not rows.get(name, (0, 0))[0]}
+        _refuse_unequal([name for name, (_, apart) in rows.items() if apart])
+
+    def _look(self, parameter: nn.Parameter) -> Tensor:
+        """Whether there is a gradient to compare, and whether it is another one than the first rank's."""
         gradient = parameter.grad
         mine = local_part(torch.zeros_like(parameter) if gradient is None else gradient).detach()
         first = mine.clone()
-        dist.broadcast(first, group=group, group_src=0)
-        away = (mine.float() - first.float()).norm()
-        names.append(name)
-        apart.append((away > _FAR * first.float().norm()).float())  # False for NaN
-    if not names:
-        return
-    flags = torch.stack(apart).to(torch.float32)
-    dist.all_reduce(flags, dist.ReduceOp.MAX)
-    wrong = [name for name, flag in zip(names, flags.tolist(), strict=True) if flag]
+        dist.broadcast(first, group=self._group, group_src=0)
+        size, away = (part.float().norm() for part in (first, mine - first))
+        there = (size + away).isfinite() & (size + away > 0)
+        return torch.stack([there, there & (away > _FAR * size)]).float()
+
+
+def _refuse_unequal(wrong: list[str]) -> None:
     if wrong:
         raise PacelineError(
             "ranks that split the layers have different gradients of parameters that parallelize(mesh) "
@@ -215,5 +280,6 @@ def check_equal_gradients(module: nn.Module, group: Any) -> None:
         )
 
 
-def _mesh_of(parameter: Any) -> Any:
-    return getattr(parameter, "device_mesh", None)
+def _is_split(parameter: Any) -> bool:
+    """Whether the plan says how it lies on the ranks of a tensor group."""
+    return AXIS in getattr(getattr(parameter, "device_mesh", None), "mesh_dim_names", ())

@@ -69,10 +69,10 @@ class RankView:
         return self._run.ranks.broadcast(value, source)
 
     def all_gather(self, value: Any) -> list[Any]:
-        """One value of every rank, in the order of ranks, on each. Tensors are of one shape.
+        """One value of every data rank, in their order, on each. Tensors are of one shape.
 
-        Ranks that split each layer between them have the same samples, and count once: there is one value
-        for each ``data_rank``.
+        These are all ranks, but for those that split each layer between them: they have the same samples,
+        and count once.
 
         Example:
             >>> trainer.all_gather(trainer.rank)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -21,11 +23,11 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchmetrics import SumMetric
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import EMA, Checkpoint
+from paceline.callbacks import EMA, Checkpoint, Throughput
 from paceline.optimizers import MuonWithAdamW
 from paceline.strategies import FSDP, HSDP
 
@@ -58,6 +60,10 @@ class Block(nn.Module):
         return x + self.dropout(self.down(F.gelu(self.up(self.mlp_norm(x)))))
 
 
+class Prediction(NamedTuple):
+    logits: torch.Tensor
+
+
 class Model(TrainModule):
     """A decoder whose layers are split by one of several plans."""
 
@@ -72,6 +78,7 @@ class Model(TrainModule):
         gathered: bool = False,
         manual: bool = False,
         batch_norm: bool = False,
+        zero: bool = False,
     ):
         super().__init__()
         self.automatic_optimization = not manual
@@ -89,13 +96,17 @@ class Model(TrainModule):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
         if self.hparams["batch_norm"]:
             self.batch_norm = nn.BatchNorm1d(WIDTH)
+        if self.hparams["zero"]:  # no norm within a block has a gradient in step 1
+            for block in self.blocks:
+                for part in (block.out, block.down):
+                    nn.init.zeros_(part.weight)
         if self.hparams["tied"]:
             self.head.weight = self.embedding.weight
 
     def parallelize(self, mesh):
         names, kind = [f"blocks.{n}." for n in range(2)], self.hparams["plan"]
         columns, rows = ("query", "key", "value", "up"), ("out", "down")
-        if kind == "sequence":
+        if kind in ("sequence", "without-norms"):
             plan = {
                 "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
                 "norm": SequenceParallel(),
@@ -104,18 +115,13 @@ class Model(TrainModule):
                 ),
             }
             for name in names:
-                plan |= {f"{name}{part}_norm": SequenceParallel() for part in ("attention", "mlp")}
+                if kind == "sequence":
+                    plan |= {f"{name}{part}_norm": SequenceParallel() for part in ("attention", "mlp")}
                 plan |= {f"{name}{part}": ColwiseParallel(input_layouts=Shard(1)) for part in columns}
                 plan |= {f"{name}{part}": RowwiseParallel(output_layouts=Shard(1)) for part in rows}
         else:
             plan = {f"{name}{part}": ColwiseParallel() for name in names for part in columns}
             plan |= {f"{name}{part}": RowwiseParallel() for name in names for part in rows}
-        if kind == "wrong":  # a plan along the sequence without the norms
-            plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
-            for name in names:
-                plan |= {f"{name}{part}": ColwiseParallel(input_layouts=Shard(1)) for part in columns}
-                plan |= {f"{name}{part}": RowwiseParallel(output_layouts=Shard(1)) for part in rows}
-            plan["head"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
         if kind == "loss":
             plan["head"] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
         if kind == "vocabulary":
@@ -125,6 +131,10 @@ class Model(TrainModule):
             plan["head"] = ColwiseParallel(output_layouts=Replicate())
         if kind == "nothing":
             plan = {}
+        if kind == "misspelt":
+            plan["heads"] = ColwiseParallel(output_layouts=Replicate())
+        if kind == "new-layer":
+            self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         parallelize_module(self, mesh, plan)
 
     def features(self, tokens):
@@ -167,8 +177,11 @@ class Model(TrainModule):
         self.log("total", self.total)
         return F.cross_entropy(self.logits(tokens).flatten(0, 1), targets.flatten())
 
+    def on_validation_end(self, trainer):
+        self.computed = float(self.total.compute())
+
     def predict_step(self, batch):
-        return self.logits(batch[0])[:, -1]
+        return Prediction(self.logits(batch[0])[:, -1])
 
     def configure_optimizers(self):
         if self.hparams["optimizer"] == "muon":
@@ -192,6 +205,20 @@ def data(samples: int, seed: int, dtype: torch.dtype) -> TensorDataset:
     return TensorDataset(rows[:, :-1], rows[:, 1:], counts)
 
 
+class Drawn(Dataset):
+    """Rows with a number that each process draws for itself."""
+
+    def __init__(self, rows: TensorDataset):
+        self.rows, self.own = rows, random.Random(os.getpid())
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        tokens, targets, counts = self.rows[index]
+        return (tokens + self.own.randrange(VOCABULARY)) % VOCABULARY, targets, counts
+
+
 def strategy_of(name: str, options: dict):
     return {"fsdp": FSDP, "hsdp": HSDP}[name](**options) if options else name
 
@@ -210,6 +237,7 @@ def trainer_of(folder: Path, name: str, devices: int, case: dict) -> Trainer:
         callbacks=[
             Checkpoint(every=case.pop("every", 1000)),
             *([EMA(case.pop("ema"))] if "ema" in case else []),
+            *([Throughput(every=2, tokens=0)] if case.pop("throughput", False) else []),
         ],
         progress=False,
         loggers=["-tensorboard", "-curves"],
@@ -227,25 +255,30 @@ def train(folder: Path, name: str, devices: int, case: dict) -> dict:
     torch.manual_seed(3)
     module = Model(**model)
     trainer = trainer_of(folder, name, devices, case)
-    loader = DataLoader(data(SAMPLES, 1, torch.float64), batch_size=micro, shuffle=True)
+    rows = data(SAMPLES, 1, torch.float64)
+    rows = Drawn(rows) if action == "own-data" else rows
+    loader = DataLoader(rows, batch_size=micro, shuffle=True)
     validation = DataLoader(data(19, 2, torch.float64), batch_size=5)
     if action == "invariance":
         result = trainer.check_invariance(module, loader, steps=3)
         return {"equal": bool(result), "text": str(result)}
-    trainer.fit(module, loader, validation, resume=resume and folder / resume)
+    run = trainer.fit(module, loader, validation, resume=resume and folder / resume)
     if action == "predict":
         found = trainer.predict(module, validation)
         if trainer.rank == 0:
-            torch.save(torch.cat(found), folder / f"{name}-predictions.pt")
+            torch.save(torch.cat([one.logits for one in found]), folder / f"{name}-predictions.pt")
     if action in ("again", "otherwise"):  # by another trainer, which splits layers alike, or not at all
         options = {} if action == "otherwise" else case["options"]
         trainer = trainer_of(
             folder, name, devices, case | {"options": options, "steps": 2, "strategy": "fsdp"}
         )
         trainer.fit(module, loader)
+    timed = [row for row in run.rows if "perf/steps_per_second" in row]
     return {
         "ranks": trainer.all_gather(trainer.rank),
         "data": [trainer.data_rank, trainer.data_world_size],
+        "computed": module.computed,
+        "tokens": [row["perf/tokens_per_second"] / row["perf/steps_per_second"] for row in timed],
     }
 
 

@@ -21,7 +21,7 @@ RECOMPUTED = {"strategy": "fsdp", "options": {"tensor": 2, "activation_checkpoin
 OFFLOADED = {"strategy": "fsdp", "options": {"tensor": 2, "cpu_offload": True}}
 # What is trained in float64, with clipping, and micro-batches of two that are accumulated.
 KINDS = {
-    "adamw": {"action": "predict"},
+    "adamw": {"action": "predict", "throughput": True},
     "weighted": {"model": {"weighted": True}},
     "sgd-value": {"model": {"optimizer": "sgd"}, "clip": None, "clip_grad_value": 0.01},
     "unclipped": {"clip": None, "nonfinite": "ignore"},
@@ -61,10 +61,13 @@ CASES = [  # ranks, strategy, plan, kind
     (4, "RECOMPUTED", "sequence", "adamw"),
     (4, "OFFLOADED", "layers", "adamw"),
 ]
-MISTAKES = {
-    "wrong": "each has computed with a part of the sequence",
-    "half-of-a-tie": "splits parameters that are tied",
-    "nothing": "splits no parameter",
+MISTAKES = {  # the model, and what is said
+    "without-norms": ({}, "each has computed with a part of the sequence"),
+    "without-norms-zero": ({"plan": "without-norms", "zero": True}, "each has computed with a part"),
+    "half-of-a-tie": ({"tied": True}, "splits parameters that are tied"),
+    "nothing": ({}, "splits no parameter"),
+    "misspelt": ({}, "Parallelize plan key 'heads' could not be resolved"),
+    "new-layer": ({}, "puts new layers into the module"),
 }
 
 
@@ -93,9 +96,12 @@ def trained(tmp_path_factory) -> Path:
     jobs = {1: {kind: alone(kind) for kind in KINDS}}
     for ranks in (2, 4):
         jobs[ranks] = {title(*about): case(*about) for about in CASES if about[0] == ranks}
-    for plan in MISTAKES:
-        model = {"plan": plan, "tied": plan == "half-of-a-tie"}
-        jobs[2][f"mistake-{plan}"] = TWO | {"model": model, "error": True, "steps": 2}
+    for plan, (model, _) in MISTAKES.items():
+        settings = {"model": {"plan": plan} | model, "error": True, "steps": 3}
+        jobs[2][f"mistake-{plan}"] = TWO | settings
+    wrong = {"error": True, "steps": 2, "model": {"plan": "sequence"}}
+    jobs[2]["own-data"] = TWO | wrong | {"action": "own-data"}
+    jobs[2]["skips"] = TWO | wrong | {"on_data_error": "skip:3"}
     dropout = {"model": {"dropout": 0.3}}
     jobs[4]["whole"] = TWO | dropout | {"every": 3}
     jobs[4]["continued"] = TWO | dropout | {"resume": "whole/1/checkpoints/step-00000003"}
@@ -119,7 +125,7 @@ def test_equals_one_device(trained, about):
     assert len(rows) >= 3
     for ours, theirs in rows:
         assert theirs.keys() == ours.keys()
-        for name in ours.keys() - {"time", "perf/samples_per_second"}:
+        for name in (name for name in ours if name != "time" and not name.startswith("perf/")):
             assert math.isclose(theirs[name], ours[name], rel_tol=1e-10, abs_tol=1e-10), name
 
 
@@ -130,6 +136,8 @@ def test_values_are_counted_once_for_each_group(trained):
     assert set(run.metrics["val/total"].values) == {19}
     assert run.metrics["train/seen"].values[:2] == [12, 12]
     found = notes(trained, title(4, "TWO", "layers", "adamw"))
+    assert [note["computed"] for note in found] == [19] * 4
+    assert found[0]["tokens"] == pytest.approx([12 * 8, (12 + 5) * 8 / 2])  # of two steps each
     assert [note["ranks"] for note in found] == [[0, 2]] * 4
     assert [note["data"] for note in found] == [[0, 2], [0, 2], [1, 2], [1, 2]]
 
@@ -165,13 +173,20 @@ def test_check_invariance_compares_with_one_device(trained):
     assert [note["equal"] for note in found] == [True] * 4, found[0]["text"]
 
 
+def test_ranks_that_split_layers_must_read_the_same_samples(trained):
+    for note in notes(trained, "own-data"):
+        assert "ranks 0 and 1 split each layer between them, and read other data" in note["error"]
+    for note in notes(trained, "skips"):
+        assert "would be skipped by one of them alone" in note["error"]
+
+
 @pytest.mark.parametrize("plan", MISTAKES)
 def test_a_plan_that_is_wrong_is_refused_on_every_rank(trained, plan):
     found = notes(trained, f"mistake-{plan}")
     assert len(found) == 2
     for note in found:
-        assert MISTAKES[plan] in note["error"]
-    if plan == "wrong":
+        assert MISTAKES[plan][1] in note["error"]
+    if plan.startswith("without-norms"):
         assert "blocks.0.attention_norm.weight" in found[0]["error"]
         assert "SequenceParallel()" in found[0]["error"]
     if plan == "half-of-a-tie":

@@ -21,6 +21,13 @@ class FeedRequest:
         arguments, strategy = context.settings, context.strategy
         environment = strategy.environment
         self._arguments, self._stage = arguments, context.name
+        if strategy.tensor_parallel_size > 1 and arguments.on_data_error.startswith("skip"):
+            raise PacelineError(
+                "ranks that split each layer compute with the same samples, and one that cannot be read "
+                "would be skipped by one of them alone",
+                got=f"on_data_error={arguments.on_data_error!r}",
+                allowed="raise, retry",
+            )
         self._simulated_ranks = strategy.simulated_ranks
         device, dtype = environment.device, strategy.precision.input_dtype
         transfer = make_transfer(device, dtype, arguments.channels_last)
@@ -89,6 +96,6 @@ def gather_alike(strategy: Strategy, value: Any) -> list[Any]:
             raise PacelineError(
                 f"ranks {rank - rank % size} and {rank} split each layer between them, and read other data",
                 fix="give both the same data: divide it by trainer.data_rank and trainer.data_world_size, "
-                "not by rank and world size",
+                "not by rank and world size, and draw from torch, random or numpy, which are seeded",
             )
     return found

@@ -21,6 +21,7 @@ from ..datamodule import DataModule
 from ..faults.signals import SignalStop
 from ..faults.stop import StopController
 from ..faults.watchdog import Watchdog, deadlines
+from ..metrics.metric_objects import merged_over
 from ..module import TrainModule, configure
 from ..run.directory import run_name
 from ..runtime.compilation import Compilation
@@ -187,6 +188,7 @@ def _open_stage(
         compilation=compilation,
         closing=closing,
     )
+    closing.enter_context(merged_over(strategy.data_group, module))  # for compute() in hooks
     closing.callback(_close_compilation, context)
     closing.callback(strategy.close)
     closing.callback(run.directory.release)

@@ -22,6 +22,7 @@ from ..runtime.discard_effects import nothing_kept
 from ..utils.functions import positional_arguments, source_of
 from .automatic_optimizer import AutomaticOptimizer
 from .fit_context import FitContext
+from .same_samples import SameSamples
 from .step_output import log_evaluation_output, read_training_output, some_weights
 from .steps_without_loss import StepsWithoutLoss
 
@@ -74,6 +75,8 @@ class OptimizerStep:
         self.without_loss = StepsWithoutLoss(module, self.strategy, self.guard, self.state, log_line)
         self.schedules = optimization.of_interval("step") if automatic else []
         self.on_step_start = context.hooks["on_step_start"]
+        if self.strategy.tensor_parallel_size > 1:
+            self.on_step_start = [SameSamples(self.strategy), *self.on_step_start]
         self.on_before_optimizer_step = context.hooks["on_before_optimizer_step"]
         self.touches_gradients = bool(
             settings.clip_grad_norm is not None

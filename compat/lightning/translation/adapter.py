@@ -162,6 +162,14 @@ class Adapter(TrainModule):
             found["loss"] = found["loss"] / self.session.accumulate_grad_batches
         return found
 
+    def parallelize(self, mesh: Any) -> None:
+        """The user's own plan, which Lightning modules have none of; else that of a Hugging Face model."""
+        own = getattr(self.lightning, "parallelize", None)
+        if own is None:
+            super().parallelize(mesh)
+        else:
+            own(mesh)
+
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if self._is_padding():
             return _loss(self._call_step("training_step", batch, batch_idx))

@@ -162,7 +162,7 @@ class Session:
         most = int(steps) * accumulate
         if found is None:
             return most
-        mine = -(-found // self.trainer.world_size)
+        mine = -(-found // self.ours.data_world_size)
         return mine if most - accumulate < mine <= most else most
 
     @property

@@ -1,0 +1,30 @@
+"""Ranks that split each layer must compute with the same samples: their data is compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...strategies import Strategy
+from ..utils.nested import checksum
+from .feed_settings import gather_alike
+
+_FIRST = 16
+
+
+class SameSamples:
+    """Called before each step, on all ranks: compares the batches of the first 16, then of ever fewer.
+
+    Args:
+        strategy: Of the run.
+
+    Raises:
+        PacelineError: on all ranks, naming two that have other batches.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy, self._steps = strategy, 0
+
+    def __call__(self, trainer: Any, batches: list[Any]) -> None:
+        self._steps += 1
+        if self._steps <= _FIRST or not self._steps & (self._steps - 1):
+            gather_alike(self._strategy, [checksum(batch) for batch in batches])
