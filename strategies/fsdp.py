@@ -198,8 +198,8 @@ class FSDP(ShardedEstimate, Distributed):
 
     def _is_reduced(self, parameter: nn.Parameter) -> bool:
         """Whether a parameter is not sharded yet, and has a gradient at any time of the run."""
-        names = getattr(parameter, "device_mesh", None) and parameter.device_mesh.mesh_dim_names
-        return names in (None, (AXIS,)) and (parameter.requires_grad or self._unfreezes)
+        names = getattr(getattr(parameter, "device_mesh", None), "mesh_dim_names", (AXIS,))
+        return names == (AXIS,) and (parameter.requires_grad or self._unfreezes)
 
     def check_unfreezing(self) -> None:
         self._unfreezes = True

@@ -76,7 +76,7 @@ class OptimizerStep:
         self.schedules = optimization.of_interval("step") if automatic else []
         self.on_step_start = context.hooks["on_step_start"]
         if self.strategy.tensor_parallel_size > 1:
-            self.on_step_start = [SameSamples(self.strategy), *self.on_step_start]
+            self.on_step_start = (SameSamples(self.strategy), *self.on_step_start)
         self.on_before_optimizer_step = context.hooks["on_before_optimizer_step"]
         self.touches_gradients = bool(
             settings.clip_grad_norm is not None
