@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,13 @@ class Notes(Callback):
         killed = Path(self.folder, "killed")
         if self.kill == (trainer.rank, trainer.global_step) and not killed.exists():
             killed.touch()
+            # Steps are faster than the first write, which another thread makes.
+            manifest = (
+                trainer.folder / "checkpoints" / f"step-{self.kill[1] // 5 * 5:08d}" / "manifest.json"
+            )
+            deadline = time.monotonic() + 60
+            while not manifest.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
