@@ -26,6 +26,19 @@ _FIRST = 16
 _FAR = 0.05  # of a gradient's norm: rounding is far below, a part of the sum far above
 
 
+def is_compared(count: int) -> bool:
+    """Whether ranks of a tensor group are compared this time: the first 16 times, then at powers of two.
+
+    Args:
+        count: Which time it is, from 1.
+
+    Example:
+        >>> [count for count in range(1, 70) if is_compared(count)][14:]
+        [15, 16, 32, 64]
+    """
+    return count <= _FIRST or not count & (count - 1)
+
+
 class _Place(NamedTuple):
     """Where a module holds a parameter."""
 
@@ -247,7 +260,7 @@ class EqualGradients:
             PacelineError: on all ranks, naming parameters whose gradient each rank has a part of.
         """
         self._passes += 1
-        if self._passes > _FIRST and self._passes & (self._passes - 1):
+        if not is_compared(self._passes):
             return
         trained = {name: p for name, p in self._unseen.items() if p.requires_grad}
         if not trained:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...strategies import Strategy
+from ...strategies.tensor_parallel import is_compared
 from ..utils.nested import checksum
 from .feed_settings import gather_alike
-
-_FIRST = 16
 
 
 class SameSamples:
@@ -26,5 +25,5 @@ class SameSamples:
 
     def __call__(self, trainer: Any, batches: list[Any]) -> None:
         self._steps += 1
-        if self._steps <= _FIRST or not self._steps & (self._steps - 1):
+        if is_compared(self._steps):
             gather_alike(self._strategy, [checksum(batch) for batch in batches])
