@@ -6,6 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import PacelineError, is_users_frame
+from . import recursive_doubling
 from . import tensor_state as state
 from .gathered import Gathered
 from .launch.environment import Environment
@@ -118,6 +120,9 @@ class Distributed(Single):
     def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
         self._check("reduce", values, op)
         result = values.detach().clone()
+        if result.is_cpu and result.nbytes <= recursive_doubling.MOST_BYTES:
+            # It begins when it is waited for: nothing is under way where an error comes first.
+            return cache(partial(recursive_doubling.all_reduce, result, op, self._group))
         group = self._group if result.is_cpu else None
         work = dist.all_reduce(result, getattr(dist.ReduceOp, op.upper()), group=group, async_op=True)
 
@@ -130,12 +135,9 @@ class Distributed(Single):
     def all_gather(self, value: Any) -> list[Any]:
         value = whole(value)  # of a sharded tensor each rank gets the whole, as everywhere else
         self._check("gather", value if isinstance(value, Tensor) else _OBJECT)
-        world_size = self.environment.world_size
         if not isinstance(value, Tensor):
-            found: list[Any] = [None] * world_size
-            dist.all_gather_object(found, value, group=self._group)
-            return found
-        tensors = [torch.empty_like(value) for _ in range(world_size)]
+            return recursive_doubling.all_gather(value, self._group)
+        tensors = [torch.empty_like(value) for _ in range(self.environment.world_size)]
         group = self._group if value.is_cpu else None
         dist.all_gather(tensors, value.detach().contiguous(), group=group)
         return tensors
@@ -174,8 +176,7 @@ class Distributed(Single):
             return
         about = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else value or ""
         mine = (" ".join(filter(None, [what, about, *map(str, more)])), _called_from())
-        found: list[Any] = [None] * self.environment.world_size
-        dist.all_gather_object(found, mine, group=self._group)
+        found = recursive_doubling.all_gather(mine, self._group)
         calls = [call for call, _ in found]
         if len(set(calls)) == 1:
             return
@@ -197,14 +198,7 @@ class Distributed(Single):
         return collect(folder, tensors, take, self._group)
 
     def exchange(self) -> Callable[[Any], list[Any]]:
-        group, world_size = writers_group(), self.environment.world_size
-
-        def all_gather(value: Any) -> list[Any]:
-            found: list[Any] = [None] * world_size
-            dist.all_gather_object(found, value, group=group)
-            return found
-
-        return all_gather
+        return partial(recursive_doubling.all_gather, group=writers_group())
 
     def load_tensors(
         self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None

@@ -16,6 +16,10 @@ from .environment import Environment
 from .job_notes import die_with_launcher
 
 _usual = dist.default_pg_timeout
+_MANY_RANKS = 128
+"""From here on two ranks are connected when they first send each other something. Gloo else connects all
+with all: what the store of rank 0 has to answer grows with the square of the ranks. Fewer ranks are all
+connected: that one died is seen at once, whether or not it has sent anything yet."""
 
 
 def join(environment: Environment, collective_timeout: float | None = None) -> None:
@@ -39,6 +43,8 @@ def join(environment: Environment, collective_timeout: float | None = None) -> N
         torch.accelerator.set_device_index(device)
         # A backend for tensors on the CPU too: offload and host values need one.
         backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+    if environment.world_size >= _MANY_RANKS:
+        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     hook = sys.excepthook
     if environment.world_size == 1:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
+from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, recursive_doubling
 from paceline.trainer.faults import stop as agreement
 
 BLOCKS, WIDTH, BATCH = 3, 16, 4
@@ -223,9 +223,9 @@ def zero(stage: int) -> dict[str, Any]:
 
 
 def words_about_stopping(folder: Path, devices: int) -> dict[str, float]:
-    """The all_reduce calls made from Python: DDP makes its own elsewhere, so these are the words."""
+    """All-reduces of small values on the host; the gradients go elsewhere, so these are the words."""
     calls: list[int] = []
-    usual = torch.distributed.all_reduce
+    usual = recursive_doubling.all_reduce
 
     class Window(Callback):
         def on_step_end(self, trainer):
@@ -238,11 +238,11 @@ def words_about_stopping(folder: Path, devices: int) -> dict[str, float]:
         return usual(*args, **kwargs)
 
     counted = 0
-    torch.distributed.all_reduce = counting
+    recursive_doubling.all_reduce = counting
     try:
         fit("ddp", Model(), 1, WARM + WORDS + 2, Window(), folder, devices)
     finally:
-        torch.distributed.all_reduce = usual
+        recursive_doubling.all_reduce = usual
     return {"words": calls[1] - calls[0]}
 
 

@@ -103,8 +103,8 @@ def test_zero_has_deepspeed_s_own(counts, stage):
 )
 def test_a_weighted_loss_costs_one_word(counts, weighted, plain, words):
     found, usual = counts(weighted), counts(plain)
-    assert found == usual | {"all_reduce": usual["all_reduce"] + words}
+    assert found == usual | {"send": words, "recv": words}
 
 
 def test_words_about_stopping_are_few_when_steps_are_fast(counts):
-    assert counts("stop-word")["words"] <= job.WORDS // 10
+    assert 1 <= counts("stop-word")["words"] <= job.WORDS // 10

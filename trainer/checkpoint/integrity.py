@@ -177,7 +177,7 @@ def _fetch_on_all(folder: Path, strategy: Strategy) -> None:
         complete(folder)
         return (folder / MANIFEST).read_bytes()
 
-    manifest = strategy.all_gather(_on_all(strategy, first))[0]
+    manifest = strategy.broadcast(_on_all(strategy, first))
     _on_all(strategy, lambda: complete(folder, manifest))
 
 

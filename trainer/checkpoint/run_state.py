@@ -172,7 +172,7 @@ class RunState:
             return {}
         own = {name: tensors[name] for name in _own_buffers(self.module, tensors)}
         sums = {name: checksum_of(buffer) for name, buffer in own.items()}
-        first = self.strategy.all_gather(sums)[0]
+        first = self.strategy.broadcast(sums)
         return {f"own.{self._rank}.{n}": own[n] for n, value in sums.items() if first.get(n) != value}
 
     def _plain_state(self, tensors: dict[str, Tensor]) -> dict[str, Any]:

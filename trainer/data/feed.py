@@ -49,6 +49,8 @@ class FeedSettings:
         compares: Whether there are other ranks, whose data is to be compared with this one's.
         all_gather: One value of every rank that has its own samples, on each; called by all alike.
         highest: The element-wise maximum of all ranks' tensors, on each; called by all alike.
+        total: The sum over the ranks that have their own samples, on each; called by all alike.
+        same_everywhere: Whether all ranks have the same value; called by all alike.
     """
 
     seed: int = 0
@@ -69,6 +71,8 @@ class FeedSettings:
     compares: bool = False
     all_gather: Callable[[Any], list[Any]] = lambda value: [value]
     highest: Callable[[Tensor], Tensor] = lambda numbers: numbers
+    total: Callable[[Tensor], Tensor] = lambda numbers: numbers
+    same_everywhere: Callable[[Any], bool] = lambda value: True
 
 
 class Feed(ABC):

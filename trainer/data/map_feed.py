@@ -147,9 +147,10 @@ class MapFeed(Feed):
             return
         raw = order if isinstance(order, array) else repr(order).encode()
         address = not isinstance(raw, array) and b" at 0x" in raw  # an address, not content
-        found = self.settings.all_gather(0 if address else zlib.crc32(raw))
-        rank = next((r for r, other in enumerate(found) if other != found[0]), None)
-        if rank is not None:
+        mine = 0 if address else zlib.crc32(raw)
+        if not self.settings.same_everywhere(mine):
+            found = self.settings.all_gather(mine)
+            rank = next(r for r, other in enumerate(found) if other != found[0])
             maker = type(self._sampler).__name__
             raise PacelineError(
                 f"{maker} gives rank {rank} another order of epoch {epoch + 1} than rank 0",

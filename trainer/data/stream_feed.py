@@ -229,9 +229,10 @@ class StreamFeed(Feed):
         if not self.settings.compares:
             return shared
         first = cursor.peek()
-        found = self.settings.all_gather(None if first is None else checksum(first[0]))
-        if all(other == found[0] for other in found):
+        mine = None if first is None else checksum(first[0])
+        if self.settings.same_everywhere(mine):
             return shared
+        found = self.settings.all_gather(mine)
         if None in found:
             raise PacelineError(
                 "each rank reads its own part of the data, and some ranks have none",

@@ -167,10 +167,9 @@ class OwnSteps(StreamSteps):
             batches.append(self._moved(found[0], self._cursor.handed_out - 1))
             sizes.append(found[1])
         self._last = batches[-1] if batches else self._last
-        everyone = self._settings.all_gather((len(sizes), sum(sizes)))
-        missing = max(count for count, _ in everyone) - len(sizes)
-        self.short = any(count < self._full for count, _ in everyone)
-        total = sum(samples for _, samples in everyone)
+        most, least = self._settings.highest(torch.tensor([len(sizes), -len(sizes)])).tolist()
+        total = int(self._settings.total(torch.tensor([sum(sizes)])))
+        missing, self.short = most - len(sizes), -least < self._full
         return StepBatches(batches + [self._last] * missing, sizes + [0] * missing, total, total)
 
     def skip(self) -> int:

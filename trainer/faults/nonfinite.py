@@ -190,7 +190,7 @@ class Guard:
         """The strategy skipped an update by itself: whether a loss or gradient is to blame."""
         if not self.strategy.precision.scales:
             return True
-        return any(self.strategy.all_gather(bool(self._seen)))
+        return bool(self.strategy.all_reduce(torch.tensor([bool(self._seen)], dtype=torch.int64), "max"))
 
     def hold_back(
         self,

@@ -6,8 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ...errors import PacelineError
 from ...strategies import Strategy
+from ...strategies.comparison import same_everywhere, same_in_tensor_groups
 from ..data.device_transfer import HookedTransfer, batch_hooks_of, make_transfer
 from ..data.feed import FeedSettings
 from ..phases import PHASES
@@ -43,7 +47,9 @@ class FeedRequest:
             signals=context.signals,
             log_line=context.directory.log_line,
             all_gather=partial(gather_alike, strategy),
-            highest=lambda numbers: strategy.all_reduce_async(numbers, "max")(),
+            highest=lambda numbers: strategy.all_reduce(numbers, "max"),
+            total=partial(total_read, strategy),
+            same_everywhere=partial(same_everywhere, strategy),
         )
 
     def for_training(self, accumulate: int, global_batch: int | None = None) -> FeedSettings:
@@ -99,3 +105,31 @@ def gather_alike(strategy: Strategy, value: Any) -> list[Any]:
                 "not by rank and world size, and draw from torch, random or numpy, which are seeded",
             )
     return found
+
+
+def require_alike(strategy: Strategy, value: Any) -> None:
+    """See that ranks that split each layer have read the same. To be called on all ranks.
+
+    Args:
+        strategy: Carries the values.
+        value: Of this rank; plain data.
+
+    Raises:
+        PacelineError: on all ranks, naming two that have not.
+    """
+    if not same_in_tensor_groups(strategy, value):
+        gather_alike(strategy, value)
+
+
+def total_read(strategy: Strategy, numbers: Tensor) -> Tensor:
+    """What all data ranks have read together. To be called on all ranks.
+
+    Args:
+        strategy: Carries the values.
+        numbers: Counts of this rank, of one shape on all.
+
+    Raises:
+        PacelineError: on all ranks, where ranks that split each layer have read other data.
+    """
+    require_alike(strategy, numbers.tolist())
+    return strategy.all_reduce(numbers if strategy.tensor_rank == 0 else torch.zeros_like(numbers))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ...callbacks import BatchSizeScheduler, GradientAccumulationScheduler
 from ...callbacks.epoch_schedule import EpochSchedule
 from ...errors import PacelineError
+from ...strategies.comparison import same_everywhere
 from ..data.combined_loader import CombinedLoader
 from ..data.epoch_feeds import EpochFeeds
 from ..data.feed import Feed, NoFeed
@@ -143,7 +144,10 @@ class FitFeeds:
         Raises:
             PacelineError: on all ranks, naming one that made other data.
         """
-        found = self._context.ranks.all_gather(str(feed.fingerprint()))
+        mine, strategy = str(feed.fingerprint()), self._context.strategy
+        if same_everywhere(strategy, mine):
+            return
+        found = strategy.all_gather(mine)
         for rank, other in enumerate(found):
             if other != found[0]:
                 raise PacelineError(

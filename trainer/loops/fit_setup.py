@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -32,6 +31,7 @@ from .evaluation_loop import EvaluationLoop
 from .fit_context import FitContext
 from .fit_data import FitData, FitFeeds, Resumption, schedule_of
 from .manual_optimizer import ManualOptimization, ManualOptimizer
+from .rank_check import check_ranks
 from .resume_source import Source
 from .startup_report import first_lines, report_restart
 
@@ -278,45 +278,6 @@ def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
     for parameter in module.parameters():
         parameter.grad = None  # gradients that a module comes with are no part of step 1
     return strategy.setup(module, build)
-
-
-_CALLBACKS = "list of callbacks"
-
-
-def check_ranks(context: StageContext, feed: Feed) -> None:
-    """See that all ranks are about to do the same, before they wait for each other in vain.
-
-    Raises:
-        PacelineError: on every rank, naming the one that has another module, data or settings.
-    """
-    if context.ranks.world_size == 1:
-        return
-    module = context.module
-    parts = [f"{name} {list(p.shape)} {p.dtype}" for name, p in module.named_parameters()]
-    mine = {
-        "module": f"{type(module).__name__} of {len(parts)} parameters, "
-        f"checksum of their shapes {zlib.crc32(str(parts).encode()):08x}",
-        "training data": str(feed.fingerprint()),
-    }
-    mine[_CALLBACKS] = ", ".join(callback.state_key for callback in context.callbacks)
-    config = run_config(context.directory.name, context.settings, context.strategy, module)
-    folder = config["trainer"]["run_dir"] and "a folder"  # rank 0's is taken, whichever the others have
-    settings = config["trainer"] | {"run_dir": folder}
-    mine |= {f"Trainer({name}=...)": str(value) for name, value in settings.items()}
-    everyone = context.ranks.all_gather(mine)
-    for rank, other in enumerate(everyone):
-        for what, value in other.items():
-            if value != everyone[0][what]:
-                raise PacelineError(
-                    f"rank {rank} has another {what} than rank 0",
-                    got=value[:300],
-                    allowed=everyone[0][what][:300],
-                    fix="give each rank the same ones, in one order: a callback may ask "
-                    "trainer.is_global_zero"
-                    if what == _CALLBACKS
-                    else "every rank runs the script from its top: seed what it draws, and read the same "
-                    "files on all",
-                )
 
 
 def monitored(callbacks: Sequence[Any], schedules: Sequence[Schedule]) -> list[tuple[str, str]]:

@@ -162,7 +162,7 @@ class OptimizerStep:
             return None
         if many or self.world_size > 1:
             loss = self.weigh(loss, weight, step.weights, index, size * self.data_ranks / (total or 1))
-        if step.weights and is_last:  # on its way while backward runs
+        if step.weights and is_last:  # on an accelerator it is on its way while backward runs
             step.sum_of_weights = self.strategy.all_reduce_async(self.as_word(sum(step.weights)))
         faultpoint("step.backward")
         self.backward(loss)

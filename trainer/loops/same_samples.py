@@ -7,7 +7,7 @@ from typing import Any
 from ...strategies import Strategy
 from ...strategies.tensor_parallel import is_compared
 from ..utils.nested import checksum
-from .feed_settings import gather_alike
+from .feed_settings import require_alike
 
 
 class SameSamples:
@@ -26,4 +26,4 @@ class SameSamples:
     def __call__(self, trainer: Any, batches: list[Any]) -> None:
         self._steps += 1
         if is_compared(self._steps):
-            gather_alike(self._strategy, [checksum(batch) for batch in batches])
+            require_alike(self._strategy, [checksum(batch) for batch in batches])

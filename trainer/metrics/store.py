@@ -10,17 +10,18 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...callbacks.monitor import full_name
 from ...callbacks.scalars import on_host
 from ...errors import PacelineError, nearest
 from ...strategies import Strategy
+from ...strategies.comparison import same_everywhere
 from ...strategies.sharding import whole
 from ..utils.nested import describe
 from .accumulator import Sums, Value
 from .metric_objects import States, merged_over
+from .over_ranks import SumsOverRanks
 from .scalars import as_number, not_a_number
 
 REDUCTIONS = ("mean", "sum", "min", "max")
@@ -45,7 +46,7 @@ class MetricStore:
         self.phase = phase
         several = strategy is not None and strategy.environment.world_size > 1
         self._strategy = strategy if several else None
-        self._agreed: list[tuple[str, str]] = []
+        self._over_ranks = None if self._strategy is None else SumsOverRanks(self._strategy)
         self.weight: float = 1
         self.loader_name = ""
         self.shown: dict[str, None] = {}
@@ -296,6 +297,8 @@ class MetricStore:
     def _compare_objects(self, names: list[str]) -> None:
         if self._strategy is None:
             return
+        if same_everywhere(self._strategy, names):
+            return
         everyone = self._strategy.all_gather(names)
         for rank, theirs in enumerate(everyone):
             missing = sorted(set().union(*everyone) - set(theirs))
@@ -328,31 +331,12 @@ class MetricStore:
         return {name: found for name, sums in merged.items() if (found := sums.result()) is not None}
 
     def _merged(self, part: str) -> dict[str, Sums]:
-        """The sums of a part over all ranks: one collective, once all know the same names."""
+        """The sums of a part over all ranks."""
         self._fold()
         mine: dict[str, Sums] = {name: getattr(value, part) for name, value in self._values.items()}
-        if self._strategy is None:
+        if self._over_ranks is None:
             return mine
-        everyone = self._gathered(mine)
-        merged = {name: Sums(reduce) for name, reduce in self._agreed}
-        for rows in everyone:
-            for sums, (total, weight, count) in zip(merged.values(), rows, strict=True):
-                sums.take(Sums(sums.reduce, total, weight, int(count)))
-        return merged
-
-    def _gathered(self, mine: dict[str, Sums]) -> list[list[list[float]]]:
-        """Total, weight and count of each agreed name, of every data rank."""
-        assert self._strategy is not None
-        while True:
-            new = [name for name in mine if name not in {n for n, _ in self._agreed}]
-            rows = [mine.get(name) or Sums(reduce) for name, reduce in self._agreed]
-            numbers = [float(bool(new)), *(n for s in rows for n in (s.total, s.weight, s.count))]
-            everyone = self._strategy.all_gather(torch.tensor(numbers, dtype=torch.float64))
-            if not any(found[0] for found in everyone):
-                mine_and_others = self._strategy.one_per_data_rank(everyone)
-                return [found[1:].view(-1, 3).tolist() for found in mine_and_others]
-            named = self._strategy.all_gather([(name, mine[name].reduce) for name in new])
-            self._agreed += dict.fromkeys(pair for pairs in named for pair in pairs)
+        return self._over_ranks.merged(mine)
 
     def state_dict(self) -> dict[str, Any]:
         """Sums of the window and the epoch under way over all ranks, as plain data."""

@@ -1,0 +1,91 @@
+"""Collectives and comparisons of small values, on each rank."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import Trainer, TrainModule
+from paceline.strategies.comparison import same_everywhere, same_in_tensor_groups
+from paceline.strategies.launch import process_group
+from paceline.strategies.recursive_doubling import MOST_BYTES
+
+
+def on_rank(folder: Path) -> dict[str, Any]:
+    strategy = Trainer(strategy="ddp", accelerator="cpu", run_dir=None).strategy
+    rank, ranks = strategy.environment.rank, strategy.environment.world_size
+    found: dict[str, Any] = {}
+    for op in ("sum", "max", "min"):
+        found[op] = {}
+        for dtype in (torch.int64, torch.float64, torch.float32):
+            values = torch.tensor([rank, -rank, 1], dtype=dtype)
+            found[op][str(dtype).removeprefix("torch.")] = strategy.all_reduce(values, op).tolist()
+    tenths = strategy.all_reduce(torch.tensor([(rank + 1) / 10], dtype=torch.float64))
+    found["tenths"] = tenths.item().hex()
+    given = torch.tensor([float(rank), 1.5])
+    strategy.all_reduce(given)
+    found["given"] = given.tolist()
+
+    first = strategy.all_reduce_async(torch.tensor([1]))
+    second = strategy.all_reduce_async(torch.tensor([10]))
+    found["crossed"] = [0, second().item(), first().item()]
+    found["crossed"][0] = first().item()  # what was read once can be read again
+
+    found["objects"] = strategy.all_gather([rank, "x" * 1000 * rank])
+    large = strategy.all_reduce(torch.ones(MOST_BYTES // 8 + 1, dtype=torch.float64))
+    found["large"] = [large[0].item(), int((large == ranks).sum())]
+
+    found["same"] = [
+        same_everywhere(strategy, "order"),
+        same_everywhere(strategy, {"a": [1, 2.5, None]}),
+        same_everywhere(strategy, rank == ranks - 1),
+        same_everywhere(strategy, [0, "x" * rank]),
+    ]
+    found["sockets"] = _sockets()
+    strategy.tensor_parallel_size = ranks  # all ranks are one group
+    found["groups alike"] = same_in_tensor_groups(strategy, [3, 48])
+    found["groups apart"] = [same_in_tensor_groups(strategy, [3, 48 + (rank == r)]) for r in range(ranks)]
+    return found
+
+
+def with_many_ranks(folder: Path) -> dict[str, Any]:
+    """The same where ranks are connected when they first need it."""
+    process_group._MANY_RANKS = 2
+    return on_rank(folder)
+
+
+def _sockets() -> int:
+    files = Path("/proc/self/fd").iterdir()
+    return sum("socket" in os.readlink(file) for file in files if file.is_symlink())
+
+
+def train_and_resume(folder: Path, connected_at_first_use: bool) -> dict[str, Any]:
+    """The loss and the weights after a run that was saved, and resumed by another trainer."""
+    if connected_at_first_use:
+        process_group._MANY_RANKS = 2
+    usual: dict[str, Any] = {"strategy": "fsdp", "accelerator": "cpu", "progress": False, "loggers": False}
+    data = DataLoader(TensorDataset(torch.arange(96.0).view(24, 4) / 96), 2)
+    for steps in (3, 6):
+        trainer = Trainer(max_steps=steps, run_dir=folder, name="run", seed=1, **usual)
+        module = Net()
+        trainer.fit(module, data, resume="auto")
+    weights = trainer.strategy.full_tensors(module)
+    return {"weights": {n: w.tolist() for n, w in weights.items()}, "steps": trainer.global_step}
+
+
+class Net(TrainModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch: Any) -> torch.Tensor:
+        loss: torch.Tensor = self.net(batch[0]).square().mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=0.1)
