@@ -6,8 +6,9 @@
 All ranks are forked on this machine and compute next to nothing, so that seconds would be those of a busy
 machine. Counted instead, for each rank and each event: messages and bytes that it sends, seconds of CPU,
 and, in a second pass, the longest chain of messages of which each waits for the one before. For that every
-message is delayed by 20 ms, in a ``writev`` of our own (a C compiler is needed): the time of an event, over
-the delay, is the chain. Each count is fitted by a + b log2(ranks) + c ranks, of which none is below zero.
+message is delayed by 20 ms, in a ``writev`` of our own (a C compiler is needed): how much longer an event
+takes than without, over the delay, is the chain. Of starts and saves, whose chains are long, it is measured
+on up to 16 ranks. Each count is fitted by a + b log2(ranks) + c ranks, of which none is below zero.
 
 Messages are counted with those by which gloo's receivers say that they are ready: two for each value.
 """
@@ -64,6 +65,7 @@ ssize_t writev(int file, const struct iovec *parts, int count) {
 NETWORK = 50e-6  # seconds that one is assumed to take between hosts, where times are extrapolated
 REPEATS = 5
 LARGER = (1000, 10_000)
+MOST_DELAYED = 16  # ranks of which starts and saves are delayed too
 EVENTS = {
     "start": "from the start of a rank's process to its first step",
     "epoch": "the order of an epoch is compared",
@@ -74,7 +76,6 @@ EVENTS = {
     "save ddp": "a checkpoint under ddp",
     "save fsdp": "a checkpoint under fsdp",
 }
-PER_STEP = ("stream", "shared stream", "agreement", "log point")
 Counts = dict[str, float]
 
 
@@ -130,21 +131,24 @@ class Meter:
 class Measure(Callback):
     """Measures the events before the first step, where a run is complete and nothing else is under way."""
 
-    def __init__(self, started: Meter, requests: list[FeedRequest], folder: Path, delayed: bool) -> None:
+    def __init__(
+        self, started: Meter, requests: list[FeedRequest], folder: Path, delayed: bool, long_events: bool
+    ) -> None:
         self._started, self._requests, self._folder = started, requests, folder
-        self._delayed, self._repeats = delayed, 1 if delayed else REPEATS
+        self._long_events, self._delayed, self._repeats = long_events, delayed, 1 if delayed else REPEATS
         self.found: dict[str, Counts] = {}
 
     def on_step_start(self, trainer: Any) -> None:
-        if self.found:
+        if trainer.global_step:
             return
         strategy, name = trainer.strategy, trainer.strategy.name
-        self.found["start"] = self._started.counts()
+        started = self._started.counts()
         delay_messages(False)
-        number = itertools.count()
-        self._measure(
-            strategy, f"save {name}", lambda: trainer.save_checkpoint(self._folder / f"{next(number)}")
-        )
+        if self._long_events:
+            self.found["start"], number = started, itertools.count()
+            self._measure(
+                strategy, f"save {name}", lambda: trainer.save_checkpoint(self._folder / f"{next(number)}")
+            )
         if name == "ddp":
             for event, act in self._events(trainer, self._requests[0].for_training(1)).items():
                 self._measure(strategy, event, act)
@@ -187,7 +191,8 @@ class Measure(Callback):
 
 
 def be_rank(rank: int, ranks: int, port: int, strategy: str, folder: Path, delayed: bool) -> None:
-    delay_messages(delayed)
+    long_events = not delayed or ranks <= MOST_DELAYED
+    delay_messages(delayed and long_events)
     started = Meter()
     os.environ |= {
         "RANK": str(rank),
@@ -205,7 +210,7 @@ def be_rank(rank: int, ranks: int, port: int, strategy: str, folder: Path, delay
         requests.append(self)
 
     FeedRequest.__init__ = kept  # type: ignore[method-assign]
-    measure = Measure(started, requests, folder, delayed)
+    measure = Measure(started, requests, folder, delayed, long_events)
     quiet: dict[str, Any] = {"progress": False, "loggers": False, "run_dir": None, "checkpoint": False}
     trainer = Trainer(
         strategy=strategy, accelerator="cpu", max_steps=1, callbacks=[measure], seed=1, **quiet
@@ -250,7 +255,9 @@ def on_ranks(ranks: int, strategy: str, delayed: bool) -> dict[str, Counts]:
 
 def one_pass(ranks: int, delayed: bool) -> dict[str, Counts]:
     found = on_ranks(ranks, "ddp", delayed)
-    return found | {"save fsdp": on_ranks(ranks, "fsdp", delayed)["save fsdp"]}
+    if "save ddp" in found:
+        found["save fsdp"] = on_ranks(ranks, "fsdp", delayed)["save fsdp"]
+    return found
 
 
 @cache
@@ -274,7 +281,8 @@ def measured(every: list[int]) -> dict[str, dict[str, Counts]]:
             ).stdout
             for event, counts in json.loads(printed.splitlines()[-1]).items():
                 if delayed:
-                    result[event][str(ranks)]["chain"] = counts["seconds"] / DELAY
+                    known = result[event][str(ranks)]
+                    known["chain"] = (counts["seconds"] - known["seconds"]) / DELAY
                 else:
                     result[event][str(ranks)] = counts
             print(f"{ranks} ranks, messages {'delayed' if delayed else 'counted'}", file=sys.stderr)
@@ -317,21 +325,24 @@ def shown(number: float) -> str:
 def tables(result: dict[str, dict[str, Counts]]) -> str:
     """The counts, their fits and what follows from them, as Markdown."""
     lines = []
-    for count, unit, factor in (
-        ("chain", "messages one after another", 1),
-        ("messages", "messages a rank sends", 1),
+    for count, title, factor in (
+        ("chain", "Messages that wait for each other", 1.0),
+        ("chain", f"Seconds, where a message takes {NETWORK * 1e6:.0f} us", NETWORK),
+        ("messages", "Messages a rank sends", 1),
+        ("most messages", "Messages the busiest rank sends", 1),
         ("bytes", "kB a rank sends", 1e-3),
         ("most cpu", "ms of CPU on the busiest rank", 1e3),
     ):
         sizes = [int(ranks) for ranks in next(iter(result.values()))]
-        lines += [f"\n{unit}:\n", f"| ranks | {' | '.join(map(str, [*sizes, *LARGER]))} | fit |"]
+        lines += [f"\n**{title}**\n", f"| N | {' | '.join(f'{n:,}' for n in [*sizes, *LARGER])} | fit |"]
         lines += ["|---" * (len(sizes) + len(LARGER) + 2) + "|"]
         for event, rows in result.items():
-            values = {int(ranks): row[count] * factor for ranks, row in rows.items()}
-            a, b, c = fit = fitted(values)
-            numbers = [shown(v) for v in (*values.values(), *(at(fit, n) for n in LARGER))]
-            terms = f"{shown(a)} + {shown(b)} log2 N + {shown(c)} N"
-            lines.append(f"| {event} | {' | '.join(numbers)} | {terms} |")
+            values = {int(ranks): row[count] * factor for ranks, row in rows.items() if count in row}
+            fit = fitted(values)
+            found = [shown(values[n]) if n in values else "" for n in sizes]
+            found += [shown(at(fit, n)) for n in LARGER]
+            terms = [f"{shown(c)}{what}" for c, what in zip(fit, ("", " log2 N", " N"), strict=True) if c]
+            lines.append(f"| {event} | {' | '.join(found)} | {' + '.join(terms)} |")
     return "\n".join(lines)
 
 

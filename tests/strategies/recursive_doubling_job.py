@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from paceline import Trainer, TrainModule
+from paceline.callbacks import Callback
+from paceline.strategies import recursive_doubling
 from paceline.strategies.comparison import same_everywhere, same_in_tensor_groups
 from paceline.strategies.launch import process_group
 from paceline.strategies.recursive_doubling import MOST_BYTES
@@ -75,6 +79,53 @@ def train_and_resume(folder: Path, connected_at_first_use: bool) -> dict[str, An
         trainer.fit(module, data, resume="auto")
     weights = trainer.strategy.full_tensors(module)
     return {"weights": {n: w.tolist() for n, w in weights.items()}, "steps": trainer.global_step}
+
+
+def collectives_of_steps(folder: Path, stream: str) -> dict[str, Any]:
+    """How often a rank gathers and reduces on the host in steps 4 to 11, each of which logs a row.
+
+    Args:
+        stream: What the ranks read: "own" parts of a stream, the "same" one, or "": a map-style dataset.
+    """
+    counted: Counter[str] = Counter()
+    for place, name in (
+        (recursive_doubling, "all_gather"),
+        (recursive_doubling, "all_reduce"),
+        (torch.distributed, "all_gather"),
+        (torch.distributed, "all_gather_object"),
+        (torch.distributed, "gather_object"),
+    ):
+        setattr(place, name, _counting(getattr(place, name), counted, name))
+    found: list[Counter[str]] = []
+
+    class Window(Callback):
+        def on_step_end(self, trainer: Any) -> None:
+            if trainer.global_step in (3, 11):
+                found.append(counted.copy())
+
+    usual: dict[str, Any] = {"strategy": "ddp", "accelerator": "cpu", "progress": False, "run_dir": None}
+    trainer = Trainer(max_steps=12, log_every=1, callbacks=[Window()], **usual)
+    data: Any = Numbers(trainer.rank if stream == "own" else 0)
+    if not stream:
+        data = TensorDataset(torch.randn(256, 4))
+    trainer.fit(Net(), DataLoader(data, 2))
+    return dict(found[1] - found[0])
+
+
+def _counting(usual: Callable[..., Any], counted: Counter[str], name: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **more: Any) -> Any:
+        counted[name] += 1
+        return usual(*arguments, **more)
+
+    return call
+
+
+class Numbers(IterableDataset[Any]):
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((torch.full((4,), float(self.first + n)),) for n in range(256))
 
 
 class Net(TrainModule):

@@ -119,3 +119,15 @@ def test_a_run_whose_ranks_are_connected_at_first_use_is_the_same(tmp_path: Path
     for here, there in zip(found["at first use"], found["all"], strict=True):
         assert here["steps"] == there["steps"] == 6
         assert here["weights"] == there["weights"]
+
+
+def test_no_step_gathers_anything(tmp_path: Path) -> None:
+    """What is gathered grows with the ranks: a step reduces, whatever it reads and each time it logs."""
+    cases = {name or "map": {"stream": name} for name in ("", "same", "own")}
+    results = run_cases(JOB, tmp_path, cases, one_pair=False, function="collectives_of_steps")
+    for name, found in results.items():
+        for rank in found:
+            counted = {kind: count for kind, count in rank.items() if kind != "output"}
+            assert set(counted) == {"all_reduce"}, name
+            a_step = counted["all_reduce"] / 8
+            assert 2 <= a_step <= {"map": 3, "same": 4, "own": 5}[name], name
