@@ -1,16 +1,21 @@
 """What coordination costs as ranks are added: start, order of an epoch, steps, log points, saves.
 
-    python benchmarks/scale.py [--ranks 2 4 8 16 32 64] [--json FILE] [--markdown]
+    python benchmarks/scale.py [--ranks 2 4 8 16 32 64] [--json FILE] [--all-connected]
     python benchmarks/scale.py --fit FILE    the tables of a file that was measured
 
 All ranks are forked on this machine and compute next to nothing, so that seconds would be those of a busy
 machine. Counted instead, for each rank and each event: messages and bytes that it sends, seconds of CPU,
-and, in a second pass, the longest chain of messages of which each waits for the one before. For that every
-message is delayed by 20 ms, in a ``writev`` of our own (a C compiler is needed): how much longer an event
-takes than without, over the delay, is the chain. Of starts and saves, whose chains are long, it is measured
-on up to 16 ranks. Each count is fitted by a + b log2(ranks) + c ranks, of which none is below zero.
+and the longest chain of messages of which each waits for the one before. For that every message is delayed,
+in a ``writev`` of our own (a C compiler is needed), in one pass by 20 ms and in another by 60 ms: by how
+much longer an event takes in the second, over the difference, is the chain. Of starts and saves, whose
+chains are long, it is measured on up to 16 ranks. Messages include those by which gloo's receivers say that
+they are ready.
 
-Messages are counted with those by which gloo's receivers say that they are ready: two for each value.
+Each count is fitted by terms of 1, log2 N, N and N^2, none below zero: by the slowest growing of these fits
+that comes within 10 % of every point, else by the closest. Chains and CPU are seconds of a busy machine in
+the end: there it is 25 %, and no N^2.
+
+Ranks are connected when they first need it, as they are from 128 on; with --all-connected at the start.
 """
 
 from __future__ import annotations
@@ -48,7 +53,8 @@ from paceline.trainer.loops.feed_settings import FeedRequest
 from paceline.trainer.metrics.store import MetricStore
 from paceline.trainer.state import Clock, Limits, TrainState
 
-DELAY = 0.02  # seconds that a message takes in the second pass
+DELAYS = (0.02, 0.06)  # seconds that a message takes in two further passes
+TERMS = ("", " log2 N", " N", " N^2")
 SLOW = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -79,10 +85,10 @@ EVENTS = {
 Counts = dict[str, float]
 
 
-def delay_messages(delayed: bool) -> None:
+def delay_messages(seconds: float) -> None:
     if library := os.environ.get("LD_PRELOAD"):
         delay = ctypes.c_int.in_dll(ctypes.CDLL(library), "message_delay")
-        delay.value = int(DELAY * 1e6) if delayed else 0
+        delay.value = int(seconds * 1e6)
 
 
 class Numbers(IterableDataset):
@@ -132,10 +138,10 @@ class Measure(Callback):
     """Measures the events before the first step, where a run is complete and nothing else is under way."""
 
     def __init__(
-        self, started: Meter, requests: list[FeedRequest], folder: Path, delayed: bool, long_events: bool
+        self, started: Meter, requests: list[FeedRequest], folder: Path, delay: float, long_events: bool
     ) -> None:
         self._started, self._requests, self._folder = started, requests, folder
-        self._long_events, self._delayed, self._repeats = long_events, delayed, 1 if delayed else REPEATS
+        self._long_events, self._delay, self._repeats = long_events, delay, 1 if delay else REPEATS
         self.found: dict[str, Counts] = {}
 
     def on_step_start(self, trainer: Any) -> None:
@@ -143,7 +149,7 @@ class Measure(Callback):
             return
         strategy, name = trainer.strategy, trainer.strategy.name
         started = self._started.counts()
-        delay_messages(False)
+        delay_messages(0)
         if self._long_events:
             self.found["start"], number = started, itertools.count()
             self._measure(
@@ -156,12 +162,12 @@ class Measure(Callback):
     def _measure(self, strategy: Any, event: str, act: Callable[[], Any]) -> None:
         act()
         strategy.barrier()
-        delay_messages(self._delayed)
+        delay_messages(self._delay)
         meter = Meter()
         for _ in range(self._repeats):
             act()
         self.found[event] = meter.counts(self._repeats)
-        delay_messages(False)
+        delay_messages(0)
         strategy.barrier()
 
     def _events(self, trainer: Any, settings: FeedSettings) -> dict[str, Callable[[], Any]]:
@@ -190,9 +196,9 @@ class Measure(Callback):
         }
 
 
-def be_rank(rank: int, ranks: int, port: int, strategy: str, folder: Path, delayed: bool) -> None:
-    long_events = not delayed or ranks <= MOST_DELAYED
-    delay_messages(delayed and long_events)
+def be_rank(rank: int, ranks: int, port: int, strategy: str, folder: Path, delay: float) -> None:
+    long_events = not delay or ranks <= MOST_DELAYED
+    delay_messages(delay if long_events else 0)
     started = Meter()
     os.environ |= {
         "RANK": str(rank),
@@ -210,7 +216,7 @@ def be_rank(rank: int, ranks: int, port: int, strategy: str, folder: Path, delay
         requests.append(self)
 
     FeedRequest.__init__ = kept  # type: ignore[method-assign]
-    measure = Measure(started, requests, folder, delayed, long_events)
+    measure = Measure(started, requests, folder, delay, long_events)
     quiet: dict[str, Any] = {"progress": False, "loggers": False, "run_dir": None, "checkpoint": False}
     trainer = Trainer(
         strategy=strategy, accelerator="cpu", max_steps=1, callbacks=[measure], seed=1, **quiet
@@ -219,7 +225,7 @@ def be_rank(rank: int, ranks: int, port: int, strategy: str, folder: Path, delay
     (folder / f"found-{rank}.json").write_text(json.dumps(measure.found))
 
 
-def on_ranks(ranks: int, strategy: str, delayed: bool) -> dict[str, Counts]:
+def on_ranks(ranks: int, strategy: str, delay: float) -> dict[str, Counts]:
     """By event: of each count the median over the ranks, and of CPU seconds the most."""
     folder = Path(tempfile.mkdtemp())
     with socket.socket() as free:
@@ -233,7 +239,7 @@ def on_ranks(ranks: int, strategy: str, delayed: bool) -> dict[str, Counts]:
             try:
                 with open(folder / f"printed-{rank}", "w") as printed:
                     os.dup2(printed.fileno(), 1)
-                be_rank(rank, ranks, port, strategy, folder, delayed)
+                be_rank(rank, ranks, port, strategy, folder, delay)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -253,10 +259,10 @@ def on_ranks(ranks: int, strategy: str, delayed: bool) -> dict[str, Counts]:
     return result
 
 
-def one_pass(ranks: int, delayed: bool) -> dict[str, Counts]:
-    found = on_ranks(ranks, "ddp", delayed)
+def one_pass(ranks: int, delay: float) -> dict[str, Counts]:
+    found = on_ranks(ranks, "ddp", delay)
     if "save ddp" in found:
-        found["save fsdp"] = on_ranks(ranks, "fsdp", delayed)["save fsdp"]
+        found["save fsdp"] = on_ranks(ranks, "fsdp", delay)["save fsdp"]
     return found
 
 
@@ -269,53 +275,58 @@ def slow_messages() -> str:
     return f"{folder}/slow.so"
 
 
-def measured(every: list[int]) -> dict[str, dict[str, Counts]]:
+def measured(every: list[int], all_connected: bool) -> dict[str, dict[str, Counts]]:
     """By event and number of ranks, the counts."""
     result: dict[str, dict[str, Counts]] = {event: {} for event in EVENTS}
+    environment = os.environ | {"TORCH_GLOO_LAZY_INIT": str(int(not all_connected))}
     for ranks in every:
-        for delayed in (False, True):
-            command = [sys.executable, __file__, "--pass", str(ranks), *["--delayed"] * delayed]
-            environment = os.environ | ({"LD_PRELOAD": slow_messages()} if delayed else {})
+        passes = {}
+        for delay in (0, *DELAYS):
+            command = [sys.executable, __file__, "--pass", str(ranks), "--delay", str(delay)]
+            preload = {"LD_PRELOAD": slow_messages()} if delay else {}
             printed = subprocess.run(
-                command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+                command, check=True, stdout=subprocess.PIPE, text=True, env=environment | preload
             ).stdout
-            for event, counts in json.loads(printed.splitlines()[-1]).items():
-                if delayed:
-                    known = result[event][str(ranks)]
-                    known["chain"] = (counts["seconds"] - known["seconds"]) / DELAY
-                else:
-                    result[event][str(ranks)] = counts
-            print(f"{ranks} ranks, messages {'delayed' if delayed else 'counted'}", file=sys.stderr)
+            passes[delay] = json.loads(printed.splitlines()[-1])
+            print(f"{ranks} ranks, messages delayed by {delay} s", file=sys.stderr)
+        faster, slower = (passes[delay] for delay in DELAYS)
+        for event, counts in passes[0].items():
+            result[event][str(ranks)] = counts
+            if event in faster:
+                longer = slower[event]["seconds"] - faster[event]["seconds"]
+                counts["chain"] = longer / (DELAYS[1] - DELAYS[0])
     return result
 
 
 # -- the fit -------------------------------------------------------------------------------------
 
 
-def fitted(values: dict[int, float]) -> tuple[float, float, float]:
-    """a, b and c of a + b log2(ranks) + c ranks: least squares of the relative error, none below zero."""
+def fitted(values: dict[int, float], is_timed: bool) -> list[float]:
+    """Factors of the terms: of the slowest growing that come close to every point, else of the closest."""
     sizes = torch.tensor([*values], dtype=torch.float64)
     found = torch.tensor([*values.values()], dtype=torch.float64)
-    columns = torch.stack([torch.ones_like(sizes), sizes.log2(), sizes], 1)
-    weights = 1 / found.clamp(min=1e-9)
-    best, least = (0.0, 0.0, 0.0), math.inf
-    for used in itertools.product((False, True), repeat=3):
-        chosen = [n for n, is_used in enumerate(used) if is_used]
-        if not chosen:
-            continue
-        part = columns[:, chosen] * weights[:, None]
-        solution = torch.linalg.lstsq(part, (found * weights)[:, None]).solution[:, 0]
-        error = float((part @ solution - found * weights).square().sum())
-        if bool((solution >= 0).all()) and error < least - 1e-12:
-            numbers = [0.0, 0.0, 0.0]
-            for n, number in zip(chosen, solution.tolist(), strict=True):
-                numbers[n] = number
-            best, least = (numbers[0], numbers[1], numbers[2]), error
+    columns = terms_at(sizes) / found[:, None]
+    best, least = [0.0] * len(TERMS), math.inf
+    for highest in range(3 if is_timed else 4):
+        lower = [c for n in range(highest + 1) for c in itertools.combinations(range(highest), n)]
+        for chosen in [(*some, highest) for some in lower]:
+            part = columns[:, chosen]
+            factors = torch.linalg.lstsq(part, torch.ones_like(found)[:, None]).solution[:, 0]
+            error = float((part @ factors - 1).abs().max())
+            if bool((factors >= 0).all()) and error < least:
+                known = dict(zip(chosen, factors.tolist(), strict=True))
+                best, least = [known.get(term, 0.0) for term in range(len(TERMS))], error
+        if least <= (0.25 if is_timed else 0.1):
+            break
     return best
 
 
-def at(fit: tuple[float, float, float], ranks: int) -> float:
-    return fit[0] + fit[1] * math.log2(ranks) + fit[2] * ranks
+def terms_at(sizes: torch.Tensor) -> torch.Tensor:
+    return torch.stack([torch.ones_like(sizes), sizes.log2(), sizes, sizes.square()], 1)
+
+
+def at(fit: list[float], ranks: int) -> float:
+    return float(terms_at(torch.tensor([ranks], dtype=torch.float64))[0] @ torch.tensor(fit).double())
 
 
 def shown(number: float) -> str:
@@ -337,11 +348,15 @@ def tables(result: dict[str, dict[str, Counts]]) -> str:
         lines += [f"\n**{title}**\n", f"| N | {' | '.join(f'{n:,}' for n in [*sizes, *LARGER])} | fit |"]
         lines += ["|---" * (len(sizes) + len(LARGER) + 2) + "|"]
         for event, rows in result.items():
+            if count == "bytes" and event.startswith("save"):
+                continue  # most of them go into files
             values = {int(ranks): row[count] * factor for ranks, row in rows.items() if count in row}
-            fit = fitted(values)
+            fit = fitted(values, is_timed=count in ("chain", "most cpu"))
             found = [shown(values[n]) if n in values else "" for n in sizes]
             found += [shown(at(fit, n)) for n in LARGER]
-            terms = [f"{shown(c)}{what}" for c, what in zip(fit, ("", " log2 N", " N"), strict=True) if c]
+            terms = [
+                f"{shown(factor)}{what}" for factor, what in zip(fit, TERMS, strict=True) if factor > 1e-9
+            ]
             lines.append(f"| {event} | {' | '.join(found)} | {' + '.join(terms)} |")
     return "\n".join(lines)
 
@@ -352,20 +367,21 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--fit", type=Path)
     parser.add_argument("--pass", type=int, dest="one", help=argparse.SUPPRESS)
-    parser.add_argument("--delayed", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--delay", type=float, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--all-connected", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.one:
-        print(json.dumps(one_pass(arguments.one, arguments.delayed)))
+        print(json.dumps(one_pass(arguments.one, arguments.delay)))
         return
     if arguments.fit:
         print(tables(json.loads(arguments.fit.read_text())["counts"]))
         return
-    result = measured(arguments.ranks)
+    result = measured(arguments.ranks, arguments.all_connected)
     print(tables(result))
     if arguments.json:
         about = {
-            "delay_s": DELAY,
+            "delays_s": DELAYS,
             "repeats": REPEATS,
             "machine": platform.machine(),
             "torch": torch.__version__,

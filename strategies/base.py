@@ -247,7 +247,7 @@ class Strategy(Described, DataRanks, ABC):
         """``sum``, ``min`` or ``max`` over all ranks, the same result on each."""
 
     def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
-        """Start ``all_reduce``; the function waits for the result and returns it."""
+        """``all_reduce`` whose result is waited for later: the function returns it. To be called on all."""
         result = self.all_reduce(values, op)
         return lambda: result
 

@@ -19,7 +19,7 @@ def same_everywhere(strategy: Strategy, value: Any) -> bool:
         value: Plain data: its ``repr`` is compared, by a checksum of 56 bits.
     """
     digest = _digest(value, 7)
-    highest, lowest = strategy.all_reduce(torch.tensor([digest, -digest]), "max").tolist()
+    highest, lowest = strategy.all_reduce(torch.tensor([digest, -digest], device="cpu"), "max").tolist()
     return bool(highest == -lowest)
 
 
@@ -40,7 +40,7 @@ def same_in_tensor_groups(strategy: Strategy, value: Any) -> bool:
     factors = [[draw.randrange(1, 1 << 15) for _ in range(size - 1)] for _ in range(_SUMS)]
     digest = _digest(value, 3)  # the sum over many thousand ranks is below 2 ** 63
     mine = [digest * (row[place - 1] if place else -sum(row)) for row in factors]
-    return not any(strategy.all_reduce(torch.tensor(mine)).tolist())
+    return not any(strategy.all_reduce(torch.tensor(mine, device="cpu")).tolist())
 
 
 _SUMS = 4

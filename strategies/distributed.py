@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,15 @@ from .single import Single
 from .sync_batchnorm import SyncedBatchNorms
 
 _OBJECT = "an object"
+
+
+@dataclass
+class _Reduction:
+    """Values of this rank that are to be reduced, and what came of it."""
+
+    values: Tensor
+    op: str
+    result: Tensor | None = None
 
 
 class Distributed(Single):
@@ -58,6 +69,7 @@ class Distributed(Single):
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         super().attach(environment, precision)
+        self._not_yet_reduced: deque[_Reduction] = deque()
         if not environment.starts:
             join(environment, self.collective_timeout)
 
@@ -119,16 +131,32 @@ class Distributed(Single):
 
     def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
         self._check("reduce", values, op)
-        result = values.detach().clone()
-        if result.is_cpu and result.nbytes <= recursive_doubling.MOST_BYTES:
-            # It begins when it is waited for: nothing is under way where an error comes first.
-            return cache(partial(recursive_doubling.all_reduce, result, op, self._group))
+        result = values.detach().clone(memory_format=torch.contiguous_format)
+        is_small = result.nbytes <= recursive_doubling.MOST_BYTES
+        if result.is_cpu and is_small and op in recursive_doubling.OPERATIONS:
+            return self._reduce_when_read(_Reduction(result, op))
         group = self._group if result.is_cpu else None
         work = dist.all_reduce(result, getattr(dist.ReduceOp, op.upper()), group=group, async_op=True)
 
         def wait() -> Tensor:
             work.wait()
             return result
+
+        return wait
+
+    def _reduce_when_read(self, reduction: _Reduction) -> Callable[[], Tensor]:
+        """Nothing is sent before a rank waits: where an error comes first, no rank waits for a part of it.
+
+        All that was started before is reduced first: ranks may read in different orders.
+        """
+        self._not_yet_reduced.append(reduction)
+
+        def wait() -> Tensor:
+            while reduction.result is None:
+                first = self._not_yet_reduced[0]
+                first.result = recursive_doubling.all_reduce(first.values, first.op, self._group)
+                self._not_yet_reduced.popleft()
+            return reduction.result
 
         return wait
 

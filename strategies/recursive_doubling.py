@@ -19,7 +19,7 @@ from torch import Tensor
 
 MOST_BYTES = 1 << 15  # of what is reduced; above it a ring, which sends less, is faster
 _OBJECTS = 1  # a tag; those of reductions are above it. Ranks that call different ones wait for each other
-_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
     "min": torch.minimum,
     "max": torch.maximum,
@@ -66,14 +66,15 @@ def rounds_of(rank: int, size: int) -> tuple[Round, ...]:
 def all_reduce(values: Tensor, op: str, group: dist.ProcessGroup) -> Tensor:
     """Reduce small values over the ranks of a group. To be called on all of them.
 
-    The result has the same bits on all ranks: both of a pair add the same two values.
+    The result has the same bits on all ranks: both of a pair combine the same two values, the lower
+    rank's first.
 
     Args:
-        values: On the host, of one shape and dtype on all ranks. They are not changed.
+        values: On the host, contiguous, of one shape and dtype on all ranks. They are not changed.
         op: ``sum``, ``min`` or ``max``, element by element; a NaN stays.
         group: Of gloo.
     """
-    tag = _OBJECTS + 1 + values.nbytes
+    combine, tag, rank = OPERATIONS[op], _OBJECTS + 1 + values.nbytes, dist.get_rank(group)
     for peer, sends, receives, combines in _rounds(group):
         received = torch.empty_like(values)
         sent = dist.isend(values, group=group, group_dst=peer, tag=tag) if sends else None
@@ -81,8 +82,10 @@ def all_reduce(values: Tensor, op: str, group: dist.ProcessGroup) -> Tensor:
             dist.recv(received, group=group, group_src=peer, tag=tag)
         if sent is not None:
             sent.wait()
-        if receives:
-            values = _OPERATIONS[op](values, received) if combines else received
+        if receives and combines:
+            values = combine(values, received) if rank < peer else combine(received, values)
+        elif receives:
+            values = received
     return values
 
 
@@ -114,15 +117,15 @@ def _send(held: dict[int, bytes], peer: int, group: dist.ProcessGroup) -> list[d
     content = torch.frombuffer(bytearray(pickle.dumps(held)), dtype=torch.uint8)
     works = [
         dist.isend(tensor, group=group, group_dst=peer, tag=_OBJECTS)
-        for tensor in (torch.tensor([content.numel()]), content)
+        for tensor in (torch.tensor([content.numel()], device="cpu"), content)
     ]
     return [work for work in works if work is not None]
 
 
 def _receive(peer: int, group: dist.ProcessGroup) -> dict[int, bytes]:
-    size = torch.empty(1, dtype=torch.int64)
+    size = torch.empty(1, dtype=torch.int64, device="cpu")
     dist.recv(size, group=group, group_src=peer, tag=_OBJECTS)
-    content = torch.empty(int(size), dtype=torch.uint8)
+    content = torch.empty(int(size), dtype=torch.uint8, device="cpu")
     dist.recv(content, group=group, group_src=peer, tag=_OBJECTS)
     found: dict[int, bytes] = pickle.loads(content.numpy().tobytes())
     return found

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from paceline import Trainer, TrainModule
+from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import recursive_doubling
 from paceline.strategies.comparison import same_everywhere, same_in_tensor_groups
 from paceline.strategies.launch import process_group
 from paceline.strategies.recursive_doubling import MOST_BYTES
+from paceline.trainer.data.feed import FeedSettings
+from paceline.trainer.data.stream_steps import Cursor, OwnSteps
+from paceline.trainer.loops.feed_settings import total_read
 
 
 def on_rank(folder: Path) -> dict[str, Any]:
@@ -39,6 +43,15 @@ def on_rank(folder: Path) -> dict[str, Any]:
     found["crossed"] = [0, second().item(), first().item()]
     found["crossed"][0] = first().item()  # what was read once can be read again
 
+    found["in another order"] = _in_another_order(strategy, rank)
+    grid = torch.arange(6.0).view(2, 3) * (rank + 1)
+    found["transposed"] = strategy.all_reduce(grid.t()).tolist()
+    zero = torch.tensor([0.0 if rank % 2 else -0.0])
+    found["zeros"] = [strategy.all_reduce(zero, op).item().hex() for op in ("max", "min")]
+    found["product"] = strategy.all_reduce(torch.tensor([2.0]), "product").item()
+    with torch.device("meta"):  # as an accelerator would be
+        found["elsewhere"] = [strategy.all_gather([rank]), same_everywhere(strategy, "order")]
+
     found["objects"] = strategy.all_gather([rank, "x" * 1000 * rank])
     large = strategy.all_reduce(torch.ones(MOST_BYTES // 8 + 1, dtype=torch.float64))
     found["large"] = [large[0].item(), int((large == ranks).sum())]
@@ -60,6 +73,33 @@ def with_many_ranks(folder: Path) -> dict[str, Any]:
     """The same where ranks are connected when they first need it."""
     process_group._MANY_RANKS = 2
     return on_rank(folder)
+
+
+def _in_another_order(strategy: Any, rank: int) -> list[float]:
+    """Rank 1 reads the second of two reductions first, and a third not at all before it starts another."""
+    first, second = (strategy.all_reduce_async(torch.tensor([value])) for value in (1.0, 10.0))
+    results = [second().item(), first().item()] if rank == 1 else [first().item(), second().item()][::-1]
+    of_one_reader = strategy.all_reduce_async(torch.tensor([100.0]))
+    if rank == 1:
+        return [*results, strategy.all_reduce(torch.tensor([1000.0])).item()]
+    of_one_reader()
+    return [*results, strategy.all_reduce(torch.tensor([1000.0])).item()]
+
+
+def unequal_batches(folder: Path) -> dict[str, Any]:
+    """Two ranks that split layers read 8 samples as two batches and as one: the error of each."""
+    strategy = Trainer(strategy="ddp", accelerator="cpu", run_dir=None).strategy
+    strategy.tensor_parallel_size = 2
+    sizes = [4, 4] if strategy.environment.rank == 0 else [8]
+    settings = FeedSettings(
+        highest=lambda numbers: strategy.all_reduce(numbers, "max"), total=partial(total_read, strategy)
+    )
+    cursor = Cursor(iter(torch.zeros(size, 1) for size in sizes), None, lambda _: None, 0, 0)
+    try:
+        OwnSteps(cursor, settings, lambda batch, _: batch, 2).gather()
+    except PacelineError as error:
+        return {"error": str(error)}
+    return {"error": ""}
 
 
 def _sockets() -> int:

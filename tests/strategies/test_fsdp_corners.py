@@ -16,6 +16,8 @@ from torch import nn
 from paceline import PacelineError, Trainer
 from paceline.strategies import DeepSpeed, Full, find_units, make_precision
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("fsdp_corners_job.py")
 job = load_job(JOB)
 REFUSED = ("mixed-own", "buffers-forgotten")

@@ -82,6 +82,30 @@ def test_of_two_each_is_read_as_often_as_one_likes(found: list[dict]) -> None:
     assert all(rank["crossed"] == [ranks, 10 * ranks, ranks] for rank in found)
 
 
+def test_a_reduction_is_the_same_whichever_is_read_first_and_by_whom(found: list[dict]) -> None:
+    ranks = len(found)
+    assert all(rank["in another order"] == [10 * ranks, ranks, 1000 * ranks] for rank in found)
+
+
+def test_tensors_that_are_not_contiguous_are_reduced(found: list[dict]) -> None:
+    times = sum(range(1, len(found) + 1))
+    expected = [[0.0, 3.0 * times], [1.0 * times, 4.0 * times], [2.0 * times, 5.0 * times]]
+    assert all(rank["transposed"] == expected for rank in found)
+
+
+def test_zeros_have_the_same_sign_on_all_ranks(found: list[dict]) -> None:
+    assert all(rank["zeros"] == found[0]["zeros"] for rank in found)
+
+
+def test_other_operations_are_gloos(found: list[dict]) -> None:
+    assert all(rank["product"] == 2 ** len(found) for rank in found)
+
+
+def test_a_default_device_is_not_used(found: list[dict]) -> None:
+    everyone = [[rank] for rank in range(len(found))]
+    assert all(rank["elsewhere"] == [everyone, True] for rank in found)
+
+
 def test_objects_of_all_sizes_are_gathered_in_the_order_of_ranks(found: list[dict]) -> None:
     expected = [[rank, "x" * 1000 * rank] for rank in range(len(found))]
     assert all(rank["objects"] == expected for rank in found)
@@ -131,3 +155,8 @@ def test_no_step_gathers_anything(tmp_path: Path) -> None:
             assert set(counted) == {"all_reduce"}, name
             a_step = counted["all_reduce"] / 8
             assert 2 <= a_step <= {"map": 3, "same": 4, "own": 5}[name], name
+
+
+def test_ranks_of_a_tensor_group_that_read_other_batches_is_an_error(tmp_path: Path) -> None:
+    found = run_cases(JOB, tmp_path, {"batches": {}}, one_pair=True, function="unequal_batches")["batches"]
+    assert all("ranks 0 and 1 split each layer between them" in rank["error"] for rank in found)

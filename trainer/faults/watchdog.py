@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from ...durations import Duration
 from ...errors import is_users_frame
-from ...strategies import Strategy
+from ...strategies import Strategy, recursive_doubling
 from ...strategies.launch.job_notes import job_folder, note_verdict
 from ...strategies.launch.process_group import reaches_rank_zero
 from ..state import TrainState
@@ -366,5 +366,6 @@ def _doing(frame: FrameType | None, doing: str) -> tuple[int, str, bool]:
     if users:
         code = users[-1].f_code
         doing += f", {code.co_filename}:{users[-1].f_lineno} in {code.co_name}"
-    waits = any("torch/distributed" in f.f_code.co_filename for f in frames)
+    collectives = ("torch/distributed", recursive_doubling.__file__)
+    waits = any(place in f.f_code.co_filename for f in frames for place in collectives)
     return order, doing, waits

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from ...errors import PacelineError
 from ...strategies import Strategy
 from .accumulator import Sums
 
@@ -29,6 +30,9 @@ class SumsOverRanks:
 
         Args:
             mine: By name, the sums of this rank.
+
+        Raises:
+            PacelineError: on all ranks, for a name that two of them log with different reductions.
         """
         counted = mine if self._strategy.tensor_rank == 0 else {}
         while True:
@@ -46,10 +50,22 @@ class SumsOverRanks:
                 }
             named = self._strategy.all_gather([(name, mine[name].reduce) for name in new])
             self._agreed += dict.fromkeys(pair for pairs in named for pair in pairs)
+            _refuse_two_reductions(self._agreed)
+
+
+def _refuse_two_reductions(agreed: list[tuple[str, str]]) -> None:
+    reductions: dict[str, str] = {}
+    for name, reduce in agreed:
+        if reductions.setdefault(name, reduce) != reduce:
+            raise PacelineError(
+                f"log({name!r}): the same name is logged with two reductions",
+                got=f"{reduce!r} on one rank, {reductions[name]!r} on another",
+                fix="give one of them another name",
+            )
 
 
 def _as_tensor(numbers: list[float]) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
 def _added(sums: Sums) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from paceline.strategies import Environment, Single, make_precision
+from paceline.strategies import Environment, Single, make_precision, recursive_doubling
 from paceline.trainer.faults import watchdog as module
 from paceline.trainer.faults.watchdog import PHASES, Watchdog, deadlines
 from paceline.trainer.state import TrainState
@@ -78,3 +79,12 @@ def test_counters_and_beats_are_progress(made):
             else:
                 watchdog.beat()
     assert (lines, ends) == ([], [])
+
+
+def test_a_rank_in_a_collective_of_the_strategies_waits(monkeypatch):
+    frames = []
+    monkeypatch.setattr(recursive_doubling, "_rounds", lambda group: frames.append(sys._getframe(1)) or ())
+    monkeypatch.setattr(recursive_doubling.dist, "get_rank", lambda group=None: 0)
+    assert recursive_doubling.all_gather("alone", None) == ["alone"]
+    assert module._doing(frames[0], "in a step")[2]
+    assert not module._doing(sys._getframe(), "in a step")[2]

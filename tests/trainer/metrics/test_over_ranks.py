@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from paceline import PacelineError
 from paceline.trainer.metrics.accumulator import Sums
 from paceline.trainer.metrics.over_ranks import SumsOverRanks
 
@@ -80,3 +81,9 @@ def test_names_are_gathered_once_and_then_never() -> None:
     assert list(over.merged({"x": Sums("mean", 1.0, 1.0, 1)})) == ["x", "y"]
     strategy.all_gather = None  # type: ignore[assignment]
     assert list(over.merged({"x": Sums("mean", 1.0, 1.0, 1)})) == ["x", "y"]
+
+
+def test_a_name_with_another_reduction_on_another_rank_is_refused() -> None:
+    strategy = OneOfTwo([[], [1]], [("x", "sum")])
+    with pytest.raises(PacelineError, match=r"log\('x'\): the same name is logged with two reductions"):
+        SumsOverRanks(strategy).merged({"x": Sums("mean", 1.0, 1.0, 1)})
