@@ -19,7 +19,11 @@ class WrongSum(DDP):
 
     def all_reduce(self, values, op="sum"):
         found = super().all_reduce(values, op)
-        return found + 1 if self.environment.rank == 1 and values.numel() == 2 else found
+        return (
+            found + 1
+            if self.environment.rank == 1 and values.numel() == 2 and values.is_floating_point()
+            else found
+        )
 
 
 class OtherStep(Distributed):
