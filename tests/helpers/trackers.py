@@ -113,11 +113,11 @@ def _read_wandb(folder: Path, run_id: str) -> Kept:
     kept = Kept(run_id)
     paths = sorted(folder.glob(f"*run-*-{run_id}*/run-{run_id}.wandb"))
     deadline = time.monotonic() + 10
-    while not any(record.HasField("exit") for record in _wandb_records(paths[-1])):
+    while not any(record.HasField("exit") for record in wandb_records(paths[-1])):
         assert time.monotonic() < deadline, "wandb's service has not written the file yet"
         time.sleep(0.02)
     for path in paths:
-        for record in _wandb_records(path):
+        for record in wandb_records(path):
             kind = record.WhichOneof("record_type")
             if kind == "run":
                 assert record.run.run_id == run_id
@@ -143,7 +143,8 @@ def _wandb_row(items: Any) -> dict[str, Any]:
     return row
 
 
-def _wandb_records(path: Path) -> list[Any]:
+def wandb_records(path: Path) -> list[Any]:
+    """Those that are whole: wandb's service may be writing the file, in blocks of 32 kB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, place, whole, found = path.read_bytes(), 7, b"", []  # 7: the file's own header
@@ -154,6 +155,8 @@ def _wandb_records(path: Path) -> list[Any]:
             continue
         _, length, kind = _RECORD.unpack_from(data, place)
         place += _RECORD.size
+        if place + length > len(data):
+            break
         whole += data[place : place + length]
         place += length
         if kind in (1, 4):  # the last part of a record, or all of it

@@ -125,6 +125,23 @@ def test_long_values_and_odd_names_are_kept(kind):
         assert kept.config["module.hparams.text"] == "x" * 6000
 
 
+@trackers.skip_without("wandb")
+def test_a_file_that_wandb_is_writing_is_read_up_to_its_last_whole_record(tmp_path):
+    class Long(Net):
+        def __init__(self, text="x" * 70_000, **more):  # over two blocks of 32 kB
+            super().__init__(**more)
+
+    folder = fit("wandb", module=Long(), name="long").folder
+    trackers.read("wandb", folder)  # waits until it is whole
+    (path,) = folder.glob("wandb/*run-*/run-*.wandb")
+    written, records = path.read_bytes(), trackers.wandb_records(path)
+    cut = tmp_path / "cut.wandb"
+    for size in range(7, len(written), 997):
+        cut.write_bytes(written[:size])
+        read = trackers.wandb_records(cut)
+        assert read == records[: len(read)]
+
+
 # -- media ---------------------------------------------------------------------------------------
 
 
