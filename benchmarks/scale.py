@@ -190,7 +190,7 @@ class Measure(Callback):
         return {
             "epoch": lambda: next(iter(data.steps(next(epochs)))),
             "stream": lambda: next(own),
-            "shared stream": lambda: [next(shared) for _ in range(1)],
+            "shared stream": lambda: next(shared),
             "agreement": stop.agree,
             "log point": log_and_reduce,
         }

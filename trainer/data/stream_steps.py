@@ -168,6 +168,7 @@ class OwnSteps(StreamSteps):
             sizes.append(found[1])
         self._last = batches[-1] if batches else self._last
         most, least = self._settings.highest(torch.tensor([len(sizes), -len(sizes)])).tolist()
+        # Both are compared where ranks split layers: 8 samples in two batches are not the same as in one.
         total = int(self._settings.total(torch.tensor([sum(sizes), len(sizes)]))[0])
         missing, self.short = most - len(sizes), -least < self._full
         return StepBatches(batches + [self._last] * missing, sizes + [0] * missing, total, total)
