@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .loggers.logger import POSITION
-
 Array = NDArray[Any]
+POSITION = ("step", "epoch", "time", "samples", "tokens")  # the keys of a row that say where it belongs
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,17 @@ class Series:
     name: str
     x: dict[str, Array]
     values: Array
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a ``metrics.jsonl``; a last line that a killed run left half-written is no row."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
 
 
 def read_series(rows: Sequence[dict[str, Any]]) -> list[Series]:

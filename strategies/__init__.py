@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .. import other_engines
 from ..errors import PacelineError, nearest
-from ..peer_names import missing_name
-from ..plugins import load, names
+from ..lazy_names import lazy_names
+from ..plugins import BUILT_IN_STRATEGIES, load, names
 from .base import StepPlan, Strategy
-from .ddp import DDP
-from .deepspeed.engine import DeepSpeed
-from .distributed import Distributed
-from .estimate.description import Collective, Layout, RankBytes
-from .estimate.model_bytes import ModelBytes, Moment
-from .float8 import Float8
-from .fsdp import FSDP, HSDP
-from .launch.environment import Environment, find_environment
-from .launch.launcher import launch, start_ranks
-from .memory_estimate import choose_strategy, states_per_rank
-from .precision import AutocastBF16, AutocastFP16, Full, Precision
-from .precision_names import PRECISIONS, make_precision
-from .repeated_blocks import find_units
-from .single import Single
-from .streamed import Streamed
+from .launch.launcher import launch, start_ranks  # "launch" is the name of their package too
+
+if TYPE_CHECKING:
+    from .ddp import DDP
+    from .deepspeed.engine import DeepSpeed
+    from .distributed import Distributed
+    from .estimate.description import Collective, Layout, RankBytes
+    from .estimate.model_bytes import ModelBytes, Moment
+    from .float8 import Float8
+    from .fsdp import FSDP, HSDP
+    from .launch.environment import Environment, find_environment
+    from .memory_estimate import choose_strategy, states_per_rank
+    from .precision import AutocastBF16, AutocastFP16, Full, Precision
+    from .precision_names import PRECISIONS, make_precision
+    from .repeated_blocks import find_units
+    from .single import Single
+    from .streamed import Streamed
 
 __all__ = [
     "DDP",
@@ -60,22 +61,34 @@ __all__ = [
     "states_per_rank",
 ]
 
-_BUILDERS: dict[str, Callable[[], Strategy]] = {
-    "single": Single,
-    "ddp": DDP,
-    "fsdp": FSDP,
-    "hsdp": HSDP,
-    "deepspeed": DeepSpeed,
-    "deepspeed_stage_0": partial(DeepSpeed, 0),
-    "deepspeed_stage_1": partial(DeepSpeed, 1),
-    "deepspeed_stage_2": partial(DeepSpeed, 2),
-    "deepspeed_stage_3": partial(DeepSpeed, 3),
-    "deepspeed_stage_1_offload": partial(DeepSpeed, 1, offload=True),
-    "deepspeed_stage_2_offload": partial(DeepSpeed, 2, offload=True),
-    "deepspeed_stage_3_offload": partial(DeepSpeed, 3, offload=True),
-    "streamed": Streamed,
+_HOMES = {
+    "DDP": "ddp",
+    "DeepSpeed": "deepspeed.engine",
+    "Distributed": "distributed",
+    "Collective": "estimate.description",
+    "Layout": "estimate.description",
+    "RankBytes": "estimate.description",
+    "ModelBytes": "estimate.model_bytes",
+    "Moment": "estimate.model_bytes",
+    "Float8": "float8",
+    "FSDP": "fsdp",
+    "HSDP": "fsdp",
+    "Environment": "launch.environment",
+    "find_environment": "launch.environment",
+    "choose_strategy": "memory_estimate",
+    "states_per_rank": "memory_estimate",
+    "AutocastBF16": "precision",
+    "AutocastFP16": "precision",
+    "Full": "precision",
+    "Precision": "precision",
+    "PRECISIONS": "precision_names",
+    "make_precision": "precision_names",
+    "find_units": "repeated_blocks",
+    "Single": "single",
+    "Streamed": "streamed",
 }
-STRATEGIES = ("auto", *_BUILDERS)
+_CLASSES = {name.lower(): name for name in ("Single", "DDP", "FSDP", "HSDP", "DeepSpeed", "Streamed")}
+STRATEGIES = BUILT_IN_STRATEGIES
 
 
 def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
@@ -102,7 +115,7 @@ def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
         True
     """
     if strategy == "auto":
-        return DDP() if world_size > 1 else Single()
+        return _built_in("ddp" if world_size > 1 else "single")
     found = strategy if isinstance(strategy, Strategy) else _build(strategy)
     if world_size > 1 and not found.many_ranks:
         raise PacelineError(
@@ -114,9 +127,8 @@ def make_strategy(strategy: str | Strategy, world_size: int = 1) -> Strategy:
 
 
 def _build(strategy: str) -> Strategy:
-    build = _BUILDERS.get(strategy)
-    if build is not None:
-        return build()
+    if strategy in STRATEGIES:
+        return _built_in(strategy)
     installed = names("strategy")
     if strategy in installed:
         found: Strategy = load("strategy", strategy, Strategy)
@@ -136,7 +148,13 @@ def _build(strategy: str) -> Strategy:
     )
 
 
-if not TYPE_CHECKING:  # a type checker is to know which names there are
+def _built_in(strategy: str) -> Strategy:
+    """Of ``deepspeed_stage_3_offload``: ``DeepSpeed(3, offload=True)``."""
+    name, _, stage = strategy.partition("_stage_")
+    build: Any = getattr(import_module(__name__), _CLASSES[name])
+    made: Strategy = build(int(stage[0]), offload=stage.endswith("offload")) if stage else build()
+    return made
 
-    def __getattr__(name: str) -> NoReturn:
-        raise missing_name(__name__, name)
+
+if not TYPE_CHECKING:  # a type checker is to know which names there are
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,6 +7,7 @@ import torch
 from helpers import ranks, tiers
 from helpers.collector import freeze_imports
 
+from paceline.callbacks import curves
 from paceline.trainer import rng
 
 
@@ -67,6 +68,12 @@ def _own_folder(tmp_path, monkeypatch):
 def _no_seed_given():
     """What a test before called ``seed_everything`` with is no default of this one."""
     rng._last_given.clear()
+
+
+@pytest.fixture(autouse=True)
+def _drawn_in_this_process(monkeypatch):
+    """Where a test calls ``fit``: a process for each picture would load matplotlib each time."""
+    monkeypatch.setattr(curves, "start_drawing", curves.draw_or_log)
 
 
 @pytest.fixture(autouse=True, scope="session")

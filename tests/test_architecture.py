@@ -227,44 +227,6 @@ def test_public_methods_are_documented_where_they_are_declared():
     assert not undocumented
 
 
-def loaded_by(code: str) -> set[str]:
-    script = f"import sys\n{code}\nprint(*sorted(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
-    )
-    return set(done.stdout.split())
-
-
-def test_importing_costs_what_torch_costs():
-    """Nothing heavy is loaded before it is used."""
-    assert "torch" not in loaded_by("import paceline")
-    with_trainer = loaded_by("import torch; from paceline import Trainer, TrainModule")
-    only_torch = loaded_by("import torch")
-    heavy = {
-        "pydantic",
-        "deepspeed",
-        "tensorboard",
-        "matplotlib",
-        "torch.distributed.checkpoint",
-        "tqdm.auto",
-    }
-    assert not (with_trainer - only_torch) & heavy
-
-
-@pytest.mark.parametrize(
-    ("argument", "without"),
-    [("--help", {"torch", "numpy", "pydantic"}), ("plugins", {"torch", "numpy"})],  # typer has pydantic
-)
-def test_command_line_answers_without_torch(argument, without):
-    code = (
-        "from paceline.__main__ import app\n"
-        "import contextlib, io\n"
-        "with contextlib.redirect_stdout(io.StringIO()):\n"
-        f"    app([{argument!r}], standalone_mode=False)"
-    )
-    assert not loaded_by(code) & without
-
-
 def test_running_from_the_root_loads_one_copy():
     """The repository root is the package: a second copy of a class would break every isinstance."""
     script = """

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError
 from ..strategies.launch.job_notes import uncaught_errors_shortened
-from .data.sources import as_datamodule
-from .debug import invariance, replay
-from .debug.invariance import Invariance
-from .debug.replay import Replay, ReplayRequest
 from .fit_view import FitView
-from .forked import on_ranks
-from .module import TrainModule
+from .on_ranks import on_ranks
 from .utils.paths import as_path
 
 if TYPE_CHECKING:
     from .config.arguments import TrainerArguments
+    from .debug.invariance import Invariance
+    from .debug.replay import Replay
+    from .module import TrainModule
 
 
 class Diagnosis(FitView):
@@ -65,10 +63,13 @@ class Diagnosis(FitView):
             >>> len(trainer.replay(Net(), train_loader, step=3).losses)  # one of each micro-batch
             1
         """
+        from .debug import replay
+
         folder = self.folder if run is None else run
         if folder is None:
             raise PacelineError("replay: there is no run yet", fix="run='runs/<name>/<n>'")
-        request = ReplayRequest(str(as_path(folder, "replay")), step, accelerator=accelerator, debug=debug)
+        path = str(as_path(folder, "replay"))
+        request = replay.ReplayRequest(path, step, accelerator=accelerator, debug=debug)
         data = (train_dataloader, val_dataloader, datamodule)
         return replay.replay(type(self), self.settings, module, data, request)
 
@@ -104,5 +105,8 @@ class Diagnosis(FitView):
             >>> bool(trainer.check_invariance(Net(), train_loader, steps=1))
             True
         """
+        from .data.sources import as_datamodule
+        from .debug import invariance
+
         data = as_datamodule(train_dataloader, datamodule)
         return invariance.check(self, module, data, steps, tolerance)

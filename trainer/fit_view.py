@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..callbacks.trainer_view import StepFacts
 from ..errors import PacelineError
-from .checkpoint.manager import CheckpointManager
-from .loops.evaluation_setup import evaluation_of
-from .loops.fit_context import FitContext
-from .loops.forward_pass import forward_training_data
-from .loops.manual_optimizer import ManualOptimization
 from .utils.paths import as_path
 from .view import RunView
+
+if TYPE_CHECKING:
+    from .checkpoint.manager import CheckpointManager
+    from .loops.fit_context import FitContext
+    from .loops.manual_optimizer import ManualOptimization
 
 
 class FitView(RunView):
@@ -69,6 +69,8 @@ class FitView(RunView):
             >>> sorted(once.found)
             ['val/other/loss']
         """
+        from .loops.evaluation_setup import evaluation_of
+
         return evaluation_of(self._fit_for("evaluation_of"), dataloader, name)
 
     def step_facts(self) -> StepFacts:
@@ -194,6 +196,8 @@ class FitView(RunView):
             ...         trainer.forward_training_data()
             >>> run = Trainer(max_steps=1, callbacks=Recounted(), loggers=False).fit(Net(), train_loader)
         """
+        from .loops.forward_pass import forward_training_data
+
         forward_training_data(self._fit_for("forward_training_data"))
 
     @property

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 
@@ -23,36 +23,36 @@ from .loops.context import RunContext, fits
 from .loops.lifecycle import attach
 from .module import configure
 
-F = TypeVar("F", bound=Callable[..., Any])
 _WEIGHTS, _REST = "weights.safetensors", "rest.pickle"
 _TRAINS = "fit"
 
 
-def on_ranks(verb: F) -> F:
-    """Call a verb of the Trainer in ranks that are forked for it, where its ranks are to be forked.
+def run_on_forked_ranks(
+    verb: Callable[..., Any], trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Fork the ranks, call the verb in each of them, and take back what rank 0 has at the end.
 
-    The process that forks them waits. Then its trainer and its module are as rank 0's were at the end, and
-    it returns what rank 0 returned.
+    Args:
+        verb: The method of the Trainer.
+        trainer: Its object, in the notebook's process.
+        args: The verb's arguments.
+        kwargs: The verb's arguments by name.
+
+    Returns:
+        What rank 0 returned.
     """
-
-    @wraps(verb)
-    def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not trainer.strategy.environment.forks:
-            return verb(trainer, *args, **kwargs)
-        given = inspect.signature(verb).bind(trainer, *args, **kwargs).arguments
-        given = {**given, **given.get("more", {})}
-        work = partial(verb, trainer, *args, **kwargs)
-        with new_job_folder() as folder:
-            number = run_forked(
-                trainer.strategy.environment.starts,
-                partial(_be_rank, trainer, verb.__name__, work, given, Path(folder)),
-            )
-            result = _take_back(trainer, verb.__name__, given, Path(folder))
-        if number is not None:
-            raise_signal(number)
-        return result
-
-    return cast(F, call)
+    given = inspect.signature(verb).bind(trainer, *args, **kwargs).arguments
+    given = {**given, **given.get("more", {})}
+    work = partial(verb, trainer, *args, **kwargs)
+    with new_job_folder() as folder:
+        number = run_forked(
+            trainer.strategy.environment.starts,
+            partial(_be_rank, trainer, verb.__name__, work, given, Path(folder)),
+        )
+        result = _take_back(trainer, verb.__name__, given, Path(folder))
+    if number is not None:
+        raise_signal(number)
+    return result
 
 
 # -- a rank ------------------------------------------------------------------------------------

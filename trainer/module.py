@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..argument_checks import refuse_unknown
 from ..callbacks.hooks import Hooks
-from ..callbacks.loggers.media import Media
-from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError
 from ..peer_names import RECORDED, Refused
 from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
 from .media_logs import MediaLogs
-from .metrics.logger import MetricLogger
 from .model_steps import ModelSteps
 from .recorded import Recorded
 from .user_methods import UserMethods
+
+if TYPE_CHECKING:
+    from ..callbacks.loggers.media import Media
+    from ..callbacks.trainer_view import TrainerView
+    from .metrics.logger import MetricLogger
 
 T = TypeVar("T", bound="TrainModule")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .loops.context import RunContext
+if TYPE_CHECKING:
+    from .loops.context import RunContext
 
 T = TypeVar("T")
 

@@ -8,40 +8,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
-from ..callbacks import Callback
-from ..callbacks.defaults import with_defaults
 from ..faultpoints import faultpoint
-from ..strategies import Precision, Strategy, find_environment, make_precision, make_strategy
 from ..strategies.launch.job_notes import uncaught_errors_shortened
-from .checkpoint.compatibility import check_allowed
-from .config.peer_names import refuse_arguments
-from .data.feed import Feed
-from .data.sources import as_datamodule
-from .forked import on_ranks
-from .loops import evaluation_setup, fit_setup
-from .loops.context import RunContext, StageContext, fits
-from .loops.evaluation_loop import EvaluationLoop
-from .loops.fit_data import FitData, Resumption
-from .loops.lifecycle import (
-    attach,
-    check_stage,
-    end_as_signalled,
-    report_interrupt,
-    stage,
-    start_or_join_ranks,
-)
-from .loops.predictions import Predictions
-from .loops.step_arguments import check_methods
-from .loops.training_loop import TrainLoop
-from .module import TrainModule
-from .run.run import Run
-from .runtime.garbage_collection import older_objects_frozen
-from .runtime.torch_settings import torch_settings
+from .on_ranks import on_ranks
 from .tuner import Tuner
-from .tuning.micro_batch_search import search_micro_batch
 
 if TYPE_CHECKING:
-    from ..callbacks import Logger, Profiler
+    from ..callbacks import Callback, Logger, Profiler
+    from ..strategies import Precision, Strategy
+    from .data.feed import Feed
+    from .loops.context import StageContext
+    from .loops.evaluation_loop import EvaluationLoop
+    from .loops.predictions import Predictions
+    from .module import TrainModule
+    from .run.run import Run
 
 
 class Trainer(Tuner):
@@ -189,7 +169,11 @@ class Trainer(Tuner):
         **unknown: Never,
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "unknown", "__class__")} | unknown
+        from ..callbacks.defaults import with_defaults
+        from ..strategies import find_environment, make_precision, make_strategy
         from .config.validation import validate_arguments
+        from .loops.context import RunContext
+        from .loops.lifecycle import attach
 
         args = validate_arguments(given)
         environment = find_environment(
@@ -238,6 +222,18 @@ class Trainer(Tuner):
         Raises:
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
+        from .checkpoint.compatibility import check_allowed
+        from .config.peer_names import refuse_arguments
+        from .data.sources import as_datamodule
+        from .loops import fit_setup
+        from .loops.context import RunContext, fits
+        from .loops.fit_data import FitData, Resumption
+        from .loops.lifecycle import end_as_signalled, report_interrupt
+        from .loops.training_loop import TrainLoop
+        from .run.run import Run
+        from .runtime.garbage_collection import older_objects_frozen
+        from .runtime.torch_settings import torch_settings
+
         refuse_arguments("fit", unknown)
         self.strategy.check_training()
         fit_number = self._run.fit_number if self._run.quiet else next(fits)
@@ -276,6 +272,8 @@ class Trainer(Tuner):
         return Run(self.folder)
 
     def _find_micro_batch(self, context: StageContext, feed: Feed) -> int:
+        from .tuning.micro_batch_search import search_micro_batch  # loads torch's tracing: a second
+
         return search_micro_batch(self, context, feed)
 
     @uncaught_errors_shortened()
@@ -292,7 +290,8 @@ class Trainer(Tuner):
             weights: ``"best"``, ``"latest"`` of the last fit, a checkpoint's or run's path; None: as it is.
             **more: ``datamodule``; no others are taken.
         """
-        run = evaluation_setup.collect
+        from .loops.evaluation_setup import collect as run
+
         values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more, run)
         return values
 
@@ -307,7 +306,8 @@ class Trainer(Tuner):
             >>> sorted(trainer.test(trainer.module, val_loader))
             ['test/loss']
         """
-        run = evaluation_setup.collect
+        from .loops.evaluation_setup import collect as run
+
         values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more, run)
         return values
 
@@ -334,6 +334,8 @@ class Trainer(Tuner):
             keep: False keeps nothing and returns an empty list: ``on_predict_step_end`` sees each output.
             **more: ``datamodule``; no others are taken.
         """
+        from .loops import evaluation_setup
+
         run = evaluation_setup.gather(only_rank_zero, keep) if out is None else evaluation_setup.write(out)
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
         return outputs
@@ -347,6 +349,12 @@ class Trainer(Tuner):
         more: dict[str, Any],
         run: Callable[[EvaluationLoop], Any],
     ) -> Any:
+        from .config.peer_names import refuse_arguments
+        from .data.sources import as_datamodule
+        from .loops import evaluation_setup
+        from .loops.lifecycle import end_as_signalled
+        from .runtime.torch_settings import torch_settings
+
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
         refuse_arguments(name, more)
         if module is None:
@@ -362,6 +370,9 @@ class Trainer(Tuner):
     @contextmanager
     def _begin(self, name: str, module: Any, datamodule: Any) -> Iterator[StageContext]:
         """One stage: its ranks are there, errors are reported, and all is closed at its end."""
+        from .loops.lifecycle import check_stage, stage, start_or_join_ranks
+        from .loops.step_arguments import check_methods
+
         check_stage(name, module, self.stage)
         check_methods(name, module, datamodule, self.callbacks)
         strategy, why = start_or_join_ranks(self.strategy, self.settings, module)
@@ -377,5 +388,7 @@ class Trainer(Tuner):
 
     def _compute_with(self, strategy: Strategy, quiet: bool = False) -> None:
         """Compute with this strategy from now on, in a new run."""
+        from .loops.context import RunContext
+
         run = self._run
         self._run = RunContext.begin(run.settings, strategy, run.callbacks, run.fit_number, quiet)

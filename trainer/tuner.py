@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..strategies.launch.job_notes import uncaught_errors_shortened
-from .data.sources import as_datamodule
 from .diagnosis import Diagnosis
-from .estimate.estimate import Wanted, estimate_run
-from .estimate.result import Estimate
-from .forked import on_ranks
-from .module import TrainModule
-from .tuning import batch_size_search, learning_rate_search
-from .tuning.batch_size_search import BatchSizeSearch
-from .tuning.learning_rate_search import LearningRateSearch
+from .on_ranks import on_ranks
+
+if TYPE_CHECKING:
+    from .estimate.result import Estimate
+    from .module import TrainModule
+    from .tuning.batch_size_search import BatchSizeSearch
+    from .tuning.learning_rate_search import LearningRateSearch
 
 
 class Tuner(Diagnosis):
@@ -65,6 +64,9 @@ class Tuner(Diagnosis):
             (30, 1e-07)
             >>> search.plot("learning-rate.png")
         """
+        from .data.sources import as_datamodule
+        from .tuning import learning_rate_search
+
         data = as_datamodule(train_dataloader, datamodule)
         return learning_rate_search.find_learning_rate(
             self, module, data, lowest, highest, steps, mode, stop_factor
@@ -117,6 +119,8 @@ class Tuner(Diagnosis):
             >>> found.recommended in found.fits, found.row(found.recommended).time.mfu < 1
             (True, True)
         """
+        from .estimate.estimate import Wanted, estimate_run  # loads torch's tracing: a second
+
         wanted = Wanted(devices, per_node, memory, gpu, dict(assume or {}))
         return estimate_run(self, module, batch, datamodule, wanted)
 
@@ -165,5 +169,8 @@ class Tuner(Diagnosis):
             >>> [trial.batch_size for trial in search.tried], search.suggestion
             ([4, 8, 16], 16)
         """
+        from .data.sources import as_datamodule
+        from .tuning import batch_size_search
+
         data = as_datamodule(train_dataloader, datamodule)
         return batch_size_search.find_batch_size(self, module, data, start, most, steps, headroom)

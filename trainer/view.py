@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Never, NoReturn
+from typing import TYPE_CHECKING, Any, Never, NoReturn
 
-from ..callbacks import Callback
-from ..callbacks.loggers.media import Media
-from ..durations import Cadence
 from ..errors import PacelineError
-from ..strategies import Strategy
-from .checkpoint.export import export
 from .config.peer_names import attribute_hint
-from .loops.context import RunContext
-from .loops.fit_context import FitContext
 from .media_logs import MediaLogs
 from .module import TrainModule, refuse_log_arguments
 from .rank_view import RankView
-from .run.directory import run_config
-from .run.run import Run
 from .utils.paths import as_path
+
+if TYPE_CHECKING:
+    from ..callbacks import Callback
+    from ..callbacks.loggers.media import Media
+    from ..durations import Cadence
+    from ..strategies import Strategy
+    from .loops.context import RunContext
+    from .loops.fit_context import FitContext
 
 
 class RunView(RankView, MediaLogs):
@@ -300,6 +299,8 @@ class RunView(RankView, MediaLogs):
             >>> trainer.config["module"]["hparams"], trainer.config["trainer"]["precision"]
             ({}, '32')
         """
+        from .run.directory import run_config
+
         run = self._fit or self._run  # a fit that is resumed keeps its seed
         return run_config(self.name, run.settings, self.strategy, self.module)
 
@@ -316,11 +317,15 @@ class RunView(RankView, MediaLogs):
     @property
     def best(self) -> Path | None:
         """The best checkpoint of the run, where one is monitored."""
+        from .run.run import Run
+
         return Run(self.folder).best if self.folder else None
 
     @property
     def latest(self) -> Path | None:
         """The newest checkpoint of the run."""
+        from .run.run import Run
+
         return Run(self.folder).latest if self.folder else None
 
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:
@@ -344,6 +349,8 @@ class RunView(RankView, MediaLogs):
             >>> sorted(path.name for path in trainer.export("exported").iterdir())
             ['config.json', 'model.safetensors']
         """
+        from .checkpoint.export import export
+
         return export(self.module, self.strategy, as_path(folder, "export"), submodule)
 
     def log_line(self, text: str, *, console: bool = True) -> None:

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .logger import POSITION, Logger
+from ..series import POSITION
+from .logger import Logger
 
 if TYPE_CHECKING:
     from ..trainer_view import TrainerView

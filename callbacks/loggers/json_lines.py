@@ -7,8 +7,9 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
+from ..series import read_rows
 from .logger import Logger
 from .media import Histogram, Image, Media, Table, Text
 from .media_folder import MediaFolder
@@ -71,17 +72,6 @@ class JSONLogger(Logger):
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``; a last line that a killed run left half-written is no row."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
 
 
 def keep_rows_until(path: Path, step: int) -> None:

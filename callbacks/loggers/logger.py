@@ -6,9 +6,8 @@ from abc import abstractmethod
 from typing import Any
 
 from ..base import Callback
+from ..series import POSITION
 from .media import Media
-
-POSITION = ("step", "epoch", "time", "samples", "tokens")  # the keys of a row that say where it belongs
 
 
 class Logger(Callback):

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ...argument_checks import TEXT_OR_NONE, Kind, check_arguments
+from ..series import POSITION
 from .flat import flat_config
-from .logger import POSITION, values_of
+from .logger import values_of
 from .media import Image, Media, Table, Text, unique
 from .tracker import Ended, TrackedRun, Tracker
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...argument_checks import TEXT_OR_NONE, check_arguments
-from .logger import POSITION
+from ..series import POSITION
 from .media import Histogram, Image, Media, Table, Text, unique
 from .tracker import Ended, TrackedRun, Tracker
 

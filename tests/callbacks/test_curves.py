@@ -147,8 +147,24 @@ def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(tmp_path, m
         raise ValueError("no font")
 
     monkeypatch.setattr("paceline.callbacks.curves.draw", broken)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 1.0}\n')
+    lines = torn_down(tmp_path)
+    assert lines == []
+    logged = (tmp_path / "log.txt").read_text()
+    assert logged.endswith(" warning: curves.png could not be drawn: ValueError: no font\n")
+
+
+def test_a_process_that_cannot_be_started_costs_a_line_too(tmp_path, monkeypatch):
+    def no_memory(*arguments):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("paceline.callbacks.curves.start_drawing", no_memory)
+    (line,) = torn_down(tmp_path)
+    assert line == "warning: curves.png could not be drawn: OSError: [Errno 12] Cannot allocate memory"
+
+
+def torn_down(folder):
+    (folder / "metrics.jsonl").write_text('{"step": 1, "train/loss": 1.0}\n')
     lines = []
-    trainer = SimpleNamespace(folder=tmp_path, is_global_zero=True, log_line=lines.append)
+    trainer = SimpleNamespace(folder=folder, is_global_zero=True, log_line=lines.append)
     Curves().on_teardown(trainer, "fit")
-    assert lines == ["warning: curves.png could not be drawn: ValueError: no font"]
+    return lines

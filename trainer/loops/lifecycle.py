@@ -14,7 +14,7 @@ from ...callbacks.hooks import HookTable, with_arity
 from ...callbacks.trainer_view import TrainerView
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
-from ...strategies import Environment, Precision, Strategy, choose_strategy, start_ranks
+from ...strategies import Environment, Precision, Strategy, start_ranks
 from ...strategies.launch.job_notes import launcher_requeues, note_trained
 from ...strategies.launch.slurm import ignore_signals
 from ..datamodule import DataModule
@@ -100,6 +100,8 @@ def start_or_join_ranks(
     configure(module)
     if settings.strategy != "auto" or environment.world_size == 1:
         return strategy, None
+    from ...strategies import choose_strategy
+
     chosen, why = choose_strategy(strategy, module)
     if why:
         attach(chosen, settings, environment, strategy.precision)

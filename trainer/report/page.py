@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...callbacks.loggers.logger import POSITION
 from ...callbacks.panels import RATES, in_order, place_of, starts_at_zero
-from ...callbacks.series import Array, Series
+from ...callbacks.series import POSITION, Array, Series
 from ...version import __version__
 from ..run.find import find_runs
 from ..utils.paths import as_path

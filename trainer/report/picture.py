@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...callbacks.loggers.logger import POSITION
 from ...callbacks.picture import Line, draw_panels, lines_of
+from ...callbacks.series import POSITION
 from ...errors import PacelineError, nearest
 from ..run.find import find_runs
 from ..utils.paths import as_path

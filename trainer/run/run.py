@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from ...callbacks.loggers.json_lines import read_rows
-from ...callbacks.loggers.logger import POSITION
-from ...callbacks.series import read_series
+from ...callbacks.series import POSITION, read_rows, read_series
 from ...callbacks.step_record import read_record
 from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
