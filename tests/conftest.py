@@ -70,15 +70,23 @@ def _no_seed_given():
     rng._last_given.clear()
 
 
-@pytest.fixture(autouse=True)
-def _drawn_in_this_process(monkeypatch):
-    """Where a test calls ``fit``: a process for each picture would load matplotlib each time."""
-    monkeypatch.setattr(curves, "start_drawing", curves.draw_or_log)
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_pictures():
+    """A picture of each fit takes longer than most tests; ``pictures`` has them drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "start_drawing", lambda *arguments: None)
+        yield
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    """Fits of this test draw ``curves.png``, in this process."""
+    monkeypatch.setattr(curves, "start_drawing", curves.draw_or_log)
 
 
 @pytest.fixture

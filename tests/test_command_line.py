@@ -20,9 +20,10 @@ from paceline.recipes.vit_cifar10 import PRESETS
 ARGUMENTS = ["preset=tiny", "data=digits", "epochs=1", "trainer.limit_train_batches=2"]
 
 
-def paceline(*arguments, cwd):
+def paceline(*arguments, cwd, **variables):
     """In a process that has imported torch: the commands that start one are tested below."""
-    return run_ranks("paceline", 1, *arguments, folder=cwd, seconds=120, check=False)
+    options = {"folder": cwd, "seconds": 120, "check": False, "environment": variables}
+    return run_ranks("paceline", 1, *arguments, **options)
 
 
 def command(*arguments, **options):
@@ -43,7 +44,7 @@ def test_help_and_recipes():
 
 
 def test_fit_trains_a_recipe(tmp_path):
-    done = paceline("fit", "vit-cifar10", *ARGUMENTS, cwd=tmp_path)
+    done = paceline("fit", "vit-cifar10", *ARGUMENTS, cwd=tmp_path, TEST_PICTURES="1")
     assert done.codes == [0], done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("paceline ")

@@ -142,6 +142,7 @@ def test_labels_that_matplotlib_would_hide_or_read_as_a_formula(tmp_path, figure
     assert legend == ["_Own", r"b\$x_\$"]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(tmp_path, monkeypatch):
     def broken(*arguments):
         raise ValueError("no font")

@@ -262,22 +262,26 @@ def is_picture(path):
     return path.read_bytes().startswith(b"\x89PNG") and picture.ndim == 3 and picture.std() > 0
 
 
+@pytest.mark.usefixtures("pictures")
 def test_curves_are_drawn_at_the_end():
     run = fit([JSONLogger()], callbacks=Curves())
     assert is_picture(run.folder / "curves.png")
 
 
+@pytest.mark.usefixtures("pictures")
 def test_curves_are_drawn_after_an_error_too(tmp_path):
     with pytest.raises(RuntimeError, match="broken"):
         fit([JSONLogger()], Module(breaks_at=4), callbacks=Curves())
     assert is_picture(tmp_path / "runs" / "r" / "1" / "curves.png")
 
 
+@pytest.mark.usefixtures("pictures")
 def test_curves_of_values_that_are_not_finite():
     run = fit([JSONLogger()], Module(odd=True), callbacks=Curves(dpi=40))
     assert is_picture(run.folder / "curves.png")
 
 
+@pytest.mark.usefixtures("pictures")
 def test_no_rows_no_picture():
     run = fit(False, callbacks=Curves())
     assert not (run.folder / "curves.png").exists()
@@ -286,6 +290,7 @@ def test_no_rows_no_picture():
 # -- which ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("pictures")
 def test_all_of_them_are_there_by_default():
     run = fit(True, max_epochs=1)
     written = {path.name for path in run.folder.iterdir()}
@@ -293,6 +298,7 @@ def test_all_of_them_are_there_by_default():
     assert run.metrics["val/accuracy"].values == [0.25]
 
 
+@pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("off", [False, ()])
 def test_all_of_them_can_be_off(off):
     run = fit(off, max_epochs=1)
@@ -356,6 +362,7 @@ def test_a_list_adds_to_the_defaults_and_names_switch_them_off(given, expected):
     assert len(found) == len(expected)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_logger_of_ones_own_costs_none_of_the_usual_files():
     trainer = Trainer(loggers=[Mine()], progress=False, checkpoint=False, max_epochs=1, name="r")
     folder = trainer.fit(Module(), loader()).folder
@@ -364,6 +371,7 @@ def test_a_logger_of_ones_own_costs_none_of_the_usual_files():
     assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["loggers"] == ["Mine"]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_what_is_switched_off_is_recorded():
     trainer = Trainer(loggers="-curves", progress=False, checkpoint=False, max_epochs=1, name="r")
     folder = trainer.fit(Module(), loader()).folder

@@ -71,6 +71,7 @@ def test_auto_without_cifar10_says_that_it_takes_digits(tmp_path, monkeypatch, c
         build(tiny(tmp_path, data="cifar10", epochs=1))
 
 
+@pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize(  # .ci/run trains the whole 40 epochs, which reach 0.98
     ("epochs", "learned"),
     [

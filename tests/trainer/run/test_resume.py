@@ -92,6 +92,7 @@ def test_a_source_that_another_process_has_open_can_be_read(tmp_path):
 
 
 @pytest.mark.fault(43)
+@pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("resume", [None, "auto"])
 def test_a_relative_folder_is_the_one_of_the_start_wherever_the_run_goes(resume, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
