@@ -1,7 +1,9 @@
 # `make` prints these targets.
 export OMP_NUM_THREADS ?= 1
+PYTEST = .venv/bin/python -m pytest
+EXTRAS = test,recipes,notebook,trackers,docs,neighbours,s3,store,ray,torchao
 
-.PHONY: help setup test test-launch test-all lint docs site bench
+.PHONY: help setup setup-all test test-launch test-rest test-all test-cost figures lint docs site bench
 
 help:  ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -11,14 +13,29 @@ setup:  ## Create .venv with everything for development, and install the pre-com
 	.venv/bin/pip install -c constraints.txt -e '.[test,recipes,notebook]'
 	.venv/bin/pre-commit install
 
+setup-all:  ## Install every extra too: nothing of the tests is skipped for want of a package
+	.venv/bin/pip install -c constraints.txt -e '.[$(EXTRAS)]'
+
 test:  ## Run the tests, as the README does
-	.venv/bin/python -m pytest -n 3 --dist loadfile -m "not launch"
+	$(PYTEST) -n 3 --dist loadfile -m "not launch"
 
 test-launch:  ## Run the tests of launchers, signals, restarts and the docs' code
-	.venv/bin/python -m pytest -n 3 --dist loadfile -m launch
+	$(PYTEST) -n 3 --dist loadfile -m launch
+
+test-rest:  ## Run what `make test` left out and skipped, as .ci/run does (after make setup-all)
+	$(PYTEST) -n 3 --dist loadfile --rest
 
 test-all:  ## Run the tests with the long versions (hours)
-	.venv/bin/python -m pytest -n 3 --dist loadfile --soak
+	$(PYTEST) -n 3 --dist loadfile --soak
+
+test-cost:  ## Run all of .ci/run's tests and print what they took (needs every extra: make setup-all)
+	rm -rf build/cost
+	-$(PYTEST) -n 3 --dist loadfile -m "not launch" --cost build/cost
+	-$(PYTEST) -n 3 --dist loadfile --rest --cost build/cost
+	.venv/bin/python tests/cost.py build/cost --write
+
+figures:  ## Train all recipes to the figures that their pages state (before a release; ten minutes)
+	$(PYTEST) --soak tests/recipes/test_figures.py
 
 lint:  ## Run ruff, ruff format --check, lint-imports, and mypy against a wheel
 	.ci/lint

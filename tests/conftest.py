@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from helpers import ranks, tiers
+from helpers import cost, left_out, ranks, tiers
 from helpers.collector import freeze_imports
 
 from paceline.callbacks import curves
@@ -15,6 +17,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--soak", action="store_true", help="the long versions: full matrices, hundreds of kills"
     )
+    left_out.add_option(parser)
+    cost.add_option(parser)
 
 
 @pytest.fixture(scope="session")
@@ -28,16 +32,20 @@ def pytest_configure(config):
     tiers.watch()
     if not hasattr(config, "workerinput") and getattr(config.option, "numprocesses", None):
         config.add_cleanup(ranks.share_server())
+    config.pluginmanager.register(left_out.Skips(config))
+    cost.keep_order(config)
+    if config.getoption("--cost") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(cost.Recorder(Path(config.getoption("--cost"))))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(config, items):
-    """Each test has a tier; what is marked ``soak`` runs under ``--soak`` only."""
+    """Each test has a tier; what is marked ``soak`` runs under ``--soak``, and in CI where it says so."""
     tiers.mark(items)
-    if config.getoption("--soak"):
-        return
+    left_out.select(config, items)
+    cost.begin_with_the_longest(config, items)
     for item in items:
-        if item.get_closest_marker("soak"):
+        if not left_out.is_run(item):
             item.add_marker(pytest.mark.skip(reason="long; --soak runs it"))
 
 

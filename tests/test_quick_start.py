@@ -89,7 +89,7 @@ def test_the_commands_run_in_a_new_folder(tmp_path):
     check(folder, run(commands()[1:], folder, tmp_path, 240).stdout)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(ci=True)
 def test_a_reader_who_copies_gets_from_nothing_to_a_resumed_run_on_two_ranks(tmp_path):
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True, timeout=60)

@@ -46,9 +46,13 @@ def test_its_page_states_the_figure_and_the_bound(name):
     assert f"(../images/recipes/{name}.png)" in page
 
 
-@pytest.mark.soak  # a separate step in CI
+AT_EACH_CHANGE = ("multi-task", "reinforce", "resnet-cifar10")  # and the README's main job, vit-cifar10
+
+
 @pytest.mark.launch
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak(ci=name in AT_EACH_CHANGE)) for name in RECIPES]
+)
 def test_the_figure_is_reached(name):
     skip_without_packages(name)
     figure = RECIPES[name].figure

@@ -110,7 +110,7 @@ def test_it_is_the_same_run_to_the_bit(tmp_path, setting):
     assert "compiled" not in log_of(plain)
 
 
-@pytest.mark.soak  # inductor compiles C++ for most of a minute; a later step of CI runs it
+@pytest.mark.soak(ci=True)  # inductor compiles C++ for most of a minute
 @pytest.mark.launch  # in processes of its own
 def test_inductor_is_the_same_run_but_for_rounding(tmp_path):
     _, expected = fit(tmp_path / "plain", False, max_epochs=1)
