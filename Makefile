@@ -41,7 +41,7 @@ lint:  ## Run ruff, ruff format --check, lint-imports, and mypy against a wheel
 	.ci/lint
 
 docs:  ## Run the code of the docs and docstrings, and check links, file names and generated pages
-	.venv/bin/python -m pytest tests/test_docs.py tests/test_docstrings.py tests/trainer/loops/test_hooks.py tests/faults/test_table.py
+	.venv/bin/python -m pytest tests/test_docs.py tests/test_docstrings.py tests/trainer/loops/test_hooks.py tests/faults/test_table.py tests/test_promises.py
 
 site:  ## Build the documentation as a site in build/site (needs pip install -c constraints.txt '.[docs]')
 	.venv/bin/zensical build --strict --clean

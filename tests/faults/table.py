@@ -6,12 +6,15 @@ python tests/faults/table.py
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+from helpers import ci
 from rows import ROWS
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -46,14 +49,19 @@ not injected.
 def page() -> str:
     """The text of docs/evidence/reliability.md."""
     found = marked()
-    lines = ["| # | fault | what happens | shown by |", "|---|---|---|---|"]
+    lines = ["| # | fault | what happens | shown by, and its tier |", "|---|---|---|---|"]
     for row in ROWS:
-        shown = [f"`{test}`" for test in found[row.number]]
+        shown = [f"`{test}`, {ci.where(test)}" for test in found[row.number]]
         lines.append(f"| {row.number} | {row.fault} | {row.outcome} | {'<br>'.join(shown)} |")
-    made = "`python tests/faults/table.py` writes this table from the marks on the tests.\n"
+    made = (
+        "`python tests/faults/table.py` writes this table from the marks on the tests. Tiers: `unit`, in\n"
+        "one process; `ranks`, on forked ranks; `launch`, with real commands; `soak`, long, run by\n"
+        "`pytest --soak`. CI runs at least one test of each row.\n"
+    )
     return "\n".join([_INTRODUCTION, made, *lines]) + "\n"
 
 
+@functools.cache
 def marked() -> dict[int, list[str]]:
     """By row, the tests that are marked with its number: ``tests/file.py::function``."""
     found: dict[int, list[str]] = defaultdict(list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from helpers import ci
 from helpers.jobs import load_job
 
 table = load_job(Path(__file__).with_name("table.py"))
@@ -19,6 +20,12 @@ def test_every_fault_has_a_test():
     assert numbers == list(range(1, 47))
     assert set(found) <= set(numbers)
     assert [n for n in numbers if not found[n]] == []
+
+
+def test_every_fault_has_a_test_that_ci_runs():
+    for number, tests in table.marked().items():
+        not_run = [f"{test}: {why}" for test in tests if (why := ci.why_not_run(test))]
+        assert len(not_run) < len(tests), f"fault {number}: " + "; ".join(not_run)
 
 
 def test_marks_are_read_from_the_source():

@@ -19,6 +19,8 @@ import pytest
 from . import processes
 
 TIERS = ("unit", "ranks", "launch")
+collected: dict[str, set[str]] = {}
+"""The tiers of every test that was collected, by its name without parameters."""
 _current = ""
 
 
@@ -27,6 +29,7 @@ def mark(items: list[pytest.Item]) -> None:
     for item in items:
         tier = next((name for name in TIERS if item.get_closest_marker(name)), None) or tier_of(item)
         item.add_marker(tier)
+        collected.setdefault(item.nodeid.partition("[")[0], set()).add(tier)
 
 
 def tier_of(item: pytest.Item) -> str:
@@ -47,7 +50,7 @@ def _reached(found: Any, seen: set[Any]) -> Iterator[str]:
     if not isinstance(found, FunctionType) or found in seen:
         return
     seen.add(found)
-    for name in _names(found.__code__):
+    for name in names_of(found.__code__):
         used = found.__globals__.get(name)
         if used is subprocess or used is processes:
             yield "launch"
@@ -57,11 +60,12 @@ def _reached(found: Any, seen: set[Any]) -> Iterator[str]:
             yield from _reached(used, seen)
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_of(code: CodeType) -> Iterator[str]:
+    """The names that compiled code uses, with those of functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_of(constant)
 
 
 # -- no unit test starts an interpreter ----------------------------------------------------------
