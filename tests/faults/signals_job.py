@@ -193,7 +193,6 @@ class Series:
         if faults:
             arm(*faults)
         end: Any = "done"
-        began = time.monotonic()
         faulthandler.dump_traceback_later(SECONDS, exit=True)
         try:
             run()
@@ -203,7 +202,7 @@ class Series:
             end = f"{type(error).__name__}: {error}"
         faulthandler.cancel_dump_traceback_later()
         arm()
-        return {"end": end, "took": time.monotonic() - began}
+        return {"end": end}
 
     def case(self, name: str, attempts: list[list[Fault]], data: Any = None, **about: Any) -> None:
         """Attempts until the run is done; what came of it is a line in FOLDER/cases-RANK.jsonl."""
