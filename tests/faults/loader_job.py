@@ -18,7 +18,7 @@ from paceline import Trainer, TrainModule, seed_everything
 from paceline.callbacks import Checkpoint
 
 COUNT, SIZE, BAD = 24, 4, 13
-SECONDS = 60
+SECONDS = 120
 
 # Seconds until workers are looked at: torch's own 5 make long tests.
 _MultiProcessingDataLoaderIter._try_get_data.__defaults__ = (0.3,)

@@ -36,7 +36,7 @@ from paceline.trainer.checkpoint.integrity import verify
 from paceline.trainer.faults import stop as agreement
 
 SAMPLES, BATCH, EPOCHS = 22, 4, 2  # 6 steps an epoch; the last has two samples
-SECONDS = 60  # for a fit among many; then all stacks are written and the process ends
+SECONDS = 120  # for a fit among many; then all stacks are written and the process ends
 NEVER = 10**9
 TIMED = ("time", "perf/samples_per_second")
 
