@@ -41,6 +41,12 @@ def why_ended(
     if killed and (first is None or failed[first][0]):
         name = signal.Signals(-(stuck[killed[0]].code or 0)).name
         return f"rank {killed[0]} was killed by {name}", _cure_of(name), _end(folder, killed[0])
+    if first is not None and failed[first][0]:  # by the end of one that hangs, perhaps
+        late = {
+            r: one for r, one in stuck.items() if not one.error and _late(main_stack(printed(folder, r)))
+        }
+        if late:
+            return _hang(late, folder, seconds)
     if first is not None:
         what, cure = split_error(stuck[first].error.removeprefix("PacelineError: "))
         return cut(f"rank {first}: {what}", _LONGEST), cure, _end(folder, first)
@@ -63,7 +69,7 @@ def _hang(stuck: dict[int, Report], folder: Path, seconds: float) -> tuple[str, 
             return end, "", _end(folder, rank)
         if not stack:
             silent.append(rank)
-        elif not any(part in frame[0] for frame in stack for part in _WAITS):
+        elif _late(stack):
             late[rank] = stack[0]
     cure = "see where that rank is, below; on a machine with much other work (`top`) a larger --timeout"
     if silent:
@@ -80,6 +86,11 @@ def _hang(stuck: dict[int, Report], folder: Path, seconds: float) -> tuple[str, 
         "a firewall or a wrong interface: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME; NCCL_DEBUG=INFO says more"
     )
     return text, cure, _end(folder, rank)
+
+
+def _late(stack: list[tuple[str, str, str]]) -> bool:
+    """Whether a rank with these frames waits for no other one."""
+    return bool(stack) and not any(part in frame[0] for frame in stack for part in _WAITS)
 
 
 def main_stack(output: str) -> list[tuple[str, str, str]]:

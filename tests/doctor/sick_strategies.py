@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -54,11 +55,12 @@ class OtherOrder(DDP):
 
 
 class Hangs(DDP):
-    """The last rank starts a process and waits for ever, in its first backward."""
+    """The last rank starts a process and waits for ever, in its first backward; its time is up soon."""
 
     def backward(self, loss):
         if self.environment.rank == 1:
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", MARK])
+            faulthandler.dump_traceback_later(1, exit=True)  # in the place of a timer of a minute
             time.sleep(600)
         super().backward(loss)
 

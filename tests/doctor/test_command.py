@@ -135,7 +135,7 @@ def test_no_rank_outlives_the_command(number, code, tmp_path):
     assert process.returncode == code, output
     assert "Traceback" not in output
     assert len(ranks) > 0
-    psutil.wait_procs(ranks, timeout=20)
+    psutil.wait_procs(ranks, timeout=60)
     assert not _ranks_in(tmp_path)
 
 

@@ -11,9 +11,11 @@ from helpers.jobs import load_job
 from paceline import PacelineError
 from paceline.doctor.examination import Examination
 from paceline.strategies.backends import usual_strategies
+from paceline.testing import ranks
 
 pytestmark = pytest.mark.launch
 sick = load_job(Path(__file__).with_name("sick_strategies.py"))
+SECONDS = 300  # on a machine that is busy; the rank that hangs says so at once
 CHECKS = ["world", "ranks' clocks", "collectives", "data order", "training step", "checkpoint"]
 
 
@@ -25,8 +27,10 @@ def outcomes(findings, strategy):
 def findings():
     """Of several strategies on ranks that are started again only after those that end early."""
     makers = ["ddp", sick.WrongSum, sick.OtherStep, sick.LosesTensor, sick.Rounds, sick.Hangs]
-    examination = Examination(makers, devices=2, accelerator="cpu", seconds=10)
-    return examination.run()
+    examination = Examination(makers, devices=2, accelerator="cpu", seconds=SECONDS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "_AFTER_A_FAILURE", SECONDS)  # for a rank to see that the other one is gone
+        return examination.run()
 
 
 def test_a_strategy_in_order(findings):
@@ -43,7 +47,7 @@ def test_a_strategy_in_order(findings):
         ("OtherStep", "training step", "from one device, and 1e-05 is the bound"),
         ("LosesTensor", "training step", "weights: first.bias missing"),
         ("Rounds", "checkpoint", "after reading that of one device,"),
-        ("Hangs", "data order", "rank 1 hangs for 10 s in backward ("),
+        ("Hangs", "data order", f"rank 1 hangs for {SECONDS} s in backward ("),
     ],
 )
 def test_a_sick_strategy(findings, strategy, check, said):
@@ -72,7 +76,7 @@ def test_what_was_not_reached_is_skipped_and_no_process_is_left(findings):
     ],
 )
 def test_more_sick_strategies(strategy, check, said):
-    found = outcomes(Examination([strategy], devices=2, seconds=20).run(), strategy.__name__)
+    found = outcomes(Examination([strategy], devices=2, seconds=SECONDS).run(), strategy.__name__)
     assert (found[check].outcome, said in found[check].found) == ("FAILED", True), found
 
 

@@ -104,6 +104,11 @@ GLOO = DUMP.format("/site/torch/distributed/distributed_c10d.py", "all_reduce")
             [Report("s", code=1), Report("s", code=1)],
             "rank 1 hangs for 5 s in read (/home/me/data.py:7)",
         ),
+        (
+            ["", DUMP.format("/home/me/data.py", "read")],
+            [Report("s", error="RuntimeError: Connection closed by peer", code=1), Report("s", code=1)],
+            "rank 1 hangs for 5 s in read (/home/me/data.py:7)",
+        ),
         ([GLOO, ""], [Report("s", code=1), Report("s")], "rank 1 hangs: it did not answer at all for 5 s"),
         ([GLOO, GLOO], [Report("s", code=1), Report("s", code=1)], "all ranks wait for each other for 5 s"),
         ([GLOO, ""], [Report("s", code=1), Report("s", code=-9)], "rank 1 was killed by SIGKILL"),

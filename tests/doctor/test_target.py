@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
+
 import pytest
 
 from paceline import PacelineError
@@ -82,7 +85,7 @@ def test_the_strategy_that_is_asked_for_replaces_the_scripts(run):
 
 @pytest.mark.soak
 def test_a_rank_that_hangs_is_named(run):
-    found = run(script("import time; time.sleep(600 * self.trainer.rank)"), seconds=12)
+    found = run(script("import time; time.sleep(600 * self.trainer.rank)"), seconds=60)
     assert found.outcome == "FAILED"
     assert any("rank 1 is late" in line for line in found.details), found
 
@@ -93,9 +96,23 @@ def test_a_script_without_a_fit(run):
     assert "from paceline import Trainer" in found.cure
 
 
-def test_a_script_that_does_not_end(run, monkeypatch):
+def test_a_script_that_does_not_end(run, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_GRACE", 0.5)
-    found = run("import time; print('begins', flush=True); time.sleep(600)\n", seconds=1)
+    begun = tmp_path / "begun"
+
+    class Busy(subprocess.Popen):
+        """Its time does not begin before the script has, however long Python takes to start."""
+
+        def wait(self, timeout=None):
+            deadline = time.monotonic() + 60
+            while not begun.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Busy)
+    text = f"import time; print('begins', flush=True); open({str(begun)!r}, 'w').close(); time.sleep(600)\n"
+    found = run(text, seconds=1)
     assert found.outcome == "FAILED"
     assert found.found == "it did not end within 2 s"
     assert "  begins" in found.details

@@ -42,8 +42,8 @@ from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
 
 SCORES = {2: 2.0, 4: 1.0, 6: 3.0}  # by step: saves at 2, the best; at 3; at 6, which lets go of both
-SECONDS = 20  # for a run of a fork
-SURVIVE = 10  # for the ranks that one was taken from
+SECONDS = 120  # for a run of a fork on a machine that is busy
+SURVIVE = 60  # for the ranks that one was taken from
 
 
 class Net(TrainModule):
@@ -528,7 +528,6 @@ def kill_at(folder: Path, kind: str, part: str) -> None:
             if found == kind and part in str(path) and "checkpoints" in str(path):
                 if half is not None:
                     half()
-                (folder / "killed").write_text(str(time.time()))
                 os.kill(os.getpid(), signal.SIGKILL)
             return operation()
 

@@ -22,7 +22,7 @@ from paceline.callbacks import Checkpoint, EarlyStopping
 from paceline.faultpoints import Fault, arm
 
 SETTLED = 6  # from here on what is made once and kept is there
-SECONDS = 90
+SECONDS = 180
 PLACES = ("step.backward", "validate.batch", "save.write", "start.ready", "epoch.end", "data.read")
 HOOKS = [name for name in vars(nn.Module()) if "hooks" in name]
 
@@ -81,8 +81,12 @@ def one_fit(number, module, folder, rank=0, **settings):
     return None
 
 
-def held(module, temporary, folder, rank):
-    """All that a run could leave behind; the other rank may not be done yet."""
+def held(module, temporary, folder, rank, earlier=None):
+    """All that a run could leave behind; the other rank may not be done yet.
+
+    Args:
+        earlier: What was held then: threads that go beyond that have a minute to end.
+    """
     gc.collect()
     tasks = Path("/proc/self/task")
     descriptors = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
@@ -90,8 +94,8 @@ def held(module, temporary, folder, rank):
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     return {
-        "threads": least_threads(),
-        "tasks": least_tasks(tasks),
+        "threads": threads(earlier),
+        "tasks": number_of_tasks(tasks, earlier),
         "descriptors": len(descriptors),
         "children": [
             child for task in tasks.iterdir() for child in (task / "children").read_text().split()
@@ -109,22 +113,29 @@ def held(module, temporary, folder, rank):
     }
 
 
-def least_threads():
-    """The names of threads, the fewest of half a second: a queue's own may be about to end."""
-    found = []
-    for _ in range(10):
-        found.append(sorted(thread.name for thread in threading.enumerate()))
-        time.sleep(0.05)
-    return min(found, key=len)
+def threads(earlier):
+    """The names of threads; a queue's own may be about to end."""
+
+    def look():
+        return sorted(thread.name for thread in threading.enumerate())
+
+    return least(look, None if earlier is None else earlier["threads"], len)
 
 
-def least_tasks(tasks):
-    """Threads, the least of half a second: one that has been joined takes a moment to go."""
-    counts = []
-    for _ in range(10):
-        counts.append(len(list(tasks.iterdir())))
+def number_of_tasks(tasks, earlier):
+    """Threads: one that has been joined takes a moment to go."""
+    return least(lambda: len(list(tasks.iterdir())), None if earlier is None else earlier["tasks"], int)
+
+
+def least(look, earlier, size):
+    """The least that is found: as soon as it is no more than earlier, or in half a second, or a minute."""
+    begun, found = time.monotonic(), look()
+    while time.monotonic() - begun < (0.5 if earlier is None else 60):
+        if earlier is not None and size(found) <= size(earlier):
+            break
         time.sleep(0.05)
-    return min(counts)
+        found = min(found, look(), key=size)
+    return found
 
 
 def fits(count, folder, rank=0, **settings) -> dict[str, Any]:
@@ -139,7 +150,8 @@ def fits(count, folder, rank=0, **settings) -> dict[str, Any]:
             ends.append(one_fit(number, module, folder, rank, **settings))
             if number == SETTLED:
                 found["settled"] = held(module, temporary, folder, rank)
-        return found | {"after": held(module, temporary, folder, rank), "ends": ends}
+        after = held(module, temporary, folder, rank, found["settled"])
+        return found | {"after": after, "ends": ends}
     finally:
         tempfile.tempdir = usual
         del os.environ["TMPDIR"]

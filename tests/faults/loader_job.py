@@ -5,11 +5,11 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.loader_workers import wait_until_sent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -18,7 +18,7 @@ from paceline import Trainer, TrainModule, seed_everything
 from paceline.callbacks import Checkpoint
 
 COUNT, SIZE, BAD = 24, 4, 13
-SECONDS = 60
+SECONDS = 120
 
 # Seconds until workers are looked at: torch's own 5 make long tests.
 _MultiProcessingDataLoaderIter._try_get_data.__defaults__ = (0.3,)
@@ -61,9 +61,8 @@ class Faulty(Dataset):
                 return
         if self.how == "raise":
             raise ValueError(f"number {index} is broken")
-        # The thread that sent this worker's last batch may still hold the lock of all workers' queue: ended
-        # there, nobody sends any more, and an earlier batch than this one is what fails.
-        time.sleep(0.2)
+        # Ended before, nobody sends any more, and an earlier batch than this one is what fails.
+        wait_until_sent()
         if self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         os._exit(7)

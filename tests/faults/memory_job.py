@@ -18,7 +18,7 @@ from paceline import Trainer, TrainModule, seed_everything
 from paceline.callbacks import Callback, Checkpoint
 
 SIZE, STEP, COUNT = 4, 3, 22
-SECONDS = 60
+SECONDS = 120
 
 
 def run_out(kind: str) -> None:

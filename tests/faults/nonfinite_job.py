@@ -13,7 +13,6 @@ import json
 import math
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from paceline.callbacks import Callback, Checkpoint
 
 SIZE, STEPS = 3, 5
 BAD_SAMPLE = 28
-SECONDS = 40
+SECONDS = 120
 
 
 class Numbers(Dataset):
@@ -200,6 +199,5 @@ if __name__ == "__main__":
     folder, rank = Path(sys.argv[1]), os.environ["RANK"]
     with (folder / f"found-{rank}.jsonl").open("w", buffering=1) as found:
         for arguments in json.loads(Path(sys.argv[2]).read_text()):
-            began = time.monotonic()
             one = case(folder, **arguments)
-            found.write(json.dumps(one | {"took": time.monotonic() - began}) + "\n")
+            found.write(json.dumps(one) + "\n")

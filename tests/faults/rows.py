@@ -28,8 +28,8 @@ _ROWS = [
     ),
     (
         "SIGKILL of one rank during a save",
-        "All ranks end within 10 seconds. The message names the rank and the signal. "
-        "No partial checkpoint is committed.",
+        "All ranks end, and none waits for the one that is gone. The message names the rank and the "
+        "signal. No partial checkpoint is committed.",
     ),
     (
         "SIGKILL while an old checkpoint is being deleted",
@@ -85,7 +85,7 @@ _ROWS = [
     ),
     (
         "An exception in the user's code on one rank",
-        "Its traceback is printed last. The others end within 10 seconds, the exit code is not 0, "
+        "Its traceback is printed last. The others are ended, wherever they are; the exit code is not 0, "
         "and `on_exception` is called once.",
     ),
     (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import re
-import time
 import traceback
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.jobs import load_job
+from helpers.loader_workers import wait_until_one_died
 from helpers.ranks import run_cases
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
@@ -109,13 +109,9 @@ def dies_during_a_step(tmp_path, ahead, long_step):
     died = []
 
     def wait(own):
-        deadline = time.monotonic() + 10
-        while own.seen[-1][0] == long_step and time.monotonic() < deadline:
-            time.sleep(0.02)
-            if (tmp_path / f"tries-{BAD}").exists():
-                time.sleep(0.6)  # it is dead, and SIGCHLD has been here
-                died.append(own.seen[-1][0])
-                return
+        if own.seen[-1][0] == long_step:
+            wait_until_one_died()
+            died.append(long_step)
 
     module.waits = wait
     with pytest.raises((RuntimeError, OSError, EOFError)) as raised:
@@ -146,7 +142,7 @@ def test_a_worker_that_dies_while_all_are_started_is_named(tmp_path, monkeypatch
 
     def slowly(*args, **more):
         reset(*args, **more)
-        time.sleep(0.3)  # the first read is a worker's last, and SIGCHLD comes now
+        wait_until_one_died()  # the first read is a worker's last, and SIGCHLD comes now
 
     monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_reset", slowly)
     error, _, trainer = fails(tmp_path, job.loader(job.Faulty([0], "kill"), 2, shuffle=False), RuntimeError)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.launch  # for its length
 
 JOB = Path(__file__).with_name("signals_job.py")
 SOURCE = Path(paceline.__file__).parent
-SECONDS = 120
+SECONDS = 600  # for all cases of a series on a machine that is busy
 STAGES = ("validate", "test", "predict")
 
 
@@ -167,7 +167,6 @@ def test_all_ranks_stop_at_one_step_which_is_saved(series):
             assert [rank["end"] for rank in ranks] == [expected] * len(ranks), (name, case)
             (step,) = {rank["step"] for rank in ranks}
             assert ranks[0]["newest"] == [f"step-{step:08d}"], (name, case)
-            assert max(rank["took"] for rank in ranks) < 15, (name, case)
 
 
 @pytest.mark.fault(7, 8)
@@ -221,7 +220,7 @@ def test_data_that_does_not_come_is_not_waited_for(series, name):
     record = series[name, "fit", "stuck"][0]
     first = record["attempts"][0]
     assert (first["end"], first["asked"]) == (143, "SIGTERM received")
-    assert first["took"] < 5
+    assert 13 not in [sample for _, samples in first["seen"] for sample in samples]
     assert record["attempts"][1]["end"] == "done"
 
 
@@ -319,14 +318,17 @@ def test_sigterm_of_unknown_origin_does_not_put_the_job_back_into_the_queue(jobs
 
 
 def signalled_twice(job, number=signal.SIGTERM, rank=0):
-    """Send it twice; the seconds from the second one to the end, and how it ended."""
+    """Send it to a rank that waits for ever, and once more; how it ended."""
     job.send(number, rank)
+    deadline = time.monotonic() + SECONDS
+    while "a second signal ends at once" not in job.job.errors(rank):
+        assert time.monotonic() < deadline, job.printed()
+        time.sleep(0.01)
     time.sleep(0.5)  # two in one moment are one
+    assert is_alive(job.processes[rank])
     assert not job.has_noted("end", rank)
-    began = time.monotonic()
     job.send(number, rank)
-    code = job.job.code(rank)
-    return time.monotonic() - began, code
+    return job.job.code(rank)
 
 
 @pytest.mark.fault(9)
@@ -336,9 +338,7 @@ def test_a_second_signal_ends_a_rank_inside_a_collective(jobs):
     job.note("stuck", 0)
     job.note("stuck", 1)
     for rank in (1, 0):
-        seconds, code = signalled_twice(job, rank=rank)
-        assert code == 143, job.printed()
-        assert seconds < 2
+        assert signalled_twice(job, rank=rank) == 143, job.printed()
 
 
 @pytest.mark.fault(9)
@@ -347,10 +347,8 @@ def test_a_second_signal_ends_a_call_outside_of_python_with_its_workers(jobs, nu
     job = jobs.start(f"outside-{number:d}", "train", stuck=["outside"], workers=2, save=True)
     workers = job.note("stuck")["workers"]
     assert len(workers) == 2
-    seconds, code = signalled_twice(job, number)
-    assert code == 128 + number, job.printed()
-    assert seconds < 2
-    deadline = time.monotonic() + 2
+    assert signalled_twice(job, number) == 128 + number, job.printed()
+    deadline = time.monotonic() + SECONDS
     while left := [worker for worker in workers if is_alive(worker)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
@@ -380,11 +378,9 @@ def is_alive(process):
 def test_the_user_s_error_is_what_is_reported_whatever_fails_after_it(jobs, ranks, after):
     """After step 3 a checkpoint is under way, which takes both ranks."""
     job = jobs.start(f"fails-{ranks}-{after}", "fail", ranks, after=after)
-    began = time.monotonic()
     codes = job.ends()
-    assert time.monotonic() - began < 10
     assert 0 not in codes
-    assert None not in codes
+    assert None not in codes  # no rank had to be killed at the deadline
     last = ranks - 1
     assert job.note("failed", last)["error"] == "ArithmeticError"
     for rank in range(ranks):

@@ -49,7 +49,7 @@ class Notebook:
         environment = clean_environment(threads=None) | {MARK: self._mark} | variables
         with self._client.setup_kernel(env=environment, cleanup_kc=True):
             yield self
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
         for process in left:

@@ -19,7 +19,7 @@ from .environment import clean_environment
 
 MARK = "PACELINE_TEST_MARK"
 SECONDS = 180  # what any job may take on a machine that is busy
-GONE = 5  # what a job that has ended leaves may take
+GONE = 60  # what a job that has ended leaves may take on a machine that is busy
 
 
 class Outcome:
@@ -27,7 +27,6 @@ class Outcome:
 
     Attributes:
         code: Its exit code; None where it had to be ended.
-        ended: When it was.
         left: Command lines of what outlived it.
     """
 
@@ -47,7 +46,6 @@ class Outcome:
             self.code = process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             self.code = None
-        self.ended = time.time()
         deadline = time.monotonic() + (GONE if self.code is not None else 0)
         while (found := self._alive()) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -78,10 +76,6 @@ class Outcome:
         """All it printed, for a test that fails."""
         out, err = (self.folder / "out").read_text(), (self.folder / "err").read_text()
         return f"exit code {self.code}\n{out[-3000:]}\n{err[-6000:]}"
-
-    def seconds(self) -> float:
-        """From the last thing that happened to a rank to the end of it all."""
-        return self.ended - self.notes("meets")[-1]["time"]
 
 
 def notes(folder: Path, what: str, **values: Any) -> list[dict[str, Any]]:

@@ -51,8 +51,8 @@ DEEPSPEED_IMPORTS = (
 )
 PICTURES = "TEST_PICTURES"  # the variable of jobs whose fits draw curves.png
 HARNESS = (__file__, runpy.run_path.__code__.co_filename)
-_SECONDS_AFTER_A_FAILURE = 20  # for the other ranks, which may name it
-_SECONDS_TO_GO = 5  # for what the ranks have started
+_SECONDS_AFTER_A_FAILURE = 60  # for the other ranks, which may name it
+_SECONDS_TO_GO = 60  # for what the ranks have started, which ends by itself
 
 
 def prctl(option: int, value: int) -> None:
@@ -182,7 +182,7 @@ class Supervisor:
                     continue  # an orphan of a rank
                 found.add(process)
                 code = os.waitstatus_to_exitcode(status)
-                tell(self._connection, rank=self._ranks[process], code=code, at=time.time())
+                tell(self._connection, rank=self._ranks[process], code=code)
                 patience = self._order.get("after_a_failure", _SECONDS_AFTER_A_FAILURE)
                 if code and patience is not None:
                     self._deadline = min(self._deadline, time.monotonic() + patience)

@@ -38,15 +38,13 @@ class Outcome:
     Attributes:
         codes: The ranks' exit codes, a signal's number below 0; None for a rank that had to be killed.
         timed_out: Whether the deadline came first.
-        left: Command lines of what outlived the ranks for more than some seconds.
-        ended_at: When each rank ended, in seconds since the epoch.
+        left: Command lines of what outlived the ranks and did not end by itself.
         printed: What each rank wrote to its standard output and to its standard error.
     """
 
     codes: list[int | None]
     timed_out: bool
     left: list[str]
-    ended_at: list[float]
     printed: list[tuple[str, str]]
 
     @property
@@ -88,14 +86,13 @@ class Job:
         folder: Path,
         seconds: float = SECONDS,
         function: str | None = None,
-        after_a_failure: float | None = 20,
+        after_a_failure: float | None = 60,
         environment: dict[str, str] | list[dict[str, str]] | None = None,
         deepspeed: bool | None = None,
     ) -> None:
         number = f"{os.getpid()}-{next(_numbers)}"
         self.folder, self.ranks = folder, ranks
         self._codes: list[int | None] = [None] * ranks
-        self._ended_at = [0.0] * ranks
         self._ended: dict[str, Any] | None = None
         if deepspeed is None:
             source = script.read_text() if isinstance(script, Path) else ""
@@ -134,7 +131,6 @@ class Job:
         found = self._answer()
         if "rank" in found:
             self._codes[found["rank"]] = found["code"]
-            self._ended_at[found["rank"]] = found["at"]
         else:
             self._ended = found
 
@@ -150,7 +146,7 @@ class Job:
             self._take()
         self.close()
         ended = self._ended
-        return Outcome(self._codes, ended["timed_out"], ended["left"], self._ended_at, self._printed())
+        return Outcome(self._codes, ended["timed_out"], ended["left"], self._printed())
 
     def _printed(self) -> list[tuple[str, str]]:
         def text(stream: Path, rank: int) -> str:
@@ -159,6 +155,10 @@ class Job:
 
         stdout, stderr = self._streams
         return [(text(stdout, rank), text(stderr, rank)) for rank in range(self.ranks)]
+
+    def errors(self, rank: int = 0) -> str:
+        """What a rank has written to its standard error so far."""
+        return self._printed()[rank][1]
 
     def printed(self) -> str:
         """The end of what each rank has printed so far."""

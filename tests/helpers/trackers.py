@@ -112,7 +112,7 @@ def _read_wandb(folder: Path, run_id: str) -> Kept:
     """All sessions: each has a folder of the second it began, with a suffix where that exists."""
     kept = Kept(run_id)
     paths = sorted(folder.glob(f"*run-*-{run_id}*/run-{run_id}.wandb"))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not any(record.HasField("exit") for record in wandb_records(paths[-1])):
         assert time.monotonic() < deadline, "wandb's service has not written the file yet"
         time.sleep(0.02)

@@ -164,7 +164,7 @@ def test_of_several_processes_one_downloads(server, tmp_path):
     for rank in ranks:
         rank.start()
     for rank in ranks:
-        rank.join(timeout=30)
+        rank.join(timeout=60)
         assert not rank.is_alive()
     assert handler.asked == [None]
     cifar10.load(tmp_path / "data", train=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from helpers.planted_clock import PlantedClock
+
 from paceline.durations import Cadence, Duration, StepPosition
 from paceline.trainer.state import Clock, Limits, TrainState
 
@@ -26,17 +28,19 @@ def test_the_position_after_a_step_and_at_the_boundary_after_an_epoch():
     assert Cadence(Duration.parse("1ep"), 4).due(state.at_boundary(limits), time.perf_counter)
 
 
-def test_the_clock_counts_between_start_and_stop_and_adds_earlier_sessions():
+def test_the_clock_counts_between_start_and_stop_and_adds_earlier_sessions(monkeypatch):
+    now = PlantedClock()
+    monkeypatch.setattr(time, "perf_counter", now)
     state = TrainState(elapsed=100.0)
     clock = Clock(state)
     assert clock.seconds() == 100.0
     clock.start()
-    time.sleep(0.02)
-    running = clock.seconds()
-    assert running >= 100.02
+    now.now += 2
+    assert clock.seconds() == 102.0
+    now.now += 3
     clock.stop()
-    assert state.elapsed >= running
-    assert clock.seconds() == state.elapsed
+    now.now += 10
+    assert clock.seconds() == state.elapsed == 105.0
 
 
 def test_without_any_limit_it_is_one_epoch():

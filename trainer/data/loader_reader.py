@@ -242,7 +242,9 @@ def _read_all(
     except BaseException as error:
         if iterator is None:
             workers.kill()  # those that were started before one was not
-        last = _Failure(error, workers.ended())
+        # The connection to a worker that dies is lost a moment before the worker has ended.
+        is_lost = isinstance(error, (ConnectionError, EOFError))
+        last = _Failure(error, workers.ended(_GRACE if is_lost else 0.0))
         _clear_frames(error)
     if not closed.is_set():
         results.put(last)

@@ -68,10 +68,14 @@ class WorkerProcesses:
         self._earlier = [process for process in self._earlier + self._processes if process.is_alive()]
         self._processes, self.reader = [], None
 
-    def ended(self) -> list[tuple[int, int]]:
-        """Number and exit code of the workers that have ended; those that failed, if any."""
+    def ended(self, seconds: float = 0.0) -> list[tuple[int, int]]:
+        """Number and exit code of the workers that have ended; those that failed, if any.
+
+        Args:
+            seconds: To wait for one to end, if none has.
+        """
         started = [(n, process) for n, process in enumerate(self._processes) if process.pid is not None]
-        dead = set(wait([process.sentinel for _, process in started], timeout=0))
+        dead = set(wait([process.sentinel for _, process in started], timeout=seconds))
         codes = [(number, _exit_code(process)) for number, process in started if process.sentinel in dead]
         found = [(number, code) for number, code in codes if code is not None]
         return [(number, code) for number, code in found if code] or found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import select
 import signal
 import threading
 import time
@@ -28,8 +29,11 @@ WATCHED = (signal.SIGINT, signal.SIGTERM, *REQUEUE_SIGNALS)
 _ONE_SIGNAL = 0.2
 _ONE_SIGNAL_TWICE = 1.0  # a batch system and the launcher both send it: that is one
 _LATER = 0.01  # seconds until a read that is not to be interrupted now is interrupted
+_LOST = 0.2  # seconds until a signal is sent again whose handler has not run: it came just before a wait
 _LOCKED = {queue.put.__code__ for queue in (Queue, JoinableQueue, SimpleQueue)}
-_CLOSED, _AGAIN = b"\0", b"\xff"  # what is no signal's number
+_LOCKED |= {threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__}
+_WAITS = threading.Condition.wait.__code__  # waits with the lock free; what it calls releases and takes it
+_CLOSED, _AGAIN, _HANDLED = b"\0", b"\xff", b"\xfe"  # what is no signal's number
 _END: Any = object()
 
 
@@ -73,6 +77,7 @@ class SignalStop(Signals):
         self._stop, self._in_batch_job = stop, in_batch_job
         self._give_up_reads = give_up_reads
         self._reading = self._raises = self._again = False
+        self._echoes: list[int] = []  # what this object has sent again and not heard yet
         self._before: dict[int, Any] = {}
         self._loud: Any = None  # the handler of SIGCHLD that was there, and what calls it now
         self._quiet: Any = None
@@ -94,13 +99,12 @@ class SignalStop(Signals):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again, self._again = self._again, False
-        if not again:
+        holds_lock = self._raises and _holds_lock(frame)
+        with contextlib.suppress(BlockingIOError):  # many signals wait there, which are delivered
+            os.write(self._mouth, _AGAIN if holds_lock else _HANDLED)
+        if not again or self.received is None:
             self._note(number, frame)
-        if self._raises and _holds_lock(frame):
-            self._again = True
-            with contextlib.suppress(BlockingIOError):  # many signals wait there, which are delivered
-                os.write(self._mouth, _AGAIN)
-        elif self._raises:
+        if self._raises and not holds_lock:
             self.give_up()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -116,16 +120,18 @@ class SignalStop(Signals):
             raise KeyboardInterrupt
 
     def _listen(self) -> None:
-        first, repeated = None, 0
+        first, latest = None, None  # when the first one came, and one whose handler has not run
         one_signal = _ONE_SIGNAL_TWICE if is_supervised() else _ONE_SIGNAL
-        while (byte := os.read(self._ears, 1)) != _CLOSED:
-            if byte == _AGAIN and self.received is not None:
-                repeated += 1
-                time.sleep(_LATER)
-                signal.pthread_kill(self._main, self.received)
+        while (byte := self._hear(latest)) != _CLOSED:
+            if byte in (_AGAIN, _HANDLED):
+                if byte == _AGAIN and latest is not None:
+                    time.sleep(_LATER)
+                    self._send_again(latest)
+                latest = None
                 continue
-            if repeated and byte[0] == self.received:
-                repeated -= 1
+            latest = byte[0] if byte[0] in WATCHED else latest
+            if byte[0] in self._echoes:
+                self._echoes.remove(byte[0])
                 continue
             if self._other != -1:
                 os.write(self._other, byte)
@@ -143,6 +149,20 @@ class SignalStop(Signals):
                 continue
             elif now - first > one_signal:
                 end_at_once(128 + byte[0])
+
+    def _hear(self, latest: int | None) -> bytes:
+        """The next byte; until then a signal that should end the read under way is sent again."""
+        ears = select.poll()
+        ears.register(self._ears, select.POLLIN)
+        while latest is not None and not ears.poll(_LOST * 1000):
+            if self._reading and self._raises and not self._echoes:
+                self._send_again(latest)
+        return os.read(self._ears, 1)
+
+    def _send_again(self, number: int) -> None:
+        self._echoes.append(number)
+        self._again = True
+        signal.pthread_kill(self._main, number)
 
     def interruptible(self, reads: Iterator[T]) -> Iterator[T]:
         """What ``reads`` gives, until a signal comes while it is waited for."""
@@ -238,10 +258,11 @@ class SignalStop(Signals):
 
 def _holds_lock(frame: FrameType | None) -> bool:
     """Whether an exception raised now may leave the lock of a queue taken, and what needs it waiting."""
+    called = None
     while frame is not None:
-        if frame.f_code in _LOCKED:
+        if frame.f_code in _LOCKED or (frame.f_code is _WAITS and called is not None):
             return True
-        frame = frame.f_back
+        called, frame = frame, frame.f_back
     return False
 
 

@@ -12,7 +12,6 @@ import time
 from contextlib import nullcontext
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,8 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
         answer: The status code of its answers; None: it never answers.
+        is_asked: Whether it has a report that it does not answer.
+        closes: Set at its end: what it has not answered is dropped.
     """
 
     daemon_threads = True
@@ -36,6 +37,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, certificate, key):
         super().__init__(("127.0.0.1", 0), Handler)
         self.token, self.answer, self.posted, self.refused = "first", 200, [], 0
+        self.is_asked, self.closes = threading.Event(), threading.Event()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         self.socket = context.wrap_socket(self.socket, server_side=True)
@@ -48,7 +50,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         content = self.rfile.read(int(self.headers["Content-Length"]))
         if self.server.answer is None:
-            time.sleep(3600)
+            self.server.is_asked.set()
+            self.server.closes.wait()
+            return
         allowed = self.headers["Authorization"] == f"Bearer {self.server.token}"
         if allowed and self.server.answer == 200:
             self.server.posted.append((self.path, json.loads(content)["trainerStatus"]))
@@ -85,9 +89,10 @@ def server(certificates, tmp_path, monkeypatch):
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_CA_CERT", str(certificates / "ours.crt"))
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", str(tmp_path / "token"))
     yield found
+    found.closes.set()
     found.shutdown()
     found.server_close()
-    thread.join(10)
+    thread.join()
 
 
 def fit(tmp_path, loggers=True, **settings):
@@ -98,21 +103,33 @@ def fit(tmp_path, loggers=True, **settings):
 
 
 class Slow(Callback):
-    """Notes when steps end, each of which takes a moment; acts at the third."""
+    """Steps that take a moment; acts at the third."""
 
     def __init__(self, at_step_3=None):
-        self.ends, self.at_step_3 = [], at_step_3
+        self.at_step_3 = at_step_3
 
     def on_step_end(self, trainer):
         time.sleep(0.05)
-        self.ends.append(time.monotonic())
         if trainer.global_step == 3 and self.at_step_3:
             self.at_step_3(trainer)
 
 
+class WaitsForReports(Callback):
+    """A step begins when each step before it, up to ``most`` of them, has been reported."""
+
+    def __init__(self, server, most):
+        self.server, self.most = server, most
+
+    def on_step_start(self, trainer, batches):
+        deadline = time.monotonic() + 60
+        while len(self.server.posted) < min(trainer.global_step, self.most):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 def test_a_run_in_a_train_job_reports_by_itself(server, tmp_path, monkeypatch):
     monkeypatch.setattr(kubeflow, "_EVERY", 0.01)
-    trainer = fit(tmp_path, callbacks=[Slow()])
+    trainer = fit(tmp_path, callbacks=[WaitsForReports(server, 6)])
     path, last = server.posted[-1]
     assert path == "/apis/v1/namespaces/n/trainjobs/t/status"
     assert (last["progressPercentage"], last["estimatedRemainingSeconds"]) == (100, 0)
@@ -127,8 +144,10 @@ def test_a_run_in_a_train_job_reports_by_itself(server, tmp_path, monkeypatch):
     assert not [one for one in threading.enumerate() if one.name == "kubeflow"]
 
 
-def test_reports_are_seconds_apart_and_the_last_one_comes_always(server, tmp_path):
-    fit(tmp_path, callbacks=[Slow()])
+def test_reports_are_seconds_apart_and_the_last_one_comes_always(server, tmp_path, monkeypatch):
+    assert kubeflow._EVERY >= 1
+    monkeypatch.setattr(kubeflow, "_EVERY", 600)
+    fit(tmp_path, callbacks=[WaitsForReports(server, 1)])
     percent = [status["progressPercentage"] for _, status in server.posted]
     assert len(percent) == 2
     assert percent[0] < percent[1] == 100
@@ -217,14 +236,27 @@ def test_reports_continue_after_an_outage(server, tmp_path, monkeypatch):
 def test_a_server_that_never_answers_holds_neither_steps_nor_the_checkpoint_up(
     server, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(kubeflow, "_SECONDS", 3.0)
+    """Step 3 ends when the server has the first report, which it keeps to the end of the test."""
+    monkeypatch.setattr(kubeflow, "_SECONDS", 120.0)
     server.answer = None
-    steps = Slow()
-    began = time.time()
-    trainer = fit(tmp_path, callbacks=[steps])
-    assert max(b - a for a, b in pairwise(steps.ends)) < 1.5
-    written = (trainer.latest / "manifest.json").stat().st_mtime
-    assert written - began < time.time() - began - 3  # the last report waits after it
+    last_step, reports, post = 6, [], kubeflow._post
+
+    def noting_post(content):
+        reports.append([path.name for path in tmp_path.rglob("checkpoints/*/manifest.json")])
+        post(content)
+
+    class Ends(Callback):
+        def on_fit_end(self, trainer):
+            assert trainer.global_step == last_step
+            assert "timed out" not in capsys.readouterr().out  # nothing has waited for it
+            monkeypatch.setattr(kubeflow, "_SECONDS", 0.1)
+
+    monkeypatch.setattr(kubeflow, "_post", noting_post)
+    steps = Slow(lambda trainer: server.is_asked.wait(60))
+    trainer = fit(tmp_path, callbacks=[steps, Ends()])
+    assert server.is_asked.is_set()
+    assert trainer.global_step == last_step
+    assert (len(reports), bool(reports[0]), bool(reports[1])) == (2, False, True)  # the last is the last
     assert "timed out" in capsys.readouterr().out
 
 

@@ -249,19 +249,19 @@ def test_media_that_wait_are_bound_by_their_bytes_and_counted(monkeypatch):
     class Slow(Keeps):
         def write_media(self, row, name, media):
             begun.set()
-            assert free.wait(20)
+            assert free.wait(60)
             super().write_media(row, name, media)
 
     slow = Slow()
     queue = LoggerQueue(slow, lines.append)
     queue.put_media({"step": 0}, "first", Text("x" * 500))  # alone it passes, whatever its size
-    assert begun.wait(20)
+    assert begun.wait(60)
     queue.put_media({"step": 1}, "second", Text("x"))
     free.set()
-    assert queue.flush(20)
+    assert queue.flush(60)
     queue.put_media({"step": 2}, "third", Text("x" * 60))
-    assert queue.flush(20)
-    queue.close(20)
+    assert queue.flush(60)
+    queue.close(60)
     assert [name for _, name, _ in slow.media] == ["first", "third"]
     assert lines == ["warning: Slow did not get 1 text"]
 

@@ -19,6 +19,8 @@ from paceline.callbacks.loggers.media import to_histogram, with_fewer_bins
 from paceline.callbacks.loggers.sent_rows import SentRows
 from paceline.callbacks.loggers.tracker import Tracker
 
+SECONDS = 60  # until what is waited for is taken for stuck
+
 
 class Listing(Tracker):
     """Fails where ``fails`` names a method."""
@@ -32,7 +34,7 @@ class Listing(Tracker):
 
     def _do(self, what, *details):
         if self.waits is not None and what == self.waits[0]:
-            self.waits[1].wait(30)
+            self.waits[1].wait(SECONDS)
         self.calls.append((what, *details))
         if what == self.fails:
             raise ConnectionError(f"{what} failed")
@@ -136,7 +138,7 @@ def test_a_run_that_opens_too_late_is_closed(monkeypatch):
     fit(logger)
     assert logger.calls == []
     free.set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SECONDS
     while len(logger.calls) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert logger.calls == [("open", None), ("close", "finished")]

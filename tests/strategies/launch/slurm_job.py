@@ -46,10 +46,14 @@ class Listing(Tracker):
 
 
 class Notes(Callback):
-    """Notes steps, and takes its time for a save where that is asked for."""
+    """Notes steps.
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    Args:
+        waits: A save, at the job's first start, ends when there is a file ``go-on``.
+    """
+
+    def __init__(self, waits: bool) -> None:
+        self.waits = waits
 
     def on_fit_start(self, trainer):
         note("begins", step=trainer.global_step, rank=trainer.rank)
@@ -59,9 +63,10 @@ class Notes(Callback):
             note("step", step=trainer.global_step)
 
     def on_save_checkpoint(self, trainer, state):
-        if self.seconds and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+        if self.waits and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
             note("saves", rank=trainer.rank)
-            time.sleep(self.seconds)
+            while not Path("go-on").exists():
+                time.sleep(0.05)
 
 
 class Net(TrainModule):
@@ -82,7 +87,7 @@ class Net(TrainModule):
 
 
 def train(
-    saves: float = 0.0,
+    waits: bool = False,
     imports: bool = False,
     fails: str | None = None,
     strategy: str = "ddp",
@@ -91,23 +96,23 @@ def train(
     """Train, and return the weights.
 
     Args:
-        saves: Seconds that a save takes at the job's first start.
+        waits: A save waits for a file ``go-on`` at the job's first start.
         fails: The number of a machine on which the script fails; on others it waits.
         imports: Wait for a signal before anything else, at the job's first start.
     """
     if fails is not None and os.environ["SLURM_NODEID"] == fails:
         raise PacelineError("on purpose")
     if fails is not None:
-        time.sleep(60)
+        time.sleep(600)
     if imports and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
         note("imports")
-        time.sleep(60)
+        time.sleep(600)
     generator = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.rand(4 * STEPS, 4, generator=generator))
     module = Net()
     trainer = Trainer(
         strategy=strategy, accelerator="cpu", name="n", progress=False, max_epochs=1, global_batch_size=4,
-        loggers=[Listing(), "-tensorboard", "-curves"], callbacks=[Notes(saves)], **settings,
+        loggers=[Listing(), "-tensorboard", "-curves"], callbacks=[Notes(waits)], **settings,
     )  # fmt: skip
     run = trainer.fit(module, DataLoader(data, 2, shuffle=True))
     weights = torch.cat([p.detach().flatten() for p in module.parameters()]).tolist()

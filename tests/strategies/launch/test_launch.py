@@ -71,17 +71,17 @@ class Job:
             assert time.monotonic() < deadline, self.printed()
             time.sleep(0.05)
 
-    def ends(self, seconds: float = SECONDS) -> int:
+    def ends(self) -> int:
         """Its exit code, once it and everything it started is gone."""
         try:
-            code = self.process.wait(seconds)
+            code = self.process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             pytest.fail(f"it did not end\n{self.printed()}")
         self.is_gone()
         return code
 
-    def is_gone(self, seconds: float = 30) -> None:
-        deadline = time.monotonic() + seconds
+    def is_gone(self) -> None:
+        deadline = time.monotonic() + SECONDS
         while left := self.left():
             assert time.monotonic() < deadline, f"left behind: {left}\n{self.printed()}"
             time.sleep(0.1)
@@ -321,7 +321,7 @@ def test_no_rank_outlives_a_launcher_that_is_killed_early(start):
     job = start(script(waits_before=True))
     job.wait_for("top", 3)
     job.process.kill()
-    job.is_gone(10)
+    job.is_gone()
 
 
 def test_nobody_else_is_given_the_port_before_rank_0_listens_there(start):
@@ -331,7 +331,7 @@ def test_nobody_else_is_given_the_port_before_rank_0_listens_there(start):
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", port))
     job.process.kill()
-    job.is_gone(10)
+    job.is_gone()
 
 
 def test_ctrl_c_ends_ranks_that_have_not_begun_to_train(start):
@@ -352,7 +352,7 @@ def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(start):
         time.sleep(0.05)
     time.sleep(2)  # two in one moment may be one signal that came twice
     os.killpg(job.process.pid, signal.SIGINT)
-    assert job.ends(20) == 130, job.printed()
+    assert job.ends() == 130, job.printed()
 
 
 # -- a rank that fails -------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_the_others_end_soon_even_in_a_long_step(start):
     """A rank that cannot come to the end of its step is not waited for."""
     job = start(script(fails="kill", stuck=0))
     job.wait_for("stuck", 1)
-    assert job.ends(20) == 128 + signal.SIGKILL, job.printed()
+    assert job.ends() == 128 + signal.SIGKILL, job.printed()
     assert "rank 1 ended with signal SIGKILL" in job.err.read_text()
 
 

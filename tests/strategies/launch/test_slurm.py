@@ -251,13 +251,14 @@ def test_a_job_resumes_after_the_signal_before_its_limit(submit, tmp_path, expec
 @pytest.mark.launch
 def test_a_preempted_job_resumes_and_more_signals_do_not_end_its_save(submit, tmp_path, expected):
     """SIGTERM begins the grace time, SIGUSR1 comes before its end, SIGTERM at its end."""
-    job = submit("--nnodes", "2", saves=5)
+    job = submit("--nnodes", "2", waits=True)
     job.wait_until(lambda: notes(tmp_path, "step"))
     job.preempt()
     job.wait_until(lambda: notes(tmp_path, "saves"))
     for number in (signal.SIGUSR1, signal.SIGTERM):
         time.sleep(1.5)  # to the launchers and ranks a signal in the same second is the same one
         job.signal(number)
+    (tmp_path / "go-on").touch()
     assert job.ends() != 0
     continues(job, tmp_path, expected)
 

@@ -583,7 +583,7 @@ def test_workers_end_while_the_last_step_computes(shuffle_size):
     feed = feed_of(DataLoader(Drawing(shuffle_size), 4, shuffle=True, num_workers=2))
     for _ in feed.steps(0):
         if feed.ended:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while multiprocessing.active_children():
                 assert time.monotonic() < deadline
                 time.sleep(0.01)

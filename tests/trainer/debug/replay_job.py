@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from paceline import Trainer, TrainModule, seed_everything
 from paceline.callbacks import Checkpoint, JSONLogger
 
-SECONDS = 60
+SECONDS = 120
 
 
 class Augmented(Dataset):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 
 import pytest
 import torch
@@ -16,6 +15,8 @@ from paceline import Trainer, TrainModule
 from paceline.callbacks import JSONLogger, Logger
 from paceline.trainer.metrics import logger_queue
 from paceline.trainer.metrics.logger_queue import LoggerQueue
+
+SECONDS = 60  # until what is waited for is taken for stuck
 
 
 class Net(TrainModule):
@@ -56,11 +57,15 @@ class Raises(Logger):
 
 
 class Blocks(Logger):
+    """Writes nothing before it is free."""
+
     def __init__(self):
-        self.free, self.rows = threading.Event(), []
+        self.begun, self.free, self.rows = threading.Event(), threading.Event(), []
+        self.was_waited_for = False
 
     def write(self, row):
-        self.free.wait()
+        self.begun.set()
+        self.was_waited_for = not self.free.wait(SECONDS)
         self.rows.append(row)
 
 
@@ -114,10 +119,10 @@ def test_one_that_fails_for_a_while_stays_on(tmp_path, whole):
 def test_one_that_blocks_holds_nobody_up(tmp_path, whole, monkeypatch):
     monkeypatch.setattr("paceline.trainer.metrics.logger.SECONDS", 0.2)
     blocks = Blocks()
-    began = time.monotonic()
     try:
         found = fit(tmp_path, blocks)
-        assert time.monotonic() - began < 10
+        assert blocks.begun.is_set()
+        assert not blocks.was_waited_for
         same_training(found, whole)
         assert "Blocks still writes after 0.2 s and is not waited for" in found[2]
         assert "Blocks did not get 21 rows" in found[2]
@@ -131,13 +136,11 @@ def test_a_full_queue_drops_rows_and_counts_them(monkeypatch):
     blocks, lines = Blocks(), []
     writer = LoggerQueue(blocks, lines.append)
     writer.put({"step": 0})
-    deadline = time.monotonic() + 10
-    while writer._items.qsize():  # until the thread holds the first one
-        assert time.monotonic() < deadline
+    assert blocks.begun.wait(SECONDS)  # the thread holds the first one
     for step in range(1, 10):
         writer.put({"step": step})
     blocks.free.set()
-    writer.close(10)
+    writer.close(SECONDS)
     assert [row["step"] for row in blocks.rows] == [0, 1, 2, 3, 4]
     assert lines == ["warning: Blocks did not get 5 rows"]
 
