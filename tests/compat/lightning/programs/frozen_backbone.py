@@ -102,7 +102,3 @@ def main(max_epochs=3, **trainer_options):
     )
     trainer.fit(model, DataLoader(CatsAndDogs(), 8), DataLoader(CatsAndDogs(16, seed=3), 8))
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

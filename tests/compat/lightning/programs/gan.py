@@ -122,7 +122,3 @@ def main(max_epochs=2, **trainer_options):
     trainer = pl.Trainer(max_epochs=max_epochs, logger=logger, log_every_n_steps=2, **trainer_options)
     trainer.fit(model, DataLoader(ImagesWithNoise(), batch_size=8))
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()
