@@ -7,20 +7,12 @@ import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, TensorDataset
 
 
-class Rows(Dataset):
-    def __init__(self, size):
-        generator = torch.Generator().manual_seed(size)
-        self.x = torch.randn(size, 4, generator=generator)
-        self.y = self.x.sum(1, keepdim=True)
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, index):
-        return self.x[index], self.y[index]
+def loader(size):
+    x = torch.randn(size, 4, generator=torch.Generator().manual_seed(size))
+    return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=2)
 
 
 class Data(L.LightningDataModule):
@@ -30,16 +22,16 @@ class Data(L.LightningDataModule):
     def on_exception(self, exception): ...
 
     def train_dataloader(self):
-        return DataLoader(Rows(6), batch_size=2)
+        return loader(6)
 
     def val_dataloader(self):
-        return DataLoader(Rows(4), batch_size=2)
+        return loader(4)
 
     def test_dataloader(self):
-        return DataLoader(Rows(4), batch_size=2)
+        return loader(4)
 
     def predict_dataloader(self):
-        return DataLoader(Rows(4), batch_size=2)
+        return loader(4)
 
     def on_before_batch_transfer(self, batch, dataloader_idx):
         return batch
