@@ -31,7 +31,7 @@ LONGER = 4
 CHUNK = 4  # programs of a process: imports take longer than a program
 BY_STEPS = ("litgpt", "skipped_batches")  # these end by max_steps
 STEPS_OF_AN_EPOCH = 8
-WARM_UP = next(path for path in records.PROGRAMS if path.stem == "autoencoder")
+WARM_UP = next(one for one in records.PROGRAMS if one.name == "autoencoder")
 KINDS = ("seconds", "processor_seconds")
 Seconds = dict[str, dict[str, list[dict[str, float]]]]
 """Of the added epochs: by program, by package, of each round, by kind."""
@@ -40,7 +40,7 @@ Seconds = dict[str, dict[str, list[dict[str, float]]]]
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    names = [path.stem for path in records.PROGRAMS]
+    names = [program.name for program in records.PROGRAMS]
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
@@ -50,7 +50,7 @@ def main() -> None:
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(names):
         parser.error(f"there is no program {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    programs = [path for path in records.PROGRAMS if path.stem in (asked.names or names)]
+    programs = [one for one in records.PROGRAMS if one.name in (asked.names or names)]
     packages = (records.THEIRS, asked.package)
     with tempfile.TemporaryDirectory() as folder:
         found = [
@@ -59,7 +59,7 @@ def main() -> None:
         ]
         seconds = timed(programs, packages, asked.epochs, asked.rounds, Path(folder))
     rows = [
-        row(path.stem, found[0][path.stem], found[1][path.stem], seconds[path.stem]) for path in programs
+        row(name, found[0][name], found[1][name], seconds[name]) for name in (one.name for one in programs)
     ]
     text = table(rows)
     print(text)
@@ -71,10 +71,10 @@ def main() -> None:
 
 
 def timed(
-    programs: list[Path], packages: tuple[str, str], epochs: int, rounds: int, folder: Path
+    programs: list[records.Program], packages: tuple[str, str], epochs: int, rounds: int, folder: Path
 ) -> Seconds:
     """The seconds of a step of each program."""
-    found: Seconds = {path.stem: {"theirs": [], "ours": []} for path in programs}
+    found: Seconds = {program.name: {"theirs": [], "ours": []} for program in programs}
     longer = zip(chunks(programs, epochs), chunks(programs, LONGER * epochs), strict=True)
     for (chunk, few), (_, many) in [*longer] * rounds:
         for who, package in zip(("theirs", "ours"), packages, strict=True):
@@ -84,21 +84,21 @@ def timed(
                 )
                 for option in (few, many)
             ]
-            for path in chunk:
-                found[path.stem][who].append(seconds_added(*(one[path.stem] for one in done)))
+            for program in chunk:
+                found[program.name][who].append(seconds_added(*(one[program.name] for one in done)))
     return found
 
 
-def chunks(programs: list[Path], epochs: int) -> list[tuple[list[Path], str]]:
+def chunks(programs: list[records.Program], epochs: int) -> list[tuple[list[records.Program], str]]:
     """A few programs at a time, with the option that makes them long."""
-    by_steps = [path for path in programs if path.stem in BY_STEPS]
-    others = [path for path in programs if path not in by_steps]
+    by_steps = [program for program in programs if program.name in BY_STEPS]
+    others = [program for program in programs if program not in by_steps]
     found = [
         (others[begin : begin + CHUNK], f"--option=max_epochs={epochs}")
         for begin in range(0, len(others), CHUNK)
     ]
     # one at a time: their warm-up ends by max_steps as well
-    return found + [([path], f"--option=max_steps={epochs * STEPS_OF_AN_EPOCH}") for path in by_steps]
+    return found + [([one], f"--option=max_steps={epochs * STEPS_OF_AN_EPOCH}") for one in by_steps]
 
 
 def seconds_added(short: records.Found, long: records.Found) -> dict[str, float]:

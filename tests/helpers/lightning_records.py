@@ -9,16 +9,37 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .environment import TESTS, clean_environment
 
 OURS, THEIRS = "paceline.compat.lightning", "lightning"
 FOLDER = TESTS / "compat" / "lightning"
-PROGRAMS = sorted((FOLDER / "programs").glob("*.py"))
-SECONDS = 240  # what all programs may take under one package on a machine that is busy
+
+
+class Program(NamedTuple):
+    """A function of a file in programs/, as recorder.py takes it."""
+
+    path: Path
+    function: str
+
+    @property
+    def name(self) -> str:
+        """As in what recorder.py writes."""
+        return self.path.stem + self.function.removeprefix("main")
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.function}"
+
+
+PROGRAMS = [
+    Program(path, function)
+    for path in sorted((FOLDER / "programs").glob("*.py"))
+    for function in re.findall(r"^def (main\w*)\(", path.read_text(), re.MULTILINE)
+]
+SECONDS = 480  # what all programs may take under one package on a machine that is busy
 TOLERANCE = 1e-6
 
 Found = dict[str, Any]
@@ -65,19 +86,36 @@ def is_installed(name: str) -> bool:
         return False
 
 
-def record(package: str, folder: Path, programs: Iterable[Path], *arguments: object) -> dict[str, Found]:
-    """Run the programs under a package in a process of their own; what each did, by name."""
+def record(
+    package: str,
+    folder: Path,
+    programs: Iterable[Program],
+    *arguments: object,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, Found]:
+    """Run the programs under a package in a process with these variables; what each did, by name."""
+    given = [*map(str, programs), *map(str, arguments)]
+    return _run("recorder.py", package, folder, given, variables or {})
+
+
+def corners(package: str, folder: Path, variables: Mapping[str, str]) -> Found:
+    """What the cases of corners.py find under a package, by name, in a separate process."""
+    return _run("corners.py", package, folder, [], variables)
+
+
+def _run(
+    script: str, package: str, folder: Path, arguments: list[str], variables: Mapping[str, str]
+) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     out, log = folder / f"{package}.json", folder / f"{package}.log"
-    command = [sys.executable, FOLDER / "recorder.py", package, out, *programs, *arguments]
     with log.open("w") as printed:
         subprocess.run(
-            list(map(str, command)),
+            [sys.executable, str(FOLDER / script), package, str(out), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=clean_environment(),
+            env=clean_environment(**variables),
             timeout=SECONDS,
             check=False,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from helpers.arithmetic import made_with
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics import MeanMetric, MeanSquaredError
@@ -537,44 +539,16 @@ def loaders_one_after_the_other(at):
     return found
 
 
-CASES = (
-    gradients_after_a_batch,
-    gradients_before_they_are_cleared,
-    eval_mode_is_kept,
-    last_batch_with_accumulation,
-    quick_run,
-    validation_counted_over_the_run,
-    steps_of_data_without_length,
-    nothing_is_trained,
-    state,
-    an_error,
-    checkpoints_of_every_second_epoch,
-    checkpoints_at_steps,
-    checkpoints_at_steps_of_a_validation,
-    checkpoints_of_several_validations,
-    all_checkpoints,
-    two_checkpoints,
-    early_stopping,
-    a_value_that_a_callback_sets,
-    results_of_several_loaders,
-    values_of_single_steps_of_a_validation,
-    values_of_the_start_of_an_epoch,
-    metric_objects_of_steps,
-    where_nothing_can_be_logged,
-    types_of_values,
-    arguments_of_a_command_line,
-    some_of_the_weights,
-    state_of_two_callbacks_of_a_class,
-    written_predictions,
-    a_backbone_from_an_epoch_on,
-    values_of_the_bar,
-    loaders_one_after_the_other,
-)
+CASES = [
+    one
+    for one in [*vars().values()]
+    if inspect.isfunction(one) and [*inspect.signature(one).parameters] == ["at"]
+]
 
 
 def main(package, out):
     """Run all cases, each in a folder of its own."""
-    at, found = room(package), {}
+    at, found = room(package), {"made_with": made_with()}
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             torch.manual_seed(0)

@@ -3,7 +3,8 @@
 ``python recorder.py PACKAGE OUT.json PROGRAM...
 [--option name=json] [--folder F] [--resume CKPT] [--bare]``
 
-The package takes Lightning's place in the lines that import it, as ``sed`` would do it, and nowhere else.
+A program is the function ``main`` of a file, or another one: ``FILE:FUNCTION``. The package takes
+Lightning's place in the lines that import it, as ``sed`` would do it, and nowhere else.
 Then every hook and override point that the program's own classes define is wrapped: each call is noted with
 a short description of its arguments. A program that fails is noted with its traceback; the rest goes on.
 """
@@ -30,6 +31,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from helpers.arithmetic import made_with
 
 LIGHTNING = "lightning"
 RULES = (
@@ -237,14 +239,16 @@ class Record:
 
 
 def run(
-    path: Path, package: str, options: dict[str, Any], resume: str | None = None, bare: bool = False
+    named: str, package: str, options: dict[str, Any], resume: str | None = None, bare: bool = False
 ) -> dict[str, Any]:
     """Run a program in this folder; what happened, as JSON has it.
 
     Args:
+        named: The file of the program, and ``:`` with the function where that is not ``main``.
         options: For the program's Trainer.
         bare: Notes neither hooks nor metrics, for timing.
     """
+    path, function = place(named)
     source = path.read_text()
     changed, lines = with_package(source, "paceline.compat.lightning" if package == LIGHTNING else package)
     loaded = importlib.import_module(package)
@@ -265,7 +269,7 @@ def run(
             for name in ("log", "log_dict"):
                 log = record.log(getattr(kinds["LightningModule"], name))
                 stack.enter_context(mock.patch.object(kinds["LightningModule"], name, log))
-        trainer, model = program.main(**options)
+        trainer, model = vars(program)[function](**options)
     return {
         "lines": lines,
         "draws": getattr(program, "DRAWS", None),
@@ -299,16 +303,28 @@ def _apart(folder: Path) -> Iterator[None]:
         torch.use_deterministic_algorithms(deterministic)
 
 
-def run_one(path: Path, asked: argparse.Namespace) -> dict[str, Any]:
+def place(named: str) -> tuple[Path, str]:
+    """The file of a program and its function."""
+    file, _, function = named.partition(":")
+    return Path(file), function or "main"
+
+
+def name_of(named: str) -> str:
+    """What a program is called: its file, and what follows ``main`` in its function."""
+    path, function = place(named)
+    return path.stem + function.removeprefix("main")
+
+
+def run_one(named: str, asked: argparse.Namespace) -> dict[str, Any]:
     """What happened in a program, or the traceback with which it failed."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         if asked.folder is not None:  # ranks, and runs that continue another, need the same one
-            folder = asked.folder / path.stem
+            folder = asked.folder / name_of(named)
             folder.mkdir(parents=True, exist_ok=True)
         try:
             with _apart(folder):
-                return run(path, asked.package, dict(asked.option), asked.resume, asked.bare)
+                return run(named, asked.package, dict(asked.option), asked.resume, asked.bare)
         except Exception:
             traceback.print_exc()  # of every rank: only the first one's is written
             return {"error": traceback.format_exc()}
@@ -324,13 +340,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("package")
     parser.add_argument("out", type=lambda text: Path(text).resolve())
-    parser.add_argument("programs", nargs="+", type=lambda text: Path(text).resolve())
+    parser.add_argument("programs", nargs="+", type=os.path.abspath)
     parser.add_argument("--option", action="append", default=[], type=_option, help="of Trainer: name=json")
     parser.add_argument("--folder", type=lambda text: Path(text).resolve(), help="for the run folders")
     parser.add_argument("--resume", help="the ckpt_path of every fit that has none")
     parser.add_argument("--bare", action="store_true", help="note neither hooks nor metrics")
     asked = parser.parse_args()
-    found = {path.stem: run_one(path, asked) for path in asked.programs}
+    made = {"made_with": made_with()}
+    found = {name_of(named): made | run_one(named, asked) for named in asked.programs}
     if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
         asked.out.write_text(json.dumps(found))
 

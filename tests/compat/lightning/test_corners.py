@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import pytest
+from helpers import lightning_recordings as recordings
 from helpers import lightning_records as records
-from helpers.processes import Outcome
+from helpers.lightning_recordings import CORNERS
 
 from .corners import CASES
 
-MISSING = records.missing()
 pytestmark = [
     pytest.mark.launch,
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}"),
+    pytest.mark.skipif(not records.is_installed(records.OURS), reason=f"needs {records.OURS}"),
 ]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What each case found under each of the packages."""
+def found(tmp_path_factory, request):
+    """What each case found under Lightning, as it is kept or now, and what it finds here."""
+    folder, soak = tmp_path_factory.mktemp("corners"), request.config.getoption("--soak")
+    variables = recordings.variables(soak)
+    ours = records.corners(records.OURS, folder, variables)
 
-    def under(package):
-        folder = tmp_path_factory.mktemp("corners")
-        command = [sys.executable, records.FOLDER / "corners.py", package, folder / "out.json"]
-        outcome = Outcome(folder, command, {})
-        assert outcome.code == 0, outcome.printed()
-        return json.loads((folder / "out.json").read_text())
+    def run(_names):
+        return {CORNERS: records.corners(records.THEIRS, folder, variables)}
 
-    return under(records.THEIRS), under(records.OURS)
+    recordings.check(CORNERS)
+    theirs = recordings.theirs([CORNERS], ours["made_with"], soak, run)
+    return theirs.get(CORNERS), ours
 
 
 @pytest.mark.parametrize("name", [case.__name__ for case in CASES])
 def test_is_as_under_lightning(found, name):
+    if found[0] is None:
+        pytest.skip(recordings.NEEDED)
     theirs, ours = (one[name] for one in found)
     assert not isinstance(theirs, str), theirs
     assert ours == theirs

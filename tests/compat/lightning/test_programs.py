@@ -3,35 +3,50 @@
 from __future__ import annotations
 
 import pytest
+from helpers import lightning_recordings as recordings
 from helpers import lightning_records as records
 
-MISSING = records.missing()
 pytestmark = [
     pytest.mark.launch,
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}"),
+    pytest.mark.skipif(not records.is_installed(records.OURS), reason=f"needs {records.OURS}"),
 ]
 EXCEPTIONS, OTHER_NUMBERS = records.EXCEPTIONS, records.OTHER_NUMBERS
-NAMES = [path.stem for path in records.PROGRAMS]
+NAMES = [program.name for program in records.PROGRAMS]
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory):
-    """What each program did under each of the packages, which run one after the other."""
-    folder = tmp_path_factory.mktemp("programs")
-    option = ("--option", 'accelerator="cpu"')
-    return [
-        records.record(package, folder, records.PROGRAMS, *option)
-        for package in ("lightning", records.OURS)
-    ]
+def recorded(tmp_path_factory, request):
+    """What each program did under Lightning, as it is kept or now, and what it does here."""
+    folder, soak = tmp_path_factory.mktemp("programs"), request.config.getoption("--soak")
+    variables = recordings.variables(soak)
+
+    def run(package, names=NAMES):
+        programs = [program for program in records.PROGRAMS if program.name in names]
+        return records.record(package, folder, programs, *recordings.ARGUMENTS, variables=variables)
+
+    ours = run(records.OURS)
+    made_with = ours[NAMES[0]]["made_with"]
+    return recordings.theirs(NAMES, made_with, soak, lambda names: run(records.THEIRS, names)), ours
 
 
 @pytest.fixture(params=NAMES)
 def pair(request, recorded):
     """The program, and what it did under Lightning and here."""
+    recordings.check(request.param)
+    if request.param not in recorded[0]:
+        pytest.skip(recordings.NEEDED)
     theirs, ours = (found[request.param] for found in recorded)
     assert "error" not in theirs, theirs["error"]
     assert "error" not in ours, ours["error"]
     return request.param, theirs, ours
+
+
+@pytest.fixture(scope="session")
+def all_of_lightning(recorded):
+    """What every program did under Lightning."""
+    if set(recorded[0]) != set(NAMES):
+        pytest.skip(recordings.NEEDED)
+    return recorded[0]
 
 
 def test_same_position(pair):
@@ -69,14 +84,12 @@ def test_same_hooks(pair):
     assert records.different_calls(theirs, ours, records.ignored_of(name)) == []
 
 
-def test_few_programs_draw_random_numbers(recorded):
-    theirs, _ = recorded
-    assert sum(one["draws"] is not None for one in theirs.values()) <= 3
+def test_few_programs_draw_random_numbers(all_of_lightning):
+    assert sum(one["draws"] is not None for one in all_of_lightning.values()) <= 3
 
 
-def test_exceptions_are_of_programs_and_hooks_there_are(recorded):
-    theirs, _ = recorded
+def test_exceptions_are_of_programs_and_hooks_there_are(all_of_lightning):
     assert set(EXCEPTIONS) <= {"*", *NAMES}
     for name, hooks in EXCEPTIONS.items():
-        places = theirs.values() if name == "*" else [theirs[name]]
+        places = all_of_lightning.values() if name == "*" else [all_of_lightning[name]]
         assert set(hooks) <= {call[1] for place in places for call in place["calls"]}

@@ -135,43 +135,36 @@ def rewritten(tmp_path, source):
     return found(tmp_path / "train.py", source).rewritten.decode()
 
 
+WITHIN_AN_EPOCH = [
+    ("accumulate_grad_batches=4", "accumulate=4"),
+    ("gradient_clip_val=0.5", "clip_grad_norm=0.5"),
+    ("gradient_clip_val=0.5, gradient_clip_algorithm='value'", "clip_grad_value=0.5"),
+    ("gradient_clip_val=0", ""),
+    ("check_val_every_n_epoch=2", 'validate_every="2ep"'),
+    ("check_val_every_n_epoch=n", 'validate_every=f"{n}ep"'),
+    ("val_check_interval=0.5", 'validate_every="0.5ep"'),
+    ("val_check_interval=40, accumulate_grad_batches=4", "validate_every=10, accumulate=4"),
+    ("precision='bf16-mixed'", 'precision="bf16"'),
+    ("precision=16", 'precision="fp16"'),
+    ("precision='32-true'", 'precision="32"'),
+    ("log_every_n_steps=5, num_sanity_val_steps=0", "log_every=5, sanity_val_batches=0"),
+    ("default_root_dir='x', enable_progress_bar=False", "run_dir='x', progress=False"),
+    ("logger=None, enable_checkpointing=False", "checkpoint=False"),
+    ("max_steps=-1, benchmark=False", ""),
+    ("barebones=True", "progress=False, loggers=False, checkpoint=False"),
+    ("strategy='ddp_spawn'", 'strategy="ddp"'),
+    ("strategy='ddp_find_unused_parameters_true'", "strategy=DDP(find_unused_parameters=True)"),
+]
+
+
 @pytest.mark.parametrize(
     ("given", "native"),
     [
-        ("max_epochs=1, accumulate_grad_batches=4", "max_epochs=1, accumulate=4"),
-        ("max_epochs=1, gradient_clip_val=0.5", "max_epochs=1, clip_grad_norm=0.5"),
-        (
-            "max_epochs=1, gradient_clip_val=0.5, gradient_clip_algorithm='value'",
-            "max_epochs=1, clip_grad_value=0.5",
+        *(
+            (f"max_epochs=1, {given}", f"max_epochs=1, {native}".removesuffix(", "))
+            for given, native in WITHIN_AN_EPOCH
         ),
-        ("max_epochs=1, gradient_clip_val=0", "max_epochs=1"),
-        ("max_epochs=1, check_val_every_n_epoch=2", 'max_epochs=1, validate_every="2ep"'),
-        ("max_epochs=1, check_val_every_n_epoch=n", 'max_epochs=1, validate_every=f"{n}ep"'),
-        ("max_epochs=1, val_check_interval=0.5", 'max_epochs=1, validate_every="0.5ep"'),
-        (
-            "max_epochs=1, val_check_interval=40, accumulate_grad_batches=4",
-            "max_epochs=1, validate_every=10, accumulate=4",
-        ),
-        ("max_epochs=1, precision='bf16-mixed'", 'max_epochs=1, precision="bf16"'),
-        ("max_epochs=1, precision=16", 'max_epochs=1, precision="fp16"'),
-        ("max_epochs=1, precision='32-true'", 'max_epochs=1, precision="32"'),
-        (
-            "max_epochs=1, log_every_n_steps=5, num_sanity_val_steps=0",
-            "max_epochs=1, log_every=5, sanity_val_batches=0",
-        ),
-        (
-            "max_epochs=1, default_root_dir='x', enable_progress_bar=False",
-            "max_epochs=1, run_dir='x', progress=False",
-        ),
-        ("max_epochs=1, logger=None, enable_checkpointing=False", "max_epochs=1, checkpoint=False"),
-        ("max_epochs=1, max_steps=-1, benchmark=False", "max_epochs=1"),
-        ("max_epochs=1, barebones=True", "max_epochs=1, progress=False, loggers=False, checkpoint=False"),
         ("max_time={'hours': 2}", "max_time=timedelta(hours=2)"),
-        ("max_epochs=1, strategy='ddp_spawn'", 'max_epochs=1, strategy="ddp"'),
-        (
-            "max_epochs=1, strategy='ddp_find_unused_parameters_true'",
-            "max_epochs=1, strategy=DDP(find_unused_parameters=True)",
-        ),
         ("devices=1", "devices=1, max_epochs=1000"),
         ("", "max_epochs=1000"),
     ],

@@ -72,7 +72,3 @@ def main(max_epochs=2, **trainer_options):
     embeddings = autoencoder(torch.zeros(2, 64))
     assert embeddings.shape == (2, 3)
     return trainer, autoencoder
-
-
-if __name__ == "__main__":
-    main()

@@ -120,7 +120,3 @@ def main(max_epochs=2, **trainer_options):
     )
     trainer.fit(model, datamodule=dm)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

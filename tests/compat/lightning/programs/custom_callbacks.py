@@ -114,7 +114,3 @@ def main(max_epochs=2, **trainer_options):
     counted = max_epochs, trainer.num_training_batches * max_epochs
     assert (epochs.state["epochs"], batches.state["batches"]) == counted
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -118,7 +118,3 @@ def main(max_epochs=2, **trainer_options):
     trainer = L.Trainer(max_epochs=max_epochs, log_every_n_steps=1, **trainer_options)
     trainer.fit(model, train, val)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -88,7 +88,3 @@ def main(max_epochs=2, **trainer_options):
     trainer.fit(model, digits(60, 0), digits(20, 1))
     assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -108,7 +108,3 @@ def main(max_epochs=3, **trainer_options):
     model = CIFARModule.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
     trainer.test(model, dataloaders=val_loader, verbose=False)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

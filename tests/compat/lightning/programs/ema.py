@@ -57,7 +57,3 @@ def main(max_epochs=3, **trainer_options):
     )
     trainer.fit(model, DataLoader(TensorDataset(*train), 7), DataLoader(TensorDataset(*val), 7))
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

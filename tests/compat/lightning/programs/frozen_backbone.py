@@ -5,20 +5,14 @@ import torch
 from lightning.pytorch.callbacks import BaseFinetuning
 from torch import nn, optim
 from torch.optim.lr_scheduler import MultiStepLR
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, TensorDataset
 
 
-class CatsAndDogs(Dataset):
-    def __init__(self, size=32, seed=2):
-        generator = torch.Generator().manual_seed(seed)
-        self.labels = torch.randint(0, 2, (size,), generator=generator)
-        self.images = torch.randn(size, 3, 8, 8, generator=generator) + self.labels[:, None, None, None]
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        return self.images[index], self.labels[index]
+def cats_and_dogs(size=32, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 2, (size,), generator=generator)
+    images = torch.randn(size, 3, 8, 8, generator=generator) + labels[:, None, None, None]
+    return DataLoader(TensorDataset(images, labels), 8)
 
 
 class MilestonesFinetuning(BaseFinetuning):
@@ -100,9 +94,5 @@ def main(max_epochs=3, **trainer_options):
             **trainer_options,
         }
     )
-    trainer.fit(model, DataLoader(CatsAndDogs(), 8), DataLoader(CatsAndDogs(16, seed=3), 8))
+    trainer.fit(model, cats_and_dogs(), cats_and_dogs(16, seed=3))
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -7,23 +7,15 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from lightning.pytorch.loggers import CSVLogger
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, TensorDataset
 
 
-class ImagesWithNoise(Dataset):
+def images_with_noise(size: int = 48, latent_dim: int = 8):
     """Small images, each with the noise to make another of: nothing is drawn while training."""
-
-    def __init__(self, size: int = 48, latent_dim: int = 8):
-        generator = torch.Generator().manual_seed(3)
-        stripes = torch.sin(torch.arange(6.0) + 3 * torch.rand(size, 1, generator=generator))
-        self.images = stripes[:, None, None, :].expand(size, 1, 6, 6).clone()
-        self.noise = torch.randn(size, latent_dim, generator=generator)
-
-    def __len__(self):
-        return len(self.images)
-
-    def __getitem__(self, index):
-        return self.images[index], self.noise[index]
+    generator = torch.Generator().manual_seed(3)
+    stripes = torch.sin(torch.arange(6.0) + 3 * torch.rand(size, 1, generator=generator))
+    images = stripes[:, None, None, :].expand(size, 1, 6, 6).clone()
+    return TensorDataset(images, torch.randn(size, latent_dim, generator=generator))
 
 
 class Generator(nn.Module):
@@ -120,9 +112,5 @@ def main(max_epochs=2, **trainer_options):
     model = GAN(**vars(args), name="gan")
     logger = CSVLogger("logs", name="gan")
     trainer = pl.Trainer(max_epochs=max_epochs, logger=logger, log_every_n_steps=2, **trainer_options)
-    trainer.fit(model, DataLoader(ImagesWithNoise(), batch_size=8))
+    trainer.fit(model, DataLoader(images_with_noise(), batch_size=8))
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

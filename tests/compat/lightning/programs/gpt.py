@@ -125,7 +125,3 @@ def main(max_epochs=2, **trainer_options):
     train_loader = DataLoader(CharDataset(config), batch_size=2, shuffle=False)
     trainer.fit(model, train_loader, DataLoader(CharDataset(config, 90), batch_size=4))
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

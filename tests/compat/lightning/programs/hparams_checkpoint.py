@@ -87,7 +87,3 @@ def main(max_epochs=3, **trainer_options):
     wider = Classifier.load_from_checkpoint(checkpoint.best_model_path, lr=0.5)
     assert wider.hparams.lr == 0.5
     return trainer, best
-
-
-if __name__ == "__main__":
-    main()

@@ -178,7 +178,3 @@ def main(max_epochs=3, **trainer_options):
     assert "val/acc_best" in trainer.callback_metrics
     trainer.test(model=model, datamodule=datamodule)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

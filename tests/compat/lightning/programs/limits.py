@@ -88,7 +88,3 @@ def main(max_epochs=2, **trainer_options):
     quick = L.Trainer(fast_dev_run=2, **trainer_options)
     quick.fit(model, make_loader(60, 0), make_loader(24, 1))
     return again, model
-
-
-if __name__ == "__main__":
-    main()

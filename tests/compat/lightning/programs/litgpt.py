@@ -111,7 +111,3 @@ def main(max_steps=10, **trainer_options):
     trainer.fit(llm, data)
     save_note(Path("out"), f"{llm.tokens} tokens")
     return trainer, llm
-
-
-if __name__ == "__main__":
-    main()

@@ -104,7 +104,3 @@ def main(max_epochs=3, **trainer_options):
     assert set(tested) == {"test_mse", "test_mae"}, tested
     assert torch.cat(predictions).shape == (18,)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

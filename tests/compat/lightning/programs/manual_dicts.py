@@ -78,7 +78,3 @@ def main(max_epochs=3, **trainer_options):
     if trainer.world_size == 1:
         assert trainer.global_step == 12 * max_epochs
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -111,7 +111,3 @@ def main(max_epochs=2, **trainer_options):
         )
         trainer.fit(model, loader, loader)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

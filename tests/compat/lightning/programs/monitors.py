@@ -73,7 +73,3 @@ def main(max_epochs=4, **trainer_options):
     assert timer.time_elapsed("train") > 0
     assert callbacks[0].lrs
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

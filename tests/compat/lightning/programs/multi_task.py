@@ -79,7 +79,3 @@ def main(max_epochs=2, **trainer_options):
     )
     assert [set(result) for result in results] == [{f"test/loss/dataloader_idx_{n}"} for n in (0, 1)]
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

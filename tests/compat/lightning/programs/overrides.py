@@ -86,7 +86,3 @@ def main(max_epochs=2, **trainer_options):
     )
     trainer.fit(model, make_loader())
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -88,7 +88,3 @@ def main(max_epochs=2, **trainer_options):
         assert logger.calls[-1] == ("finalize", "success")
         assert ("save",) in logger.calls
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -60,7 +60,3 @@ def main(max_epochs=20, **trainer_options):
     assert 7 <= trainer.current_epoch < 20
     assert trainer.early_stopping_callback.stopped_epoch > 0
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -66,7 +66,3 @@ def main(max_epochs=2, **trainer_options):
     if trainer.is_global_zero:
         assert list(Path(trainer.logger.log_dir).glob("events.out.tfevents.*"))
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -109,7 +109,3 @@ def main(max_epochs=3, **trainer_options):
     trainer = Trainer(max_epochs=max_epochs, log_every_n_steps=1, **trainer_options)
     trainer.fit(model)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -78,7 +78,3 @@ def main(max_epochs=3, **trainer_options):
     trainer.fit(model, DataLoader(train, batch_size=8), DataLoader(val, batch_size=6))
     assert {"loss", "loss_step", "loss_epoch"} <= set(trainer.callback_metrics)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -102,7 +102,3 @@ def main(max_epochs=3, **trainer_options):
     model = MoCo(max_epochs=max_epochs, lr=5e-3)
     trainer.fit(model, train_loader, val_loader)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

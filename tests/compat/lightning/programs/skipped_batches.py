@@ -66,7 +66,3 @@ def main(max_epochs=-1, max_steps=25, **trainer_options):
     trainer.fit(model, DataLoader(SometimesBad(), batch_size=4))
     assert model.skipped > 0
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -91,7 +91,3 @@ def main(max_epochs=3, **trainer_options):
     trainer.fit(model, datamodule=data, ckpt_path=saved)
     assert data.level == max_epochs
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

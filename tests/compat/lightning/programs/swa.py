@@ -50,7 +50,3 @@ def main(max_epochs=5, **trainer_options):
     )
     trainer.fit(model, blobs(54, 0), blobs(27, 1))
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -108,7 +108,3 @@ def main(max_epochs=2, **trainer_options):
     )
     trainer.fit(model)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()

@@ -74,7 +74,3 @@ def main(max_epochs=4, **trainer_options):
     trainer = L.Trainer(max_epochs=max_epochs, callbacks=callbacks, log_every_n_steps=1, **trainer_options)
     trainer.fit(model, train_dataloaders=train_loader, val_dataloaders=val_loader)
     return trainer, model
-
-
-if __name__ == "__main__":
-    main()
