@@ -14,8 +14,6 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchmetrics import MeanMetric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassRecall
 
 from paceline import DataModule, PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping
@@ -225,16 +223,19 @@ def debug() -> None:
 PHASES = ("in_train", "in_val", "in_test")
 
 
-def metric_collection() -> MetricCollection:
-    return MetricCollection({"f1": MulticlassF1Score(3), "recall": MulticlassRecall(3)})
-
-
 class Logging(Line):
     def __init__(self):
+        # Here, since interpreters that a case of its own starts need none of it, and it takes seconds.
+        from torchmetrics import MeanMetric, MetricCollection
+        from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassRecall
+
+        def collection():
+            return MetricCollection({"f1": MulticlassF1Score(3), "recall": MulticlassRecall(3)})
+
         super().__init__()
         self.accuracies = nn.ModuleDict({k: MulticlassAccuracy(3) for k in PHASES})
         self.means = nn.ModuleDict({k: MeanMetric() for k in PHASES})
-        self.several = nn.ModuleDict({k: metric_collection() for k in PHASES})
+        self.several = nn.ModuleDict({k: collection() for k in PHASES})
 
     def measure(self, phase, batch, batch_idx):
         x, y, index = batch
@@ -350,10 +351,13 @@ def stop_on_one() -> None:
 
 
 class BusyRank(Callback):
-    """The last rank's clock is far after the first one's."""
+    """The last rank's clock is far after the first one's. Steps wait: a second has a hundred at most."""
 
     def on_fit_start(self, trainer):
         time.sleep(0.4 * trainer.rank)
+
+    def on_step_end(self, trainer):
+        time.sleep(0.01)
 
 
 def max_time() -> None:

@@ -1,6 +1,6 @@
 """Trains some steps, and resumes with other optimizer settings.
 
-python settings_job.py FOLDER STRATEGY
+python settings_job.py FOLDER STRATEGY...
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StopAfter(Callback):
 
 def fit(folder: Path, module: TrainModule, stop: int | None = None, **options: Any) -> Trainer:
     arguments = {k: options.pop(k) for k in ("strategy", "devices") if k in options}
-    callbacks = [Checkpoint(1, keep=None), *([StopAfter(stop)] if stop else [])]
+    callbacks = [Checkpoint(STEPS), *([StopAfter(stop)] if stop else [])]  # saves where it stops too
     usual = {"accelerator": "cpu", "progress": False, "loggers": False, "max_steps": STEPS, "name": "n"}
     trainer = Trainer(run_dir=folder, callbacks=callbacks, **usual, **arguments)
     x = torch.linspace(-1, 1, 96).reshape(32, 3)
@@ -81,14 +81,16 @@ def settings_of(trainer: Trainer) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    folder, strategy = Path(sys.argv[1]), sys.argv[2]
-    ranks = {"strategy": strategy, "devices": 2}
-    fit(folder, Net("step"), 4, **ranks)
-    found = {}
-    for allow in ("", "optimizer"):
-        module = Net("step", lr=0.02, weight_decay=0.01)
-        source = folder / "n/1/checkpoints/step-00000004"
-        options = {"allow": allow} if allow else {}
-        trainer = fit(folder, module, 8, resume=source, **options, **ranks)
-        found[allow] = {"rates": module.rates, "settings": settings_of(trainer)}
-    (folder / f"found-{trainer.rank}.json").write_text(json.dumps(found))
+    for strategy in sys.argv[2:]:
+        folder = Path(sys.argv[1], strategy)
+        ranks = {"strategy": strategy, "devices": 2}
+        print(f"strategy: {strategy}")
+        fit(folder, Net("step"), 4, **ranks)
+        found = {}
+        for allow in ("", "optimizer"):
+            module = Net("step", lr=0.02, weight_decay=0.01)
+            source = folder / "n/1/checkpoints/step-00000004"
+            options = {"allow": allow} if allow else {}
+            trainer = fit(folder, module, 8, resume=source, **options, **ranks)
+            found[allow] = {"rates": module.rates, "settings": settings_of(trainer)}
+        (folder / f"found-{trainer.rank}.json").write_text(json.dumps(found))

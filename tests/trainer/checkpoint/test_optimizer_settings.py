@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.launch  # for its length
 
 JOB = Path(__file__).with_name("settings_job.py")
 job = load_job(JOB)
+STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3")
 HOW = 'allow="optimizer") takes those of now'
 
 
@@ -30,6 +33,19 @@ def resumed(folder, schedule="none", stop=5, before=None, allow=(), **now):
     module = job.Net(schedule, **now)
     trainer = job.fit(folder, module, resume="auto", allow=allow)
     return module, trainer
+
+
+@pytest.fixture(scope="module")
+def whole_rates(tmp_path_factory):
+    """The rates of a run with this schedule that never stopped; each is run once."""
+
+    @functools.cache
+    def of(schedule, lr=0.1):
+        module = job.Net(schedule, lr=lr)
+        job.fit(tmp_path_factory.mktemp("whole"), module)
+        return module.rates
+
+    return of
 
 
 def test_the_checkpoint_s_settings_are_kept_and_both_values_are_named(tmp_path, capsys):
@@ -74,23 +90,19 @@ def test_the_steps_are_those_of_the_new_rate(tmp_path):
 
 
 @pytest.mark.parametrize("schedule", list(job.SCHEDULES))
-def test_a_schedule_is_no_difference(schedule, tmp_path, capsys):
-    module, _ = resumed(tmp_path / "stopped", schedule)
+def test_a_schedule_is_no_difference(schedule, tmp_path, whole_rates, capsys):
+    module, _ = resumed(tmp_path, schedule)
     assert lines_about(capsys.readouterr().out) == []
-    whole = job.Net(schedule)
-    job.fit(tmp_path / "whole", whole)
-    assert module.rates == whole.rates[5:]
+    assert module.rates == whole_rates(schedule)[5:]
 
 
 @pytest.mark.parametrize("schedule", list(job.SCHEDULES))
 @pytest.mark.parametrize("stop", [2, 5])
-def test_a_schedule_continues_from_the_new_rate(schedule, stop, tmp_path, capsys):
-    module, _ = resumed(tmp_path / "stopped", schedule, stop, allow="optimizer", lr=0.02)
+def test_a_schedule_continues_from_the_new_rate(schedule, stop, tmp_path, whole_rates, capsys):
+    module, _ = resumed(tmp_path, schedule, stop, allow="optimizer", lr=0.02)
     assert "SGD lr 0." in lines_about(capsys.readouterr().out)[0]
-    whole = job.Net(schedule, lr=0.02)
-    job.fit(tmp_path / "whole", whole)
     # With warm-up steps that end earlier or later, a rate is the same one but for rounding.
-    assert module.rates == pytest.approx(whole.rates[stop:], rel=1e-9)
+    assert module.rates == pytest.approx(whole_rates(schedule, lr=0.02)[stop:], rel=1e-9)
 
 
 @pytest.mark.parametrize("allow", [(), "optimizer"])
@@ -153,10 +165,18 @@ def test_what_may_be_allowed_is_named(tmp_path):
         job.fit(tmp_path, job.Net(), resume="auto", allow="optimiser")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3"])
-def test_on_ranks(strategy, tmp_path):
-    done = run_ranks(JOB, 2, tmp_path, strategy, folder=tmp_path)
-    assert done.codes == [0, 0], done.output
+@pytest.fixture(scope="module")
+def on_ranks(tmp_path_factory):
+    """The folder of the strategies' runs, and by strategy what rank 0 printed."""
+    folder = tmp_path_factory.mktemp("ranks")
+    done = run_ranks(JOB, 2, folder, *STRATEGIES, folder=folder)
+    parts = re.split(r"^strategy: (\w+)$", done.printed[0][0], flags=re.MULTILINE)[1:]
+    return folder, dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_on_ranks(strategy, on_ranks):
+    folder, printed = on_ranks
     # StepLR halves the rate every three steps; at four it was halved once.
     expected = {
         "": {"rates": [0.05, 0.05, 0.025, 0.025], "settings": {"momentum": 0.9, "weight_decay": 0}},
@@ -166,10 +186,10 @@ def test_on_ranks(strategy, tmp_path):
         },
     }
     for rank in range(2):
-        found = json.loads((tmp_path / f"found-{rank}.json").read_text())
+        found = json.loads((folder / strategy / f"found-{rank}.json").read_text())
         for allow, one in expected.items():
             assert found[allow]["rates"] == pytest.approx(one["rates"])
             assert found[allow]["settings"] == one["settings"]
-    (kept, taken) = lines_about(done.printed[0][0])
+    (kept, taken) = lines_about(printed[strategy])
     assert "SGD lr 0.1 in the checkpoint, 0.02 now" in kept
     assert "are taken" in taken

@@ -28,11 +28,16 @@ STEP = 3
 STRATEGIES = {"DDP": DDP, "FSDP": FSDP, "DeepSpeed": DeepSpeed, "Single": Single}
 heap = load_job(HERE / "heap.py")
 models = load_job(HERE / "models.py")
-warm: set[tuple[str, str, str]] = set()
+warm: set[tuple[str, str, str, int | None]] = set()
 
 
 def strategy_of(strategy: str, options: dict[str, Any] | None) -> Any:
     return STRATEGIES[strategy](**(options or {})) if strategy in STRATEGIES else make_strategy(strategy)
+
+
+def batch_of(module: Any, size: int | None) -> Any:
+    """A batch for the model, of its usual size where none is given."""
+    return module.batch() if size is None else module.batch(size)
 
 
 class Measure(Callback):
@@ -76,15 +81,22 @@ def held(tensors: Any) -> int:
 
 
 def measure(
-    devices: int, strategy: str, model: str, options: Any = None, precision: str = "32", **more: Any
+    devices: int,
+    strategy: str,
+    model: str,
+    options: Any = None,
+    precision: str = "32",
+    size: int | None = None,
+    steps: int = STEP,
+    **more: Any,
 ) -> dict[str, int]:
     torch.set_num_threads(1)
     # What a first run imports and keeps is no part of a later one. For bfloat16 oneDNN generates and keeps
-    # code for each shape, some MB in all.
-    first = (strategy, "tiny" if precision == "32" else model, precision)
+    # code for each shape, some MB in all; one step has all of them.
+    first = (strategy, "tiny" if precision == "32" else model, precision, size)
     if first not in warm:
         warm.add(first)
-        measure(devices, strategy, first[1], None, precision)
+        measure(devices, strategy, first[1], None, precision, size, 1 if size else STEP)
     torch.manual_seed(0)
     callback = Measure()
     module = models.MODELS[model]()
@@ -93,7 +105,7 @@ def measure(
         accelerator="cpu",
         devices=devices,
         precision=precision,
-        max_steps=STEP,
+        max_steps=steps,
         callbacks=[callback],
         progress=False,
         checkpoint=False,
@@ -102,7 +114,7 @@ def measure(
         run_dir=None,
         **more,
     )
-    trainer.fit(module, [module.batch()] * devices * STEP * more.get("accumulate", 1))
+    trainer.fit(module, [batch_of(module, size)] * devices * steps * more.get("accumulate", 1))
     return callback.found
 
 

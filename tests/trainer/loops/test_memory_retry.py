@@ -86,7 +86,8 @@ def loader(size=BATCH, **options):
 
 def trainer(folder=None, **settings):
     usual = {"accelerator": "cpu", "progress": False, "run_dir": folder, "max_epochs": 2, "log_every": 1}
-    usual |= {"callbacks": [Checkpoint(1, keep=None)] if folder else [], "checkpoint": bool(folder)}
+    usual |= {"callbacks": [Checkpoint("1ep")] if folder else [], "checkpoint": bool(folder)}
+    usual |= {"loggers": ["-tensorboard", "-curves"] if folder else False}
     return Trainer(**(usual | {"name": "n"} | settings))
 
 
