@@ -1,7 +1,7 @@
 # `make` prints these targets.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test test-launch test-all lint docs site bench
+.PHONY: help setup test test-launch test-all check mutants lint docs site bench
 
 help:  ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,12 @@ test-launch:  ## Run the tests of launchers, signals, restarts and the docs' cod
 
 test-all:  ## Run the tests with the long versions (hours)
 	.venv/bin/python -m pytest -n 3 --dist loadfile --soak
+
+check:  ## Run the tests that the uncommitted change can affect, nearest first, for 3 minutes (BASE=revision, ALL=1)
+	.venv/bin/python tests/check.py $(if $(BASE),--base $(BASE)) $(if $(ALL),--all)
+
+mutants:  ## Make small faults, one at a time in a copy, and report which the tests notice (ONLY=3,17 FOLDER=data JOBS=2)
+	.venv/bin/python tests/mutants.py --only "$(ONLY)" --folder "$(FOLDER)" --jobs $(or $(JOBS),1)
 
 lint:  ## Run ruff, ruff format --check, lint-imports, and mypy against a wheel
 	.ci/lint
