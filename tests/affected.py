@@ -2,7 +2,7 @@
 
 Nodes are files, by their paths from the root. Each names others, at a distance:
 
-- 0: a test, the module that it mirrors, and the ``*_job.py`` that it runs.
+- 0: a test and the ``*_job.py`` that it runs. 0.5: the module that it mirrors.
 - 1: imports, inside functions too, but not for type checkers. What comes from a package is the module that
   defines it, also where the package loads it at first use; paths and module names in strings; ``*.md``.
 - 2: the ``conftest.py`` of the tests' root; names that users write in strings, ``"ema"``.
@@ -33,7 +33,7 @@ SECONDS = ("tests/durations.json", "build/test-seconds.json")
 _NOT_PRODUCT = ("tests/", "benchmarks/", "docs/", "build/", ".")
 _BY_NAME = ("callbacks/", "strategies/", "recipes/", "optimizers/")  # users write their names in strings
 _MIRRORED = {"tests/commands": "tests/test_command"}  # where no folder of tests has the name of the code's
-_OF_THE_WHOLE = (  # what reads the package as a whole, and takes seconds
+OF_THE_WHOLE = (  # what reads the package as a whole, and takes seconds
     "tests/test_architecture.py",
     "tests/test_options.py",
     "tests/test_mutants.py::test_each_fault_can_be_made_in_one_place",
@@ -120,7 +120,7 @@ class Graph:
     """Which file names which, of a checkout."""
 
     def __init__(self, root: Path = ROOT, files: Iterable[str] | None = None) -> None:
-        self.root, self.files = root, list(listed(root) if files is None else files)
+        self.root, self.files = root, sorted(listed(root) if files is None else files)
         self._modules = {self._module(path): path for path in self.files if path.endswith(".py")}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         for path in self.files:
@@ -128,10 +128,8 @@ class Graph:
         self._exports: dict[str, dict[str, tuple[str, str]]] = {}
         self._keys = self._names_in_strings()
         self._data = self._data_folders()
-        self._mirrors: dict[str, list[str]] = defaultdict(list)
-        for path in self.tests:
-            self._mirrors[path.removeprefix("tests/").replace("test_", "")].append(path)
-        self._users: dict[str, dict[str, int]] = defaultdict(dict)  # by file: who names it, how far
+        self._in_folders = {path for paths in self._data.values() for path in paths}
+        self._users: dict[str, dict[str, float]] = defaultdict(dict)  # by file: who names it, how far
         for path in self._modules.values():
             for named, distance in self._edges(path):
                 if named != path:
@@ -143,12 +141,11 @@ class Graph:
         """All test files."""
         return [path for path in self.files if is_test(path)]
 
-    def distances(self, changed: Iterable[str]) -> dict[str, int]:
+    def distances(self, changed: Iterable[str]) -> dict[str, float]:
         """The distance of each test file that a change of these files can affect."""
-        found: dict[str, int] = {}
+        found: dict[str, float] = {}
         changed = list(changed)
-        queue = [(0, path) for path in {*changed, *(test for p in changed for test in self._mirrors[p])}]
-        heapq.heapify(queue)
+        queue = [(0.0, path) for path in sorted(changed)]
         while queue:
             distance, path = heapq.heappop(queue)
             if path in found:
@@ -157,7 +154,8 @@ class Graph:
             for user, further in self._users.get(path, {}).items():
                 heapq.heappush(queue, (distance + further, user))
         near = beside(changed)
-        return {p: min(d, 2) if p.startswith(near) else d for p, d in found.items() if is_test(p)}
+        tests = [path for path in found if is_test(path) and (self.root / path).exists()]
+        return {path: min(found[path], 2) if path.startswith(near) else found[path] for path in tests}
 
     def _module(self, path: str) -> str:
         parts = list(PurePosixPath(path).with_suffix("").parts)
@@ -167,13 +165,13 @@ class Graph:
     @cache  # noqa: B019
     def _named(self, path: str, *, for_types: bool = False) -> _Named:
         named = _Named(self._module(path), path.endswith("__init__.py"), for_types=for_types)
-        with suppress(SyntaxError):  # the tests will say it
+        with suppress(SyntaxError, FileNotFoundError):  # the tests will say it; a file that was deleted
             named.visit(ast.parse((self.root / path).read_text()))
         if path == "tests/test_affected.py":  # the files that it names are its cases
             named.strings.clear()
         return named
 
-    def _edges(self, path: str) -> Iterator[tuple[str, int]]:
+    def _edges(self, path: str) -> Iterator[tuple[str, float]]:
         named = self._named(path)
         own = named.strings if path.endswith("__init__.py") else set()
         exported = self._exported(path) if own else {}
@@ -212,7 +210,7 @@ class Graph:
             self._exports[init] = found | tables
         return self._exports[init]
 
-    def _from_string(self, text: str, named: _Named, path: str) -> Iterator[tuple[str, int]]:
+    def _from_string(self, text: str, named: _Named, path: str) -> Iterator[tuple[str, float]]:
         if re.fullmatch(rf"({PACKAGE}|helpers)(\.\w+)+(:\w+)?", text):
             yield from ((found, 1) for found in self._resolved(text.replace(":", "."), "", path))
         elif re.fullmatch(r"\.+\w+(\.\w+)*", text) and is_product(path):
@@ -233,12 +231,12 @@ class Graph:
     def _files_of(self, text: str, path: str) -> list[str]:
         """The files that a string means: those beside the file that has it come first."""
         found = [p for p in self._by_name.get(text.rsplit("/", 1)[-1], ()) if f"/{p}".endswith(f"/{text}")]
-        data = {p for paths in self._data.values() for p in paths}
-        found = [p for p in found if "/" in text or not (is_product(p) or p in data)]
+        found = [p for p in found if "/" in text or not (is_product(p) or p in self._in_folders)]
         return [p for p in found if folder_of(p) == folder_of(path)] or found
 
-    def _from_place(self, path: str) -> Iterator[tuple[str, int]]:
+    def _from_place(self, path: str) -> Iterator[tuple[str, float]]:
         if is_test(path):
+            yield path.removeprefix("tests/").replace("test_", ""), 0.5
             strings = [text for text in self._named(path).strings if text.endswith("_job.py")]
             yield from ((job, 0) for text in strings for job in self._files_of(text, path))
             for folder in map(str, PurePosixPath(path).parents):
@@ -285,13 +283,13 @@ class Selection:
         seconds: Of one process, as far as they are known.
     """
 
-    run: dict[str, int]
-    left_out: dict[str, int]
+    run: dict[str, float]
+    left_out: dict[str, float]
     seconds: float
 
 
 def select(graph: Graph, changed: Iterable[str], budget: float) -> Selection:
-    """The nearest tests that fit into a budget; those at distance 0 are always selected.
+    """The nearest tests that fit into a budget; those below a distance of 1 are always selected.
 
     Args:
         graph: Of the checkout.
@@ -301,19 +299,26 @@ def select(graph: Graph, changed: Iterable[str], budget: float) -> Selection:
     changed = [*changed]
     seconds = known_seconds(graph)
     distances = graph.distances(changed)
-    for test in _OF_THE_WHOLE if any(map(is_product, changed)) else ():
+    for test in OF_THE_WHOLE if any(map(is_product, changed)) else ():
         if test.split("::")[0] in graph.files:
             distances[test] = 1
     near = beside(changed)
-    run: dict[str, int] = {}
-    left: dict[str, int] = {}
+    run: dict[str, float] = {}
+    left: dict[str, float] = {}
     spent = 0.0
-    for test in sorted(distances, key=lambda t: (distances[t], not t.startswith(near), seconds(t), t)):
-        if distances[test] and spent + seconds(test) > budget:
+
+    def order(test: str) -> tuple[float, bool, bool, float, str]:
+        in_folder, below = f"{folder_of(test)}/" in near, test.startswith(near)
+        return distances[test], not in_folder, not below, seconds(test), test
+
+    for test in sorted(distances, key=order):
+        if distances[test] >= 1 and spent + seconds(test) > budget:
             left[test] = distances[test]
             continue
         run[test] = distances[test]
         spent += seconds(test)
+    for test in [one for one in run if "::" in one and one.split("::")[0] in run]:
+        del run[test]  # its file runs as a whole
     return Selection(run, left, spent)
 
 

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-from affected import ROOT, SECONDS, Graph, Selection, changed_files, is_test, select
+from affected import ROOT, SECONDS, Graph, Selection, changed_files, is_test, listed, select
 
 WORKERS = 3
 CORES = 2
 START = 20  # seconds, until the workers have imported torch and collected
-_DISTANCES = ("changed", "name what changed", "name something that does")
+_DISTANCES = ("changed or mirror what did", "name what changed", "name something that does")
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="select only")
     given = parser.parse_args(arguments)
     changed = changed_files(ROOT, given.base)
-    graph = Graph()
+    graph = Graph(files={*listed(ROOT), *changed})  # those that were deleted too: who still names them?
     budget = float("inf") if given.all else max(given.budget - START, 0) * CORES
     selection = select(graph, changed, budget)
     print(report(changed, selection, len(graph.tests)), flush=True)
@@ -66,8 +66,8 @@ def _few(tests: list[str]) -> list[str]:
     return [f"    {test}" for test in tests[:10]] + more
 
 
-def _by_distance(what: str, tests: Mapping[str, int]) -> list[str]:
-    counts = sorted(Counter(tests.values()).items())
+def _by_distance(what: str, tests: Mapping[str, float]) -> list[str]:
+    counts = sorted(Counter(map(int, tests.values())).items())
     names = dict(enumerate(_DISTANCES))
     return [f"{what}: {count} that {names.get(d, f'are {d} names away')}" for d, count in counts]
 

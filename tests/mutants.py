@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +25,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from affected import PACKAGE, ROOT, Graph, select
+from affected import OF_THE_WHOLE, PACKAGE, ROOT, Graph, select
 
 FILE = Path(__file__).with_suffix(".txt")
-OWN_TEST = "tests/test_mutants.py"  # it sees that the text of the fault is not there
 _HEAD = re.compile(r"(?P<file>\S+\.py)(?: \[(?P<area>[\w ]+)\])?: (?P<breaks>.+)")
 
 
@@ -79,10 +79,9 @@ class Verdict:
 def read(file: Path = FILE) -> list[Fault]:
     """The faults of a list; see its own comments for the form."""
     found: list[Fault] = []
-    for block in re.split(r"\n\s*\n", file.read_text()):
-        lines = [line for line in block.splitlines() if not line.startswith("#")]
-        if not lines:
-            continue
+    text = re.sub(r"^#.*\n", "", file.read_text(), flags=re.MULTILINE).strip("\n")
+    for block in re.split(r"\n+(?![-+])", text):
+        lines = block.splitlines()
         head = _HEAD.fullmatch(lines[0])
         parts = {sign: [line[2:] for line in lines[1:] if line[0] == sign] for sign in "-+"}
         if head is None or not all(parts.values()) or len(lines) != 1 + sum(map(len, parts.values())):
@@ -92,6 +91,7 @@ def read(file: Path = FILE) -> list[Fault]:
     return found
 
 
+_ending = threading.Event()
 RunTests = Callable[[Path, Sequence[str], float], str]
 """Runs tests of a tree in their order: the first that fails, "" for none. TimeoutError at the deadline."""
 
@@ -103,6 +103,8 @@ def run_pytest(tree: Path, tests: Sequence[str], seconds: float) -> str:
     environment = os.environ | {"PYTHONPATH": str(tree.parent), "TMPDIR": str(temporary)}
     environment |= {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-rfE", "-p", "no:cacheprovider"]
+    if _ending.is_set():
+        raise TimeoutError
     process = subprocess.Popen(
         [*command, *tests],
         cwd=tree,
@@ -112,10 +114,14 @@ def run_pytest(tree: Path, tests: Sequence[str], seconds: float) -> str:
         text=True,
         start_new_session=True,
     )
+    output, ends = "", time.monotonic() + seconds
     try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                output, _ = process.communicate(timeout=0.5)
+                break
+            if time.monotonic() > ends or _ending.is_set():
+                raise TimeoutError
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -139,24 +145,24 @@ def examine(
         tree = Path(place, PACKAGE)
         copy(root, tree, files)
         text = (tree / fault.file).read_text()
-        left, also = list(tests), ""
+        left, size, also = list(tests), 1, ""
         while left:
             write(tree / fault.file, fault.applied(text))
+            group, size = left[:size], 2 * size  # the nearest one alone: to collect many takes long
+            left = left[len(group) :]
             try:
-                failed = run(tree, left, max(1.0, began + seconds - time.monotonic()))
-            except TimeoutError:
-                return verdict("", f"no test failed in {seconds:g} s{also}")
-            if not failed:
-                return verdict("", f"{len(tests)} files passed{also}")
-            write(tree / fault.file, text)
-            with suppress(TimeoutError):
+                failed = run(tree, group, max(1.0, began + seconds - time.monotonic()))
+                if not failed:
+                    continue
+                write(tree / fault.file, text)
                 if not run(tree, [failed], seconds):
                     return verdict(failed)
+            except TimeoutError:
+                return verdict("", f"no test failed in {seconds:g} s{also}")
             also += f"; {failed} fails without it too"
-            left = left[
-                1 + next((n for n, test in enumerate(left) if failed.startswith(test)), len(left)) :
-            ]
-        return verdict("", also.removeprefix("; ") or "no test can see it")
+            seen = next((n for n, test in enumerate(group) if failed.startswith(test)), len(group))
+            left = group[seen + 1 :] + left
+        return verdict("", f"{len(tests)} files ran{also}" if tests else "no test can see it")
 
 
 def copy(root: Path, tree: Path, files: Iterable[str]) -> None:
@@ -218,13 +224,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def one(fault: Fault) -> Verdict:
         tests = select(graph, [fault.file], given.seconds * 0.8).run
-        tests = [test for test in tests if not test.startswith(OWN_TEST)]
+        tests = [test for test in tests if test not in OF_THE_WHOLE]  # they look at the source alone
         found = examine(fault, ROOT, graph.files, tests, given.seconds, run_pytest)
         print(report([found]).rpartition("\n")[0], flush=True)
         return found
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ThreadPoolExecutor(given.jobs) as pool:
-        verdicts = list(pool.map(one, faults))
+        try:
+            verdicts = list(pool.map(one, faults))
+        except KeyboardInterrupt:  # the tests under way are ended, and the copies removed
+            _ending.set()
+            pool.shutdown(cancel_futures=True)
+            return 130
     print(f"\n{report(verdicts)}")
     if given.json is not None:
         given.json.write_text(json.dumps([asdict(verdict) for verdict in verdicts], indent=1) + "\n")

@@ -51,9 +51,9 @@ def graph():
     ("changed", "distances"),
     [
         # Mirrored; named through the lazy table of the package only for type checkers; a job; an importer.
-        ("extras/sum.py", {"extras/test_on_ranks": 1, "core/test_runner": 2}),
-        ("extras/mean.py", {"extras/test_mean": 0}),
-        ("core/runner.py", {"core/test_runner": 0}),
+        ("extras/sum.py", {"extras/test_on_ranks": 1, "core/test_runner": 1.5}),
+        ("extras/mean.py", {"extras/test_mean": 0.5}),
+        ("core/runner.py", {"core/test_runner": 0.5}),
         ("tests/helpers/made.py", {"extras/test_mean": 1}),
         ("tests/extras/sum_job.py", {"extras/test_on_ranks": 0}),
         ("tests/extras/test_mean.py", {"extras/test_mean": 0}),
@@ -67,22 +67,30 @@ def test_the_distance_of_each_test(tree, changed, distances):
     assert tree.distances([changed]) == {f"tests/{test}.py": d for test, d in distances.items()}
 
 
+def test_a_file_that_was_deleted_affects_those_that_still_name_it(tree):
+    (tree.root / "tests/helpers/made.py").unlink()
+    (tree.root / "tests/core/test_runner.py").unlink()
+    again = affected.Graph(tree.root, FILES)
+    gone = ["tests/helpers/made.py", "tests/core/test_runner.py"]
+    assert again.distances(gone) == {"tests/extras/test_mean.py": 1}
+
+
 def test_the_nearest_tests_that_fit_are_selected(tree):
     seconds = {"tests/core/test_runner.py": 50, "tests/extras/test_on_ranks.py": 10}
     (tree.root / affected.SECONDS[0]).write_text(json.dumps(seconds))
     selection = affected.select(tree, ["extras/sum.py"], budget=20)
     assert selection.run == {"tests/extras/test_on_ranks.py": 1}
-    assert selection.left_out == {"tests/core/test_runner.py": 2}
+    assert selection.left_out == {"tests/core/test_runner.py": 1.5}
     shown = check.report(["extras/sum.py"], selection, 5)
     assert "1 files changed; they can affect 2 of 5 test files" in shown
-    assert "left out: 1 that name something that does" in shown
+    assert "left out: 1 that name what changed" in shown
     whole = affected.select(tree, ["core/runner.py"], budget=0)
     assert [*whole.run] == ["tests/core/test_runner.py"]  # what mirrors a change runs in any case
 
 
 def test_a_callback(graph):
     found = graph.distances(["callbacks/ema.py"])
-    assert found["tests/callbacks/test_ema.py"] == 0
+    assert found["tests/callbacks/test_ema.py"] == 0.5
     assert found["tests/callbacks/test_averages_on_ranks.py"] == 1  # its job has EMA
     assert "tests/strategies/test_collectives.py" not in found
     assert "tests/callbacks/test_timer.py" not in found
@@ -94,9 +102,10 @@ def test_a_callback(graph):
 @pytest.mark.parametrize(
     ("changed", "test", "distance"),
     [
+        ("callbacks/kept_checkpoints.py", "tests/callbacks/test_checkpoint.py", 1.5),  # of what imports it
         ("strategies/ddp.py", "tests/strategies/test_parity.py", 1),
         ("strategies/deepspeed/engine.py", "tests/strategies/test_checkpoint_matrix.py", 2),  # by its name
-        ("recipes/gan.py", "tests/recipes/test_gan.py", 0),
+        ("recipes/gan.py", "tests/recipes/test_gan.py", 0.5),
         ("commands/train.py", "tests/test_command_line.py", 2),
         ("docs/guides/devices.md", "tests/test_docs.py", 1),
         ("tests/callbacks/freeze_job.py", "tests/callbacks/test_freeze.py", 0),
@@ -120,7 +129,7 @@ def test_a_change_of_the_core_says_that_it_affects_nearly_everything(graph):
     assert "make check ALL=1" in shown
 
 
-def test_every_test_file_but_a_few_is_reached_from_the_trainer(graph):
+def test_every_test_file_but_a_few_is_reached_from_the_package(graph):
     """What the graph does not see would never be selected."""
     product = [path for path in graph.files if affected.is_product(path)]
     missed = set(graph.tests) - set(graph.distances(product))

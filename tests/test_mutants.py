@@ -86,14 +86,14 @@ def test_what_no_test_notices_is_reported(project):
     shown = mutants.report(found)
     assert "noticed by tests/test_calc.py" in shown
     assert "calc.py: the last one is left out" in shown
-    assert "NOT NOTICED: 1 files passed" in shown
+    assert "NOT NOTICED: 1 files ran" in shown
     assert shown.endswith("1 of 2 noticed")
     assert (project / "calc.py").read_text() == CALC
 
 
 def test_a_test_that_fails_in_any_case_has_noticed_nothing(project):
     found = verdicts(project, lambda tree, tests, seconds: tests[0])
-    assert {v.note for v in found} == {"tests/test_calc.py fails without it too"}
+    assert {v.note for v in found} == {"1 files ran; tests/test_calc.py fails without it too"}
     assert mutants.report(found).endswith("0 of 2 noticed")
 
 
