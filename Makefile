@@ -3,7 +3,7 @@ export OMP_NUM_THREADS ?= 1
 PYTEST = .venv/bin/python -m pytest
 EXTRAS = test,recipes,notebook,trackers,docs,neighbours,s3,store,ray,torchao
 
-.PHONY: help setup setup-all test test-launch test-rest test-all test-cost figures lint docs site bench
+.PHONY: help setup setup-all test test-launch test-rest test-all test-cost check mutants figures lint docs site bench
 
 help:  ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,12 @@ test-cost:  ## Run all of .ci/run's tests and print what they took (needs every 
 
 figures:  ## Train all recipes to the figures that their pages state (before a release; ten minutes)
 	$(PYTEST) --soak tests/recipes/test_figures.py
+
+check:  ## Run the tests that the uncommitted change can affect, nearest first, for 3 minutes (BASE=revision, ALL=1)
+	.venv/bin/python tests/check.py $(if $(BASE),--base $(BASE)) $(if $(ALL),--all)
+
+mutants:  ## Make small faults, one at a time in a copy, and report which the tests notice (ONLY=3,17 FOLDER=data JOBS=2)
+	.venv/bin/python tests/mutants.py --only "$(ONLY)" --folder "$(FOLDER)" --jobs $(or $(JOBS),1)
 
 lint:  ## Run ruff, ruff format --check, lint-imports, and mypy against a wheel
 	.ci/lint

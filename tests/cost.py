@@ -31,7 +31,7 @@ def main() -> None:
     tests = {name: phases for run in runs for name, phases in run["tests"].items()}
     print_slowest(tests, arguments.tests)
     if arguments.write:
-        files = {name.removeprefix("tests/"): round(s, 1) for name, s in sorted(by_file(tests).items())}
+        files = {name: round(s, 1) for name, s in sorted(by_file(tests).items())}
         DURATIONS.write_text(json.dumps({n: s for n, s in files.items() if s >= 0.5}, indent=0) + "\n")
 
 

@@ -86,7 +86,7 @@ def test_skips_of_tests_files_and_workers_are_noted_by_a_run_of_all_tests():
 
 def test_files_that_take_longest_are_begun_first(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "DURATIONS", tmp_path / "durations.json")
-    cost.DURATIONS.write_text(json.dumps({"b.py": 3.0, "c/d.py": 9.5}))
+    cost.DURATIONS.write_text(json.dumps({"tests/b.py": 3.0, "tests/c/d.py": 9.5}))
     items = [Item(f"tests/{name}") for name in ("a.py::1", "b.py::1", "b.py::2", "c/d.py::1")]
     config = SimpleNamespace(option=SimpleNamespace(loadscopereorder=True), workerinput={})
     cost.keep_order(config)

@@ -30,7 +30,7 @@ def begin_with_the_longest(config: pytest.Config, items: list[pytest.Item]) -> N
     if not hasattr(config, "workerinput"):
         return
     seconds = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
-    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0].removeprefix("tests/"), 0))
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
 
 
 class Recorder:
