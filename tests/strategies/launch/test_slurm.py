@@ -362,7 +362,7 @@ def test_a_job_that_continues_another_ones_run_finds_it_again(tmp_path, monkeypa
     def fit(job, restarts, **more):
         monkeypatch.setenv("SLURM_JOB_ID", job)
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
-        monkeypatch.setattr("paceline.trainer.trainer.fits", itertools.count(1))
+        monkeypatch.setattr("paceline.trainer.loops.context.fits", itertools.count(1))
         trainer = Trainer(
             run_dir=tmp_path, name="n", accelerator="cpu", progress=False, loggers=False, max_epochs=3
         )
