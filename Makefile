@@ -1,6 +1,5 @@
 # `make` prints these targets.
 export OMP_NUM_THREADS ?= 1
-PYTEST = .venv/bin/python -m pytest
 EXTRAS = test,recipes,notebook,trackers,docs,neighbours,s3,store,ray,torchao
 
 .PHONY: help setup setup-all test test-launch test-rest test-all test-cost check mutants figures lint docs site bench
@@ -17,25 +16,25 @@ setup-all:  ## Install every extra too: nothing of the tests is skipped for want
 	.venv/bin/pip install -c constraints.txt -e '.[$(EXTRAS)]'
 
 test:  ## Run the tests, as the README does
-	$(PYTEST) -n 3 --dist loadfile -m "not launch"
+	.venv/bin/python -m pytest -n 3 --dist loadfile -m "not launch"
 
 test-launch:  ## Run the tests of launchers, signals, restarts and the docs' code
-	$(PYTEST) -n 3 --dist loadfile -m launch
+	.venv/bin/python -m pytest -n 3 --dist loadfile -m launch
 
 test-rest:  ## Run what `make test` left out and skipped, as .ci/run does (after make setup-all)
-	$(PYTEST) -n 3 --dist loadfile --rest
+	.venv/bin/python -m pytest -n 3 --dist loadfile --rest
 
 test-all:  ## Run the tests with the long versions (hours)
-	$(PYTEST) -n 3 --dist loadfile --soak
+	.venv/bin/python -m pytest -n 3 --dist loadfile --soak
 
 test-cost:  ## Run all of .ci/run's tests and print what they took (needs every extra: make setup-all)
 	rm -rf build/cost
-	-$(PYTEST) -n 3 --dist loadfile -m "not launch" --cost build/cost
-	-$(PYTEST) -n 3 --dist loadfile --rest --cost build/cost
+	-.venv/bin/python -m pytest -n 3 --dist loadfile -m "not launch" --cost build/cost
+	-.venv/bin/python -m pytest -n 3 --dist loadfile --rest --cost build/cost
 	.venv/bin/python tests/cost.py build/cost --write
 
 figures:  ## Train all recipes to the figures that their pages state (before a release; ten minutes)
-	$(PYTEST) --soak tests/recipes/test_figures.py
+	.venv/bin/python -m pytest --soak tests/recipes/test_figures.py
 
 check:  ## Run the tests that the uncommitted change can affect, nearest first, for 3 minutes (BASE=revision, ALL=1)
 	.venv/bin/python tests/check.py $(if $(BASE),--base $(BASE)) $(if $(ALL),--all)
