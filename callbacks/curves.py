@@ -69,8 +69,6 @@ def start_drawing(rows: Path, picture: Path, dpi: int) -> None:
     Raises:
         OSError: when no process can be started.
     """
-    if not _drawing:
-        atexit.register(wait_for_pictures)
     _drawing[:] = [one for one in _drawing if one.poll() is None]
     command = [sys.executable, "-m", __name__, str(rows), str(picture), str(dpi)]
     paths = os.pathsep.join(filter(None, sys.path))
@@ -93,6 +91,9 @@ def wait_for_pictures() -> None:
         while _drawing:
             _drawing[-1].wait(max(0, deadline - time.monotonic()))
             _drawing.pop()
+
+
+atexit.register(wait_for_pictures)
 
 
 def draw(rows: Path, picture: Path, dpi: int = 120) -> None:

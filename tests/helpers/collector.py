@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
 from importlib import import_module
 
 OF_EVERY_FIT = (
@@ -16,13 +15,13 @@ OF_EVERY_FIT = (
 count_frozen = gc.get_freeze_count
 
 
-def freeze_imports(names: Iterable[str] = OF_EVERY_FIT) -> None:
+def freeze_imports() -> None:
     """Else each fit, which begins with a collection, scans 500,000 objects.
 
     What fits import is imported before. A fit freezes nothing where much is frozen. To count how much
     there is takes 50 ms in a forked process, and is asked by each fit: the answer is kept.
     """
-    for name in names:
+    for name in OF_EVERY_FIT:
         import_module(name)
     gc.collect()
     gc.freeze()
