@@ -31,8 +31,8 @@ from paceline.callbacks import EMA, Checkpoint, Throughput
 from paceline.optimizers import MuonWithAdamW
 from paceline.strategies import FSDP, HSDP
 
-GLOBAL, STEPS, SAMPLES, LENGTH, VOCABULARY, WIDTH = 12, 7, 53, 8, 20, 8
-# Five steps an epoch, the last of five samples.
+GLOBAL, STEPS, SAMPLES, LENGTH, VOCABULARY, WIDTH = 12, 5, 41, 8, 20, 8
+# Four steps an epoch, the last of five samples.
 
 
 class Block(nn.Module):
@@ -250,14 +250,14 @@ def trainer_of(folder: Path, name: str, devices: int, case: dict) -> Trainer:
 def train(folder: Path, name: str, devices: int, case: dict) -> dict:
     """What a rank has to say afterwards."""
     case = dict(case)
-    model, micro = case.pop("model", {}), case.pop("micro_batch", 2)
+    model, pieces = case.pop("model", {}), case.pop("micro_batches", 2)
     action, resume = case.pop("action", None), case.pop("resume", None)
     torch.manual_seed(3)
     module = Model(**model)
     trainer = trainer_of(folder, name, devices, case)
     rows = data(SAMPLES, 1, torch.float64)
     rows = Drawn(rows) if action == "own-data" else rows
-    loader = DataLoader(rows, batch_size=micro, shuffle=True)
+    loader = DataLoader(rows, batch_size=GLOBAL // trainer.data_world_size // pieces, shuffle=True)
     validation = DataLoader(data(19, 2, torch.float64), batch_size=5)
     if action == "invariance":
         result = trainer.check_invariance(module, loader, steps=3)

@@ -1,6 +1,7 @@
 """docs/guides/precision.md: each precision under each strategy trains as float32 does, or is refused.
 
-And each is resumed bit-identically. It takes a minute, and runs with the launchers.
+And each is resumed bit-identically. By default each strategy does so in some of the precisions, and each
+precision under some of the strategies; ``--soak`` takes all pairs. It runs with the launchers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.jobs import load_job
+from helpers.pairwise import covering, soaked
 from helpers.ranks import run_cases
 
 from paceline.strategies import PRECISIONS, make_precision
@@ -29,20 +31,26 @@ ALLOWED = [
     if precision in precisions(strategy.partition("_")[0])
 ]
 REFUSED = [(s, p) for s in STRATEGIES for p in TRAINED if (s, p) not in ALLOWED]
+# Those of 16 bits first: of the strategies with all precisions each has one.
+USUAL, USUALLY_RESUMED = (covering(ALLOWED[::-1], each) for each in (2, 1))
 
 
-@pytest.fixture(scope="module")
-def on_ranks(tmp_path_factory):
+def run_pairs(request, tmp_path_factory, function: str, every: list, usual: list) -> dict[str, list[dict]]:
+    """What two ranks found for each of these, without ``--soak`` for the usual ones."""
     cases = {
         f"{strategy} {precision}": {
             "strategy": strategy,
             "precision": precision,
             "optimizer": OPTIMIZERS[precision],
         }
-        for strategy in STRATEGIES
-        for precision in TRAINED
+        for strategy, precision in (every if request.config.getoption("--soak") else usual)
     }
-    return run_cases(JOB, tmp_path_factory.mktemp("table"), cases, one_pair=True, function="train")
+    return run_cases(JOB, tmp_path_factory.mktemp(function), cases, one_pair=True, function=function)
+
+
+@pytest.fixture(scope="module")
+def on_ranks(request, tmp_path_factory):
+    return run_pairs(request, tmp_path_factory, "train", ALLOWED + REFUSED, USUAL + REFUSED)
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +86,12 @@ def test_on_one_device_it_trains_as_float32_does(on_one_device, precision):
     check(on_one_device(precision, optimizer), on_one_device("32", optimizer), precision)
 
 
-@pytest.mark.parametrize(("strategy", "precision"), ALLOWED)
+@pytest.mark.parametrize(("strategy", "precision"), soaked(ALLOWED, USUAL))
 def test_on_two_ranks_it_trains_as_float32_does(on_ranks, on_one_device, strategy, precision):
     check(on_ranks[f"{strategy} {precision}"][0], on_one_device("32", OPTIMIZERS[precision]), precision)
 
 
-@pytest.mark.parametrize(("strategy", "precision"), ALLOWED)
+@pytest.mark.parametrize(("strategy", "precision"), soaked(ALLOWED, USUAL))
 def test_on_two_ranks_it_means_what_it_means_on_one(on_ranks, on_one_device, strategy, precision):
     """The same numbers at the same micro-batch size; float16 weights are rounded after another sum.
 
@@ -97,19 +105,11 @@ def test_on_two_ranks_it_means_what_it_means_on_one(on_ranks, on_one_device, str
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
-    cases = {
-        f"{strategy} {precision}": {
-            "strategy": strategy,
-            "precision": precision,
-            "optimizer": OPTIMIZERS[precision],
-        }
-        for strategy, precision in ALLOWED
-    }
-    return run_cases(JOB, tmp_path_factory.mktemp("resumed"), cases, one_pair=True, function="resumed")
+def resumed(request, tmp_path_factory):
+    return run_pairs(request, tmp_path_factory, "resumed", ALLOWED, USUALLY_RESUMED)
 
 
-@pytest.mark.parametrize(("strategy", "precision"), ALLOWED)
+@pytest.mark.parametrize(("strategy", "precision"), soaked(ALLOWED, USUALLY_RESUMED))
 def test_a_resumed_run_is_bit_identical(resumed, strategy, precision):
     for found in resumed[f"{strategy} {precision}"]:
         assert len(found["whole"]) == 6
@@ -133,6 +133,8 @@ def test_what_a_strategy_does_not_have_is_refused_with_an_alternative(on_ranks, 
 
 
 def test_the_table_is_complete():
+    assert {s for s, _ in USUAL} == {s for s, _ in USUALLY_RESUMED} == set(STRATEGIES)
+    assert {p for _, p in USUAL} == {p for _, p in USUALLY_RESUMED} == set(TRAINED)
     assert len(ALLOWED) + len(REFUSED) == len(STRATEGIES) * len(TRAINED)
     assert {p for _, p in REFUSED} == {"64", "fp16-true"}
     assert {s.partition("_")[0] for s, _ in REFUSED} == {"deepspeed"}

@@ -19,9 +19,9 @@ TWO, FOUR = {"strategy": "fsdp", "options": {"tensor": 2}}, {"strategy": "fsdp",
 HYBRID = {"strategy": "hsdp", "options": {"tensor": 2, "replicate": 2}}
 RECOMPUTED = {"strategy": "fsdp", "options": {"tensor": 2, "activation_checkpointing": True}}
 OFFLOADED = {"strategy": "fsdp", "options": {"tensor": 2, "cpu_offload": True}}
-# What is trained in float64, with clipping, and micro-batches of two that are accumulated.
+# What is trained in float64, with clipping, and two micro-batches that are accumulated in each step.
 KINDS = {
-    "adamw": {"action": "predict", "throughput": True},
+    "adamw": {"action": "predict", "throughput": True, "steps": 6},
     "weighted": {"model": {"weighted": True}},
     "sgd-value": {"model": {"optimizer": "sgd"}, "clip": None, "clip_grad_value": 0.01},
     "unclipped": {"clip": None, "nonfinite": "ignore"},
@@ -32,7 +32,7 @@ KINDS = {
     "ema": {"ema": 0.9},
     "dropout": {"model": {"dropout": 0.3}},
     "gathered": {"model": {"gathered": True}, "steps": 3},
-    "batch-norm": {"model": {"batch_norm": True}, "steps": 4, "sync_batchnorm": True},
+    "batch-norm": {"model": {"batch_norm": True}, "steps": 3, "sync_batchnorm": True},
     "manual": {"model": {"manual": True}, "steps": 3, "clip": None},
 }
 WHOLE = {"gathered", "manual", "batch-norm"}  # a step is one micro-batch
@@ -78,15 +78,15 @@ def title(ranks: int, strategy: str, plan: str, kind: str) -> str:
 def case(ranks: int, strategy: str, plan: str, kind: str) -> dict:
     settings = dict(KINDS[kind])
     model = settings.pop("model", {})
-    whole = WHOLE & {kind}
-    groups = ranks // globals()[strategy]["options"]["tensor"]
-    micro = {"micro_batch": 12 // groups} if whole else {}
-    return globals()[strategy] | settings | {"model": model | {"plan": plan}} | micro
+    return globals()[strategy] | settings | {"model": model | {"plan": plan}} | in_one_piece(kind)
 
 
 def alone(kind: str) -> dict:
-    whole = {"micro_batch": 12} if kind in WHOLE else {}
-    return {"strategy": "single"} | KINDS[kind] | whole
+    return {"strategy": "single"} | KINDS[kind] | in_one_piece(kind)
+
+
+def in_one_piece(kind: str) -> dict:
+    return {"micro_batches": 1} if kind in WHOLE else {}
 
 
 @pytest.fixture(scope="session")
@@ -137,7 +137,7 @@ def test_values_are_counted_once_for_each_group(trained):
     assert run.metrics["train/seen"].values[:2] == [12, 12]
     found = notes(trained, title(4, "TWO", "layers", "adamw"))
     assert [note["computed"] for note in found] == [19] * 4
-    assert found[0]["tokens"] == pytest.approx([12 * 8, (12 + 5) * 8 / 2])  # of two steps each
+    assert found[0]["tokens"] == pytest.approx([(12 + 5) * 8 / 2, 12 * 8])  # of two steps each
     assert [note["ranks"] for note in found] == [[0, 2]] * 4
     assert [note["data"] for note in found] == [[0, 2], [0, 2], [1, 2], [1, 2]]
 
@@ -155,7 +155,7 @@ def test_a_resumed_run_is_bit_identical_with_dropout(trained):
     assert whole.keys() == continued.keys()
     for name, value in whole.items():
         assert torch.equal(continued[name], value), name
-    lost = stored_tensors(trained / "dropout" / "1" / "checkpoints" / "step-00000007")
+    lost = stored_tensors(trained / "dropout" / "1" / "checkpoints" / "step-00000005")
     assert not torch.equal(
         lost["model.head.weight"], whole["model.head.weight"]
     )  # other draws: another model
