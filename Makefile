@@ -29,8 +29,8 @@ test-all:  ## Run the tests with the long versions (hours)
 
 test-cost:  ## Run all of .ci/run's tests and print what they took (needs every extra: make setup-all)
 	rm -rf build/cost
-	-.venv/bin/python -m pytest -n 3 --dist loadfile -m "not launch" --cost build/cost
-	-.venv/bin/python -m pytest -n 3 --dist loadfile --rest --cost build/cost
+	-.venv/bin/python -m pytest -n 3 --dist loadfile -m "not launch" --cost=build/cost
+	-.venv/bin/python -m pytest -n 3 --dist loadfile --rest --cost=build/cost
 	.venv/bin/python tests/cost.py build/cost --write
 
 figures:  ## Train all recipes to the figures that their pages state (before a release; ten minutes)
