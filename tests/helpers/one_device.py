@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,21 @@ import torch
 from paceline.strategies import Single
 
 
-def observed(job: Any, folder: Path) -> Callable[[str], dict[str, Any]]:
-    """Gives what ``job.observe`` saw of a case on one device; each case is trained once."""
-    found: dict[str, dict[str, Any]] = {}
+def observed(
+    job: Any, folder: Path, trained_alike: Callable[[str], Hashable] = str
+) -> Callable[[str], dict[str, Any]]:
+    """Gives what ``job.observe`` saw of a case on one device; each case is trained once.
+
+    Args:
+        trained_alike: The same for cases that are the same on one device, of which one is trained.
+    """
+    found: dict[Hashable, dict[str, Any]] = {}
 
     def of(name: str) -> dict[str, Any]:
-        if name not in found:
-            found[name] = job.observe(name, 1, folder, Single())
-        return found[name]
+        case = trained_alike(name)
+        if case not in found:
+            found[case] = job.observe(name, 1, folder, Single())
+        return found[case]
 
     return of
 

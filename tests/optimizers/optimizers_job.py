@@ -17,7 +17,7 @@ from paceline.callbacks import Callback, Checkpoint
 from paceline.optimizers import LowPrecisionState, MuonWithAdamW
 from paceline.strategies import DeepSpeed
 
-STEPS, STOP = 8, 3
+STEPS, STOP = 6, 3
 WIDTH = 7  # of which two ranks have no equal parts
 # Under the thresholds as they come a model of this size is whole on each rank, and one sub-group.
 IN_PARTS = {"zero_optimization": {"stage3_param_persistence_threshold": 0, "sub_group_size": 60}}
@@ -86,9 +86,8 @@ def fit(folder: Path, name: str, strategy: str, model: dict, devices: int = 2, *
         global_batch_size=8,
         clip_grad_norm=1.0,
         callbacks=[Checkpoint(every=1000), *([WriteWhatWasRead()] if writes else [])],
-        loggers=["-tensorboard", "-curves"],
+        loggers=False,
         progress=False,
-        log_every=1,
         run_dir=folder,
         name=name,
         **options,

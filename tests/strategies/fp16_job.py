@@ -6,7 +6,6 @@ import faulthandler
 from pathlib import Path
 from typing import Any
 
-import deepspeed  # noqa: F401  (once, not on each rank)
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -23,7 +23,7 @@ from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, Freeze
 from paceline.strategies import HSDP, Full
 
-GLOBAL, STEPS, STOP, SAMPLES = 16, 8, 5, 91  # an epoch's last step takes 11 samples
+GLOBAL, STEPS, STOP, SAMPLES = 16, 5, 3, 59  # an epoch's last step takes 11 samples
 WORDS, LENGTH, WIDTH = 13, 4, 8
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
 
-GLOBAL, EPOCHS = 8, 3
+GLOBAL, EPOCHS = 8, 2
 
 
 class Generator(nn.Module):
@@ -86,7 +86,7 @@ class GAN(TrainModule):
         ]
         schedules = [
             torch.optim.lr_scheduler.StepLR(optimizers[0], 4, gamma=0.5),
-            torch.optim.lr_scheduler.ExponentialLR(optimizers[1], 0.95),
+            torch.optim.lr_scheduler.ExponentialLR(optimizers[1], 0.9),
         ]
         return optimizers, schedules
 

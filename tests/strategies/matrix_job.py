@@ -144,10 +144,7 @@ def run(case: dict) -> None:
     case = dict(case)
     name, source, last = case.pop("name"), case.pop("source", None), case.pop("last", 0)
     forget, background = case.pop("forget", False), case.pop("background", None)
-    if background is None:
-        checkpoint = Checkpoint(every=1000, background=False)
-    else:
-        checkpoint = Checkpoint(every=1, keep=None, background=background)
+    kept = [] if background is None else [Checkpoint(every=1, keep=None, background=background)]
     torch.manual_seed(3)
     module = Model(**case.pop("model", {}))
     x = torch.randn(SAMPLES, 5, generator=torch.Generator().manual_seed(1))
@@ -159,10 +156,11 @@ def run(case: dict) -> None:
         max_steps=last or 1000,
         global_batch_size=GLOBAL,
         clip_grad_norm=0.5,
-        callbacks=[Writes(name, source is not None, last, forget), checkpoint],
+        callbacks=[Writes(name, source is not None, last, forget), *kept],
+        checkpoint=bool(kept),
         loggers=False,
         progress=False,
-        run_dir=FOLDER / "runs",
+        run_dir=FOLDER / "runs" if kept else None,
         name=name,
         **case,
     )

@@ -26,7 +26,7 @@ from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, memory_estimate
 
-GLOBAL, STEPS, SAMPLES = 16, 6, 91  # the last step takes 11 samples, an odd number
+GLOBAL, STEPS, SAMPLES = 16, 4, 59  # the last step takes 11 samples, an odd number
 FLAG, WIDTH = 20.0, 8
 CALLS: Counter[str] = Counter()
 
@@ -317,6 +317,12 @@ class Case:
     memory: int | None = None
     fatal: bool = False
 
+    @property
+    def is_read(self) -> bool:
+        """Whether a test reads the log or a checkpoint in the run's folder."""
+        logs = self.flags or self.memory or self.strategy == "auto" or self.model is Unused
+        return bool(logs or "checkpoint" in self.trainer)
+
 
 BOTH, FIRST, SECOND, NONE = (3, 12), (3,), (12,), ()
 SINGLE_PRECISION = {"precision": "32"}
@@ -601,7 +607,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
             global_batch_size=GLOBAL,
             max_steps=len(case.flags) or STEPS,
             callbacks=[watch],
-            run_dir=folder / "runs",
+            run_dir=folder / "runs" if case.is_read else None,
             name=name,
             sanity_val_batches=0,
             limit_val_batches=1,
@@ -629,6 +635,12 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
     if not strategy and found["error"] is None and (found["strategy"] == "ddp" or "zero-" in name):
         found["plain"] = is_plain(module, case)
     return found
+
+
+def apart_from_strategy(name: str) -> str:
+    """What of a case there is on one device."""
+    case = CASES[name]
+    return repr((case.model, case.options, case.trainer, case.flags, case.fits, case.memory))
 
 
 def ties(module: nn.Module) -> dict[int, list[str]]:

@@ -20,7 +20,7 @@ from paceline.callbacks import EMA, Checkpoint
 from paceline.optimizers import MuonWithAdamW
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, Distributed
 
-GLOBAL, STEPS, SAMPLES, VALIDATION = 16, 20, 91, 37
+GLOBAL, STEPS, SAMPLES, VALIDATION = 16, 8, 43, 37
 
 
 class Block(nn.Module):
@@ -89,7 +89,7 @@ class Model(TrainModule):
             others = [p for p in self.parameters() if p.ndim < 2]
             groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
             optimizer = torch.optim.AdamW(groups, lr=0.02, eps=1e-3)
-        schedule = LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
+        schedule = LambdaLR(optimizer, lambda step: 1 / (1 + 0.2 * step))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 

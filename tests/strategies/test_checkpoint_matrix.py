@@ -6,6 +6,7 @@ writes later is held by another one, all of them read each other. ``--soak`` tri
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -155,6 +156,7 @@ def notes(folder: Path, name: str) -> list[dict]:
     return found
 
 
+@functools.cache
 def read(checkpoint: Path) -> dict[str, torch.Tensor]:
     """All tensors, put together from all files by the offsets in their headers, without paceline."""
     parts: dict[str, list[tuple[list[int], torch.Tensor]]] = {}
@@ -198,6 +200,7 @@ def differences(expected: Path, found: Path) -> list[str]:
     return sorted(wrong)
 
 
+@functools.cache
 def state_of(checkpoint: Path) -> dict:
     state = stored_state(checkpoint)
     del state["counters"]["elapsed"]

@@ -29,8 +29,8 @@ HYBRID = (
     "64-muon",
     "64-ema",
 )
-# Muon's updates are rate x O, and O computed in bfloat16 is right to some 6 bits. All rates: 0.11.
-MUON_BF16 = 0.11 * 2**-6
+# Muon's updates are rate x O, and O computed in bfloat16 is right to some 6 bits. All rates: 0.051.
+MUON_BF16 = 0.051 * 2**-6
 # What is trained, on one device and on all others alike, and how far apart they may end.
 KINDS = {
     "64-adamw": ({"precision": "64"}, 1e-12, PLAIN),
@@ -45,7 +45,7 @@ KINDS = {
     ),
     "64-tied": ({"precision": "64", "model": {"tied": True}}, 1e-12, PLAIN),
     "64-batch-norm": (
-        {"precision": "64", "sync_batchnorm": True, "model": {"batch_norm": True}, "samples": 96},
+        {"precision": "64", "sync_batchnorm": True, "model": {"batch_norm": True}, "samples": 48},
         1e-12,
         PLAIN,
     ),
@@ -117,7 +117,7 @@ def test_equals_one_device(trained, layout, kind):
 
 def compare_rows(one: Run, many: Run, tolerance: float) -> None:
     """Every row of metrics.jsonl has the same names and values."""
-    assert len(one.rows) == len(many.rows) > 20
+    assert len(one.rows) == len(many.rows) > 8
     for expected, found in zip(one.rows, many.rows, strict=True):
         assert found.keys() == expected.keys()
         for name in expected.keys() - {"time", "perf/samples_per_second"}:
@@ -144,9 +144,9 @@ def test_averages_are_in_the_comparison(trained):
 def test_the_cases_are_what_they_say(trained):
     """Ragged last steps, active clipping, a schedule: else the comparison above means little."""
     run = trained("single", 1, "64-adamw")
-    assert [row["samples"] for row in run.rows if row["step"] in (5, 6) and "train/loss" in row][:2] == [
-        80,
-        91,
+    assert [row["samples"] for row in run.rows if row["step"] in (2, 3) and "train/loss" in row][:2] == [
+        32,
+        43,
     ]
     rates = run.metrics["lr/AdamW/group-0"].values
     assert rates[-1] < rates[0] / 2

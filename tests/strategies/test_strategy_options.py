@@ -40,6 +40,7 @@ def seen(request, tmp_path_factory):
     """What a rank saw of a case. Each kind of cases runs once, on two ranks, in a job of its own."""
     folders: dict[str, Path] = {}
     outcomes: dict[str, Outcome] = {}
+    loaded: dict[Path, dict] = {}
 
     def of(name: str, rank: int = 0) -> dict:
         kind = "deepspeed" if name in job.ON_DEEPSPEED else "torch"
@@ -51,7 +52,9 @@ def seen(request, tmp_path_factory):
             outcomes[kind] = run_job(folders[kind], 2, names)
         written = folders[kind] / f"{name}.{rank}.pt"
         assert written.exists(), f"{name} did not end: {outcomes[kind].output}"
-        return torch.load(written, weights_only=False)
+        if written not in loaded:
+            loaded[written] = torch.load(written, weights_only=False)
+        return loaded[written]
 
     return of
 
@@ -63,7 +66,7 @@ def run_job(folder: Path, devices: int, names: list[str]) -> Outcome:
 
 @pytest.fixture(scope="session")
 def on_one_device(tmp_path_factory):
-    return observed(job, tmp_path_factory.mktemp("one"))
+    return observed(job, tmp_path_factory.mktemp("one"), job.apart_from_strategy)
 
 
 def tolerance_of(name: str) -> float:
