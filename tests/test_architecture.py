@@ -49,8 +49,15 @@ def folder_of(path: Path) -> str:
     return parts[0] if len(parts) > 1 else "root"
 
 
+@functools.cache
 def trees():
     return [(path, ast.parse(path.read_text())) for path in FILES]
+
+
+@functools.cache
+def nodes(*kinds):
+    """Of all files, with their paths; walked through once."""
+    return [(path, n) for path, tree in trees() for n in ast.walk(tree) if isinstance(n, kinds)]
 
 
 def test_no_file_over_400_lines():
@@ -61,9 +68,8 @@ def test_no_file_over_400_lines():
 def test_no_function_over_60_lines():
     long = [
         f"{name_of(path)}:{node.lineno} {node.name}"
-        for path, tree in trees()
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and code_lines(node) > 60
+        for path, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+        if code_lines(node) > 60
     ]
     assert not long
 
@@ -88,9 +94,8 @@ def depth(node: ast.AST) -> int:
 def test_nesting_at_most_4():
     deep = [
         f"{name_of(path)}:{node.lineno} {node.name}"
-        for path, tree in trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and depth(node) > 4
+        for path, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+        if depth(node) > 4
     ]
     assert not deep
 
@@ -152,9 +157,10 @@ def private_names(tree: ast.AST) -> set[str]:
 
 def own_names(tree: ast.AST) -> set[str]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    own = {n.name for n in ast.walk(tree) if isinstance(n, functions)}
-    stored = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
-    annotated = [n.target for n in ast.walk(tree) if isinstance(n, ast.AnnAssign)]
+    every = list(ast.walk(tree))
+    own = {n.name for n in every if isinstance(n, functions)}
+    stored = [n for n in every if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+    annotated = [n.target for n in every if isinstance(n, ast.AnnAssign)]
     own |= {target.id for target in annotated if isinstance(target, ast.Name)}
     return own | {n.attr for n in stored if ast.unparse(n.value) in ("self", "cls")}
 

@@ -97,15 +97,21 @@ def test_files_that_take_longest_are_begun_first(tmp_path, monkeypatch):
     assert config.option.loadscopereorder is False
 
 
-def test_what_a_run_took_is_written(tmp_path):
+def report(nodeid, when, seconds, outcome, why=None):
+    return pytest.TestReport(nodeid, ("a.py", 1, nodeid), {}, outcome, why, when, duration=seconds)
+
+
+def test_what_a_run_took_is_written(tmp_path, capsys):
     recorder = cost.Recorder(tmp_path / "cost")
     for when, seconds in (("setup", 0.5), ("call", 2.0), ("teardown", 0.1)):
-        report = SimpleNamespace(nodeid="a.py::t", when=when, duration=seconds, outcome="passed")
-        recorder.pytest_runtest_logreport(report)
+        recorder.pytest_runtest_logreport(report("a.py::t", when, seconds, "passed"))
+    assert capsys.readouterr().out == ""
+    recorder.pytest_runtest_logreport(report("a.py::bad", "call", 1.0, "failed", "assert 2 == 3"))
+    assert capsys.readouterr().out == "\nFAILED a.py::bad (call)\nassert 2 == 3\n"
     params = SimpleNamespace(args=["-q"])
     config = SimpleNamespace(invocation_params=params, option=SimpleNamespace(numprocesses=2))
     recorder.pytest_sessionfinish(SimpleNamespace(config=config))
     (path,) = (tmp_path / "cost").iterdir()
     found = json.loads(path.read_text())
-    assert found["tests"] == {"a.py::t": {"setup": 0.5, "call": 2.0, "teardown": 0.1}}
-    assert (found["workers"], found["outcomes"]) == (2, {"passed": 1})
+    assert found["tests"]["a.py::t"] == {"setup": 0.5, "call": 2.0, "teardown": 0.1}
+    assert (found["workers"], found["outcomes"]) == (2, {"passed": 1, "failed": 1})

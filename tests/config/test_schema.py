@@ -35,9 +35,15 @@ FILES = {
 OURS = [where for where, text in (BLOCKS | FILES).items() if "apiVersion:" not in text]  # not Kubernetes'
 
 
+checked: list[dict] = []
+"""Definitions that are schemas; what recipes have in common is looked at once."""
+
+
 def validator(recipe=MODULE_RECIPE):
     schema = schema_of(recipe)
-    Draft202012Validator.check_schema(schema)
+    new = {name: one for name, one in schema.get("$defs", {}).items() if one not in checked}
+    Draft202012Validator.check_schema(schema | {"$defs": new})
+    checked.extend(new.values())
     return Draft202012Validator(schema)
 
 

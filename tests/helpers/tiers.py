@@ -7,6 +7,7 @@ the worker processes of loaders.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import subprocess
 import sys
@@ -36,8 +37,13 @@ def tier_of(item: pytest.Item) -> str:
     """The tier of a test that is not marked."""
     fixtures = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
     functions = [item.function, *(f.func for name in item.fixturenames for f in fixtures.get(name, ()))]  # type: ignore[attr-defined]
-    reached = {name for function in functions for name in _reached(function, set())}
+    reached = set[str]().union(*map(_reached_by, functions))
     return "launch" if "launch" in reached else "ranks" if "ranks" in reached else "unit"
+
+
+@functools.cache  # cases and fixtures are many, functions few
+def _reached_by(function: Any) -> frozenset[str]:
+    return frozenset(_reached(function, set()))
 
 
 def _reached(found: Any, seen: set[Any]) -> Iterator[str]:

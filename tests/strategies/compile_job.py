@@ -35,7 +35,7 @@ class Net(TrainModule):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
         self.head = nn.Linear(6, 3)
         self.register_buffer("steps", torch.tensor(0))
 
@@ -79,7 +79,7 @@ def train(
         log_every=1, compile=setting, run_dir=folder, name=name, callbacks=[Checkpoint(every=1000)],
     )  # fmt: skip
     loader = DataLoader(data, 8 // devices, shuffle=True)
-    run = trainer.fit(Net(), loader, DataLoader(data, 11), resume=resume)
+    run = trainer.fit(Net(), loader, DataLoader(data, 8), resume=resume)
     rows = [
         {k: v for k, v in row.items() if not k.startswith(("perf/", "time"))}
         for row in Run(run.folder).rows

@@ -26,7 +26,7 @@ from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, memory_estimate
 
-GLOBAL, STEPS, SAMPLES = 16, 4, 59  # the last step takes 11 samples, an odd number
+GLOBAL, STEPS, SAMPLES = 16, 6, 91  # the last step takes 11 samples, an odd number
 FLAG, WIDTH = 20.0, 8
 CALLS: Counter[str] = Counter()
 

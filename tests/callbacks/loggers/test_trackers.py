@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Checkpoint
+from paceline.trainer.metrics import logger
 
 HERE = Path(__file__).parent
 LARGEST = sys.float_info.max
@@ -64,6 +65,14 @@ def fit(kind, *callbacks, module=None, resume=None, name="run", loggers=None, **
     loggers = loggers or [trackers.make(kind), "-tensorboard", "-curves"]
     trainer = Trainer(loggers=loggers, callbacks=callbacks, name=f"{name}-{kind}", **usual | settings)
     return trainer.fit(module or Net(), data(), data(), resume=resume)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _time_to_write():
+    """MLflow takes longer than its ten seconds to make a database where the machine is busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logger, "SECONDS", 120.0)
+        yield
 
 
 # -- what arrives --------------------------------------------------------------------------------
