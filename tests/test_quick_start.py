@@ -86,7 +86,7 @@ def test_the_script_is_short():
 def test_the_commands_run_in_a_new_folder(tmp_path):
     (folder := tmp_path / "digits").mkdir()
     (folder / "train.py").write_text(script())
-    check(folder, run(commands()[1:], folder, tmp_path, 240).stdout)
+    check(folder, run(commands()[1:], folder, tmp_path, 600).stdout)
 
 
 @pytest.mark.soak(ci=True)

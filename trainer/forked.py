@@ -19,6 +19,7 @@ from .checkpoint import format as files
 from .checkpoint.stateful import CallbackStates
 from .checkpoint.weights import extra_state, refuse, weight_differences
 from .faults.signals import raise_signal
+from .loops import evaluation_setup, fit_setup, training_loop  # noqa: F401  (once, not by each rank)
 from .loops.context import RunContext, fits
 from .loops.lifecycle import attach
 from .module import configure

@@ -66,6 +66,13 @@ class Notebook:
                     found.append(process)
         return found
 
+    def is_alone(self) -> bool:
+        """Whether nothing is left but the kernel, once pictures are drawn."""
+        deadline = time.monotonic() + SECONDS
+        while not (alone := len(self.processes()) == 1) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return alone
+
     def run(self, source: str, meanwhile: Callable[[], Any] | None = None) -> Cell:
         """Run a cell to its end; ``meanwhile`` in a thread."""
         cell = nbformat.v4.new_code_cell(source)

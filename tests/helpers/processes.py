@@ -18,7 +18,7 @@ import psutil
 from .environment import clean_environment
 
 MARK = "PACELINE_TEST_MARK"
-SECONDS = 180  # what any job may take on a machine that is busy
+SECONDS = 400  # what any job may take on a machine that is busy
 GONE = 60  # what a job that has ended leaves may take on a machine that is busy
 
 

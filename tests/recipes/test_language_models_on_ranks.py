@@ -79,7 +79,7 @@ def alone(tmp_path_factory):
     [
         ("llm-finetune", "fsdp", "32", 1e-6),
         ("llm-finetune", "deepspeed_stage_3", "32", 1e-6),
-        ("dpo", "fsdp", "64", 1e-11),
+        ("dpo", "fsdp", "64", 2**-24),  # Llama's norms round to float32 in each precision
         ("dpo", "deepspeed_stage_3", "32", 1e-5),  # differences of sums over answers, which are about 400
     ],
 )

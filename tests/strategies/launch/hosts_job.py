@@ -41,16 +41,16 @@ class Notes(Callback):
 class Net(TrainModule):
     """Two layers, by steps that take a moment."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, alone: float) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-        self.seconds = seconds
+        self.seconds, self.alone = seconds, alone
 
     def training_step(self, batch):
         x, numbers = batch
         note("reads", step=self.global_step + 1, samples=numbers.tolist(), world=self.trainer.world_size)
-        time.sleep(self.seconds)
+        time.sleep(self.seconds if self.trainer.world_size > 1 else self.alone)
         loss = self.layers(x).square().mean()
         self.log("loss", loss)
         return loss
@@ -59,15 +59,16 @@ class Net(TrainModule):
         return torch.optim.AdamW(self.parameters(), 0.01)
 
 
-def train(seconds: float = 0.0, **settings: Any) -> None:
+def train(seconds: float = 0.0, alone: float = 0.0, **settings: Any) -> None:
     """Train, and note the weights and the losses.
 
     Args:
         seconds: What each micro-batch takes.
+        alone: The same where one rank is left.
     """
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(SAMPLES, 4, generator=generator, dtype=torch.float64)
-    module = Net(seconds)
+    module = Net(seconds, alone)
     trainer = Trainer(
         strategy="ddp", accelerator="cpu", name="n", progress=False, max_epochs=1, precision="64",
         global_batch_size=STEP, log_every=1, loggers=["-tensorboard", "-curves"],

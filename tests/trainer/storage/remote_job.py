@@ -5,6 +5,7 @@ python remote_job.py SETTINGS   (JSON: arguments of ``train``, or of ``trials`` 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -82,6 +83,8 @@ def trials(store: str, first: bool, part: int) -> list[dict[str, Any]]:
     Returns:
         What ``train`` returned the second time; of the last trial nothing was killed.
     """
+    train(f"{store}/imports")  # what a fit imports, once for all forks
+    importlib.import_module("s3fs")
     found = []
     while not found or found[-1]["killed"]:
         number = 4 * len(found) + part
