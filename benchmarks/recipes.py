@@ -53,7 +53,6 @@ def fit(name: str, seed: int, folder: str, *more: str) -> None:
         [sys.executable, "-m", "paceline", "fit", name, *settings],
         check=True,
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
         stdout=subprocess.DEVNULL,
     )
 
@@ -72,6 +71,7 @@ def save_pictures(run: Path, folder: Path, name: str) -> None:
 
 
 def main() -> None:
+    os.environ.pop("OMP_NUM_THREADS", None)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*RECIPES, []], metavar="NAME")
     parser.add_argument("--runs", type=int, default=5)

@@ -38,6 +38,7 @@ def run(lines: list[str], folder: Path, home: Path, seconds: int) -> subprocess.
         "HOME": str(home),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "CUDA_VISIBLE_DEVICES": "",
+        "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip")),
     }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
@@ -83,17 +84,16 @@ def test_the_script_is_short():
     assert len([line for line in script().splitlines() if line]) <= 28
 
 
-def test_the_commands_run_in_a_new_folder(tmp_path):
-    (folder := tmp_path / "digits").mkdir()
-    (folder / "train.py").write_text(script())
-    check(folder, run(commands()[1:], folder, tmp_path, 600).stdout)
-
-
-@pytest.mark.soak(ci=True)
-def test_a_reader_who_copies_gets_from_nothing_to_a_resumed_run_on_two_ranks(tmp_path):
+def test_the_commands_run_in_a_new_folder(tmp_path, pytestconfig):
+    """In CI with those that install, in a clone: from nothing to a resumed run on two ranks."""
+    install, *others = commands()
+    if not (pytestconfig.getoption("--rest") or pytestconfig.getoption("--soak")):
+        (folder := tmp_path / "digits").mkdir()
+        (folder / "train.py").write_text(script())
+        check(folder, run(others, folder, tmp_path, 600).stdout)
+        return
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True, timeout=60)
-    install, *others = commands()
     save = f"cat > train.py <<'END'\n{script()}END"
     where = "python -c 'import paceline; print(paceline.__file__)'"
     printed = run([install, save, *others, where], clone, tmp_path, 900).stdout
