@@ -12,7 +12,7 @@ from paceline.recipes.distill import PRESETS, Config, Distill, build
 from paceline.recipes.resnet_cifar10 import ResNetClassifier
 
 # Eight channels or more: with four, torch 2.13 writes beyond its memory in the backward of a convolution of
-# one pixel, stride 2 and images whose channels are last, on CPUs with AVX2 only.
+# one pixel, stride 2 and images whose channels are last (seen on a CPU with AVX2).
 TEACHER = {"widths": [8, 16], "blocks": 1, "stride": 4}
 
 
