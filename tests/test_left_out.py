@@ -113,5 +113,6 @@ def test_what_a_run_took_is_written(tmp_path, capsys):
     recorder.pytest_sessionfinish(SimpleNamespace(config=config))
     (path,) = (tmp_path / "cost").iterdir()
     found = json.loads(path.read_text())
-    assert found["tests"]["a.py::t"] == {"setup": 0.5, "call": 2.0, "teardown": 0.1}
+    passed = {"setup": 0.5, "call": 2.0, "teardown": 0.1}
+    assert found["tests"] == {"a.py::t": passed, "a.py::bad": {"call": 1.0}}
     assert (found["workers"], found["outcomes"]) == (2, {"passed": 1, "failed": 1})

@@ -46,7 +46,7 @@ class Recorder:
         self._tests[report.nodeid][report.when or "call"] = round(report.duration, 3)
         if report.when == "call" or report.outcome != "passed":
             self._outcomes[report.outcome] += 1
-        if report.failed:  # a run that is ended at its deadline does not come to its summary
+        if report.failed:  # a run that is killed prints no summary
             print(f"\nFAILED {report.nodeid} ({report.when})\n{report.longreprtext[-2000:]}", flush=True)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

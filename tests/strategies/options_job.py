@@ -317,12 +317,6 @@ class Case:
     memory: int | None = None
     fatal: bool = False
 
-    @property
-    def is_read(self) -> bool:
-        """Whether a test reads the log or a checkpoint in the run's folder."""
-        logs = self.flags or self.memory or self.strategy == "auto" or self.model is Unused
-        return bool(logs or "checkpoint" in self.trainer)
-
 
 BOTH, FIRST, SECOND, NONE = (3, 12), (3,), (12,), ()
 SINGLE_PRECISION = {"precision": "32"}
@@ -607,7 +601,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
             global_batch_size=GLOBAL,
             max_steps=len(case.flags) or STEPS,
             callbacks=[watch],
-            run_dir=folder / "runs" if case.is_read else None,
+            run_dir=folder / "runs",
             name=name,
             sanity_val_batches=0,
             limit_val_batches=1,
