@@ -101,7 +101,7 @@ def run_pytest(tree: Path, tests: Sequence[str], seconds: float) -> str:
     temporary = tree.parent / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = os.environ | {"PYTHONPATH": str(tree.parent), "TMPDIR": str(temporary)}
-    environment |= {"OMP_NUM_THREADS": "1"}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-rfE", "-p", "no:cacheprovider"]
     if _ending.is_set():
         raise TimeoutError

@@ -124,7 +124,8 @@ def test_faults_are_chosen_by_number_and_folder():
 
 
 @pytest.mark.launch
-def test_pytest_runs_on_the_copy(project):
+def test_pytest_runs_on_the_copy(project, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--an-option-of-another-project")
     found = verdicts(project, mutants.run_pytest, seconds=120)
     assert [v.noticed_by for v in found] == ["tests/test_calc.py::test_add", ""]
     with pytest.raises(TimeoutError):

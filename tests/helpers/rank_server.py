@@ -90,14 +90,18 @@ def serve(address: str, ready: socket.socket | None = None) -> None:
         ready.close()
     deepspeed_server = 0
     while True:
-        found, _, _ = select.select([listener, 0], [], [])
+        found, _, _ = select.select([listener, 0], [], [], 1.0)
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[1]:
+                    how = os.waitstatus_to_exitcode(ended[1])
+                    print(f"supervisor {ended[0]} ended with {how}", file=sys.stderr, flush=True)
         if 0 in found:
             if deepspeed_server:
                 os.waitpid(deepspeed_server, 0)
             os._exit(0)
+        if not found:
+            continue
         connection, _ = listener.accept()
         order = json.loads(connection.makefile().readline())
         with_deepspeed = f"{address}-deepspeed"

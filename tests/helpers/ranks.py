@@ -124,8 +124,14 @@ class Job:
     def _answer(self) -> dict[str, Any]:
         self._connection.settimeout(self._patience)
         line = self._answers.readline()
-        assert line, f"the supervisor of the ranks has ended\n{self.printed()}"
+        if not line:
+            time.sleep(2)  # the server says within a second how it ended
+            raise AssertionError(f"the supervisor of the ranks has ended\n{self._log()}\n{self.printed()}")
         return json.loads(line)
+
+    def _log(self) -> str:
+        log = self._streams[0].with_name(_LOG)
+        return log.read_text(errors="replace")[-4000:] if log.exists() else ""
 
     def _take(self) -> None:
         found = self._answer()
@@ -296,16 +302,18 @@ class _Server:
     def _start(self, stdin: Any) -> None:
         environment = clean_environment()
         environment.pop(MODULE_MARK, None)  # it outlives the module that starts it
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("rank_server.py")), self._addresses[False]],
-            stdin=stdin,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-            cwd=self.folder,
-        )
+        with open(f"{self.folder}/{_LOG}", "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("rank_server.py")), self._addresses[False]],
+                stdin=stdin,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self.folder,
+            )
         deadline = time.monotonic() + _START
         while not os.path.exists(self._addresses[False]):
-            assert self._process.poll() is None, "the server of ranks could not start"
+            assert self._process.poll() is None, f"the server could not start: {self.folder}/{_LOG}"
             assert time.monotonic() < deadline, "the server of ranks does not start"
             time.sleep(0.01)
 
@@ -344,6 +352,7 @@ class _Server:
 
 
 _SHARED = "TEST_RANK_SERVER"  # the variable with the folder of a server that several processes use
+_LOG = "server.log"
 _ALIVE = "alive"  # a pipe in it, of which the process that made the folder holds the other end
 _servers: list[_Server] = []
 _lock = threading.Lock()

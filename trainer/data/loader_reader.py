@@ -103,7 +103,7 @@ class DirectReader(Reader):
 
     def close(self, for_good: bool = True) -> None:
         self._iterator = None
-        if self._workers is not None and for_good:
+        if self._workers is not None and for_good and not self._workers.exiting:
             drop_iterator(self._source)
             self._workers.kill()
             self._workers.forget()
@@ -178,6 +178,8 @@ class ThreadReader(Reader):
 
         A thread that still waits for a killed worker ends by itself when torch looks for it, within 5 s.
         """
+        if self._workers.exiting:
+            return
         self._closed.set()
         with suppress(queue.Empty):
             self._results.get_nowait()  # room for what the thread has in hand

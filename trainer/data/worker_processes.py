@@ -39,9 +39,11 @@ class WorkerProcesses:
 
     Attributes:
         reader: The thread that last read from workers which outlive an epoch.
+        exiting: Python ends: all were killed, and modules may already be empty.
     """
 
     reader: threading.Thread | None = None
+    exiting = False
 
     def __init__(self, count: int, base: BaseContext | None) -> None:
         self._count, self._base, self._owner = count, base, os.getpid()
@@ -162,6 +164,7 @@ _everyone: weakref.WeakSet[WorkerProcesses] = weakref.WeakSet()
 def _kill_all() -> None:
     """Before Python waits for them at its exit, in case a pass over a loader was never closed."""
     for processes in list(_everyone):
+        processes.exiting = True
         processes.kill()
 
 

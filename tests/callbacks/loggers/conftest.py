@@ -9,14 +9,19 @@ import pytest
 from helpers import trackers
 
 
+@pytest.fixture(scope="session")
+def tracker_folder(tmp_path_factory):
+    """One for each process: trackio reads the name of its folder once, at its import."""
+    return tmp_path_factory.mktemp("trackers")
+
+
 @pytest.fixture(scope="module", autouse=True)
-def own_store(tmp_path_factory):
-    """Trackio reads its folder once, at its import; the service of wandb stays until the process ends."""
+def own_store(tracker_folder):
+    """The service of wandb stays until the process ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("WANDB_SERVICE", raising=False)
-        folder = tmp_path_factory.mktemp("trackers")
-        trackers.isolate(folder, patch.setenv)
-        yield folder
+        trackers.isolate(tracker_folder, patch.setenv)
+        yield tracker_folder
         if "wandb" in sys.modules:
             sys.modules["wandb"].teardown()
     assert not [one.name() for one in psutil.Process().children() if "wandb" in one.name()]

@@ -267,9 +267,10 @@ def unblock(threads):
         thread.name = "left behind"
 
 
-def test_workers_of_an_unclosed_pass_do_not_hold_up_the_exit():
+@pytest.mark.parametrize("own_iter", [False, True])
+def test_workers_of_an_unclosed_pass_do_not_hold_up_the_exit(own_iter):
     script = """
-import time
+import sys, time
 from torch.utils.data import DataLoader
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import FeedSettings
@@ -281,12 +282,18 @@ class Stuck(list):
             time.sleep(3600)
         return index
 
+class Own(DataLoader):
+    def __iter__(self):
+        return super().__iter__()
+
 if __name__ == "__main__":
-    feed = make_feed(DataLoader(Stuck(range(9)), 1, num_workers=2), FeedSettings())
+    kind = Own if sys.argv[1] == "True" else DataLoader
+    feed = make_feed(kind(Stuck(range(9)), 1, num_workers=2), FeedSettings())
     steps = feed.steps(0)
-    print(next(steps))
+    print([next(steps) for _ in range(5)])  # the next one is waited for
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", script, str(own_iter)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
