@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 from ..faultpoints import faultpoint
+from ..lazy_names import uncollected_imports
 from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .on_ranks import on_ranks
 from .tuner import Tuner
@@ -169,13 +170,14 @@ class Trainer(Tuner):
         **unknown: Never,
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "unknown", "__class__")} | unknown
-        from ..callbacks.defaults import with_defaults
-        from ..strategies import find_environment, make_precision, make_strategy
-        from .config.validation import validate_arguments
-        from .loops.context import RunContext
-        from .loops.lifecycle import attach
+        with uncollected_imports():
+            from ..callbacks.defaults import with_defaults
+            from ..strategies import find_environment, make_precision, make_strategy
+            from .config.validation import validate_arguments
+            from .loops.context import RunContext
+            from .loops.lifecycle import attach
 
-        args = validate_arguments(given)
+            args = validate_arguments(given)
         environment = find_environment(
             args.accelerator, args.devices, args.num_nodes, args.max_restarts > 0
         )
@@ -244,7 +246,11 @@ class Trainer(Tuner):
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
         data = FitData(train_dataloader, val_dataloader, datamodule)
         find_micro_batch = self._find_micro_batch if self.settings.batch_size else None
-        with torch_settings(self.settings), self._begin("fit", module, datamodule) as begun:
+        with (
+            torch_settings(self.settings),
+            older_objects_frozen() as freeze,
+            self._begin("fit", module, datamodule) as begun,
+        ):
             fit_setup.check_module(begun.module)
             self.strategy.precision.attach(self.strategy.device)
             self._fit = context = fit_setup.prepare(
@@ -259,10 +265,10 @@ class Trainer(Tuner):
             else:
                 hooks.call("on_fit_start", self)
                 fit_setup.sanity_check(context)
-                with older_objects_frozen():
-                    context.clock.start()
-                    with context.watchdog.during("step"):
-                        loop.run()
+                freeze()
+                context.clock.start()
+                with context.watchdog.during("step"):
+                    loop.run()
                 faultpoint("end.fit")
                 with context.watchdog.during("save"):
                     context.logger.publish_at_the_end(hooks["on_fit_end"], self)

@@ -14,6 +14,7 @@ from ...callbacks.monitor import monitor_name
 from ...durations import Duration
 from ...errors import PacelineError, nearest
 from ...faultpoints import faultpoint
+from ...lazy_names import uncollected_imports
 from ...schedules import RunLength
 from ...strategies import StepPlan
 from ...strategies.launch.job_notes import note_run, noted_micro_batch
@@ -254,7 +255,8 @@ def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
     module, strategy = context.module, context.strategy
 
     def build() -> Optimization:
-        configured = module.configure_optimizers()
+        with uncollected_imports():  # torch's first optimizer imports its compiler
+            configured = module.configure_optimizers()
         limits = context.limits
         length = RunLength(limits.total_steps, limits.steps_in(0), limits.decay_steps)
         found = read_configuration(module, configured, module.automatic_optimization, length)
