@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import cost, left_out, ranks, tiers
 from helpers.collector import freeze_imports
+from helpers.once import ask_once
 
 from paceline.callbacks import curves
 from paceline.trainer import rng
@@ -50,6 +51,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
+    ask_once()
     freeze_imports()
 
 

@@ -162,7 +162,7 @@ def own_names(tree: ast.AST) -> set[str]:
     stored = [n for n in every if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
     annotated = [n.target for n in every if isinstance(n, ast.AnnAssign)]
     own |= {target.id for target in annotated if isinstance(target, ast.Name)}
-    return own | {n.attr for n in stored if ast.unparse(n.value) in ("self", "cls")}
+    return own | {n.attr for n in stored if isinstance(n.value, ast.Name) and n.value.id in ("self", "cls")}
 
 
 # Attributes that ours puts on objects of others: on an error (IPython documents one), and on a module.

@@ -118,9 +118,10 @@ def test_yaml_reads_as_people_mean_it(tmp_path):
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak)],
 )
 def test_a_signal_saves_and_stops(number, code, tmp_path):
-    arguments = ["preset=tiny", "data=digits", "epochs=2000"]
+    short = ["trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
+    arguments = ["preset=tiny", "data=digits", *short]
     process = subprocess.Popen(
-        [sys.executable, "-m", "paceline", "fit", "vit-cifar10", *arguments],
+        [sys.executable, "-m", "paceline", "fit", "vit-cifar10", *arguments, "epochs=100000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -129,7 +130,7 @@ def test_a_signal_saves_and_stops(number, code, tmp_path):
     )
     folder = tmp_path / "runs/vit-cifar10/1"
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not (folder / "checkpoints/latest").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(number)
@@ -141,7 +142,7 @@ def test_a_signal_saves_and_stops(number, code, tmp_path):
     assert f"ended: {signal.Signals(number).name} received" in output
     assert "Traceback" not in output
     assert (folder / "curves.png").exists()
-    resumed = paceline("fit", "vit-cifar10", *arguments[:2], "epochs=1", "--resume", "auto", cwd=tmp_path)
+    resumed = paceline("fit", "vit-cifar10", *arguments, "epochs=1", "--resume", "auto", cwd=tmp_path)
     assert resumed.codes == [0], resumed.output
     assert "nothing to do: the run is at its limit already" in resumed.stdout
 

@@ -68,7 +68,7 @@ def test_every_page_with_commands_is_run_somewhere():
 
 
 @pytest.mark.launch  # for its length
-@pytest.mark.parametrize("how", ["pipe", "terminal"])
+@pytest.mark.parametrize("how", ["pipe", pytest.param("terminal", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("page", SESSIONS)
 def test_a_session_from_an_empty_folder(page, how, tmp_path):
     for one in run_all(tmp_path, page, how):

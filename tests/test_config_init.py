@@ -90,6 +90,7 @@ def test_answers_on_a_terminal(tmp_path):
     }
 
 
+@pytest.mark.soak
 def test_the_return_key_takes_defaults_for_this_machine(tmp_path):
     with Terminal(tmp_path, "config", "init", "--strategy", "deepspeed") as terminal:
         for question in ("Where does it run", "Accelerator", "Ranks on each machine"):
@@ -112,10 +113,15 @@ def test_the_return_key_takes_defaults_for_this_machine(tmp_path):
     }
 
 
-def test_ctrl_c_writes_nothing(tmp_path):
+@pytest.mark.parametrize(
+    "answered", [0, pytest.param(1, marks=pytest.mark.soak)], ids=["before torch is imported", "after it"]
+)
+def test_ctrl_c_writes_nothing(tmp_path, answered):
+    questions = ["Where does it run", "Accelerator"]
     with Terminal(tmp_path, "config", "init") as terminal:
-        terminal.answer("Where does it run", "")
-        terminal.interrupt("Accelerator", "nothing was written")
+        for question in questions[:answered]:
+            terminal.answer(question, "")
+        terminal.interrupt(questions[answered], "nothing was written")
         assert terminal.end() == 130
     assert "Traceback" not in terminal.printed
     assert list(tmp_path.iterdir()) == []

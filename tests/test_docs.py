@@ -102,9 +102,17 @@ def without_speed(text: str) -> str:
     return re.sub(r"[\d.]+k? samples/s|[\d.]+GB", "#", text)
 
 
+BEFORE_A_RELEASE = ("docs/guides/estimate.md", "docs/recipes/gpt.md")
+"""The longest; at each change test_estimate.py, test_gpt.py and test_text.py call what they show."""
+
+
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if blocks(page) and page not in (*SHELL, *AS_SCRIPT, AS_PACKAGE, AS_NOTEBOOK)],
+    [
+        pytest.param(page, marks=pytest.mark.soak if page in BEFORE_A_RELEASE else ())
+        for page in PAGES
+        if blocks(page) and page not in (*SHELL, *AS_SCRIPT, AS_PACKAGE, AS_NOTEBOOK)
+    ],
 )
 def test_code_blocks_run(page, monkeypatch):
     # The blocks' classes live in a module of their own, so that Run.load finds them.

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.errors import short_tracebacks
@@ -118,8 +119,8 @@ def test_a_configuration_s_error_is_printed_with_the_user_s_frames_only(tmp_path
         "from paceline.config.load import load\n"
         'load("paceline.recipes.vit_cifar10", [], ["batch_sizes=3"]).checked()\n'
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    done = run_ranks(script, 1, folder=tmp_path, check=False)
+    assert done.codes == [1]
     assert "did you mean" in done.stderr
     assert "load.py" not in done.stderr
 

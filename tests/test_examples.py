@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +61,8 @@ def run(example: Example, folder: Path, ranks: int, stop: int = 0) -> paceline.R
     folder.mkdir(exist_ok=True)
     for name, source in programs(PAGES / f"{example.page}.md").items():
         (folder / name).write_text(source)
-    run_ranks(JOB, ranks, example.script, stop, folder=folder, seconds=120)
+    transformers = "transformers" in example.needs
+    run_ranks(JOB, ranks, example.script, stop, folder=folder, seconds=120, transformers=transformers)
     return paceline.Run(folder / "runs" / example.run / "1")
 
 
@@ -79,14 +81,45 @@ def test_every_script_is_listed():
     assert all(f"]({page}.md)" in (PAGES / "README.md").read_text() for page in pages)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.page}-{e.script}")
-def test_an_example_is_the_same_on_two_ranks_and_when_it_was_stopped(example, tmp_path):
-    for package in example.needs:
-        pytest.importorskip(package)
-    whole = run(example, tmp_path / "whole", 1)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run of an example on one device to its end, made once."""
+    found: dict[str, paceline.Run] = {}
+
+    def of(example: Example) -> paceline.Run:
+        for package in example.needs:
+            pytest.importorskip(package)
+        if example.run not in found:
+            found[example.run] = run(example, tmp_path_factory.mktemp(example.run), 1)
+        return found[example.run]
+
+    return of
+
+
+def parameters(elsewhere: tuple[str, ...] = ()) -> list[Any]:
+    """The examples; these of them, by their run, under ``--soak`` only."""
+    return [
+        pytest.param(
+            example,
+            id=f"{example.page}-{example.script}",
+            marks=pytest.mark.soak if example.run in elsewhere else (),
+        )
+        for example in EXAMPLES
+    ]
+
+
+@pytest.mark.parametrize("example", parameters())
+def test_an_example_is_the_same_on_two_ranks(example, alone, tmp_path):
+    whole = alone(example)
     metric, least = example.ends_with
     assert whole.metrics[metric].values[-1] >= least
-    assert_same(run(example, tmp_path / "ranks", 2), whole, 1e-9)
-    stopped = run(example, tmp_path / "stopped", 1, example.stop)
+    assert_same(run(example, tmp_path, 2), whole, 1e-9)
+
+
+# An ordinary loader over a dataset with a length: as in "metrics", and in tests/test_resume.py.
+@pytest.mark.parametrize("example", parameters(elsewhere=("chapters", "shards")))
+def test_an_example_is_the_same_when_it_was_stopped(example, alone, tmp_path):
+    whole = alone(example)
+    stopped = run(example, tmp_path, 1, example.stop)
     assert stopped.latest.name == f"step-{example.stop:08d}"
-    assert_same(run(example, tmp_path / "stopped", 1), whole, 0)
+    assert_same(run(example, tmp_path, 1), whole, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from helpers.checkpoints import stored_tensors
 from helpers.environment import clean_environment
 from helpers.pages import blocks, without_figures
+from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 
 import paceline
@@ -68,8 +70,15 @@ def check(folder: Path, printed: str) -> None:
     whole_run = folder.parent / "without a stop"
     whole_run.mkdir()
     (whole_run / "train.py").write_text(script())
-    done = run(["python train.py 5"], whole_run, folder.parent, 60)
+    done = run_ranks(
+        whole_run / "train.py",
+        1,
+        5,
+        folder=whole_run,
+        environment={"CUDA_VISIBLE_DEVICES": "", "TEST_PICTURES": "1"},
+    )
     assert done.stderr == ""
+    assert not {"\r", "\x1b"} & {*done.stdout}
     assert "warning" not in done.stdout.lower()
     uninterrupted = paceline.Run(whole_run / "runs" / "digits" / "1")
     assert {"curves.png", "metrics.jsonl", "tb"} <= {one.name for one in uninterrupted.folder.iterdir()}
@@ -84,14 +93,26 @@ def test_the_script_is_short():
     assert len([line for line in script().splitlines() if line]) <= 28
 
 
-def test_the_commands_run_in_a_new_folder(tmp_path, pytestconfig):
-    """In CI with those that install, in a clone: from nothing to a resumed run on two ranks."""
+def test_the_commands_run_in_a_new_folder(tmp_path):
+    """From a script to a resumed run on two ranks, with the package of this environment."""
+    (folder := tmp_path / "digits").mkdir()
+    (folder / "train.py").write_text(script())
+    check(folder, run(commands()[1:], folder, tmp_path, 600).stdout)
+
+
+def test_it_installs_as_the_main_job_of_the_readme_does():
+    """CI runs that in a new environment, this page's own commands before a release."""
+    lines = commands()[0].splitlines()
+    (shown,) = re.findall(r"<!-- main job -->\n```sh\n(.+)\n```", (ROOT / "README.md").read_text())
+    made, installed, _ = shown.split(" && ")
+    assert lines[0] == made
+    assert lines[2] == installed.removeprefix(".venv/bin/").replace("-e ", "")
+
+
+@pytest.mark.soak
+def test_the_commands_run_in_a_clone_in_which_nothing_is_installed(tmp_path):
+    """With those that install: from nothing to a resumed run on two ranks."""
     install, *others = commands()
-    if not (pytestconfig.getoption("--rest") or pytestconfig.getoption("--soak")):
-        (folder := tmp_path / "digits").mkdir()
-        (folder / "train.py").write_text(script())
-        check(folder, run(others, folder, tmp_path, 600).stdout)
-        return
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True, timeout=60)
     save = f"cat > train.py <<'END'\n{script()}END"

@@ -16,7 +16,6 @@ HEAVY = (
 )
 AT_FIRST_USE = ("pydantic", "psutil", "tensorboard", "safetensors", "yaml", "numpy.testing")
 BY_HAND = """
-import torch
 net = torch.nn.Linear(4, 1)
 data = torch.utils.data.TensorDataset(torch.randn(8, 4))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -25,10 +24,12 @@ for (x,) in torch.utils.data.DataLoader(data, 4, shuffle=True):
     optimizer.step()
     optimizer.zero_grad()
 """
-PLAIN_FIT = """
+NAMES = """
 import torch
-from paceline import Trainer, TrainModule
-
+from paceline import Trainer, TrainModule, seed_everything
+import paceline.callbacks, paceline.strategies
+"""
+PLAIN_FIT = """
 class Net(TrainModule):
     def __init__(self):
         super().__init__()
@@ -48,34 +49,51 @@ with open("printed", "w") as file:
 """
 
 
-def loaded_by(code: str, folder=None) -> set[str]:
-    script = f"import sys\n{code}\nprint(*sorted(sys.modules))"
+def loaded_by(*parts: str, folder=None) -> list[set[str]]:
+    """What is loaded after each of these parts of a script."""
+    script = "import sys\n" + "".join(f"{part}\nprint(*sorted(sys.modules))\n" for part in parts)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True, cwd=folder
     )
-    return set(done.stdout.split())
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_an_import_loads_nothing_heavy():
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("plain")
+
+
+@pytest.fixture(scope="module")
+def ours(folder):
+    """What is loaded after ``import paceline``, after the names that scripts import, and after a fit."""
+    return loaded_by("import paceline", NAMES, PLAIN_FIT, folder=folder)
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """What is loaded after ``import torch``, and after a loop."""
+    return loaded_by("import torch", BY_HAND)
+
+
+def test_an_import_loads_nothing_heavy(ours, theirs):
     """It is to cost what ``import torch`` costs."""
-    assert not loaded_by("import paceline") & {"torch", "numpy"}
-    names = "import torch\nfrom paceline import Trainer, TrainModule, seed_everything\n"
-    ours = loaded_by(names + "import paceline.callbacks, paceline.strategies")
-    assert "paceline.trainer.trainer" in ours
-    assert sorted((ours - loaded_by("import torch")) & {*HEAVY, *AT_FIRST_USE}) == []
+    package, names, _ = ours
+    assert not package & {"torch", "numpy"}
+    assert "paceline.trainer.trainer" in names
+    assert sorted((names - theirs[0]) & {*HEAVY, *AT_FIRST_USE}) == []
 
 
-def test_a_plain_fit_loads_nothing_heavy_that_a_loop_of_torch_does_not_load(tmp_path):
+def test_a_plain_fit_loads_nothing_heavy_that_a_loop_of_torch_does_not_load(ours, theirs, folder):
     """torch's optimizers load dynamo and what it needs; matplotlib draws in a process of its own."""
-    after = loaded_by(PLAIN_FIT, tmp_path)
-    assert sorted((after - loaded_by(BY_HAND)) & set(HEAVY)) == []
-    run = tmp_path / "runs" / "plain" / "1"
+    assert sorted((ours[2] - theirs[1]) & set(HEAVY)) == []
+    run = folder / "runs" / "plain" / "1"
     assert {"metrics.jsonl", "tb", "checkpoints"} <= {path.name for path in run.iterdir()}
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG"), (run / "log.txt").read_text()
 
 
-def test_the_picture_is_drawn_without_torch(tmp_path):
-    assert "torch" not in loaded_by("import paceline.callbacks.curves, paceline.callbacks.picture")
+def test_the_picture_is_drawn_without_torch():
+    (loaded,) = loaded_by("import paceline.callbacks.curves, paceline.callbacks.picture")
+    assert "torch" not in loaded
 
 
 @pytest.mark.parametrize(
@@ -89,4 +107,5 @@ def test_command_line_answers_without_torch(argument, without):
         "with contextlib.redirect_stdout(io.StringIO()):\n"
         f"    app([{argument!r}], standalone_mode=False)"
     )
-    assert not loaded_by(code) & without
+    (loaded,) = loaded_by(code)
+    assert not loaded & without

@@ -159,12 +159,12 @@ WHOLE = {
 @pytest.mark.parametrize(
     ("fails", "kind", "workers"),
     [
-        ("reading", "map", 0),
+        pytest.param("reading", "map", 0, marks=pytest.mark.soak),
         ("reading", "map", 2),
-        ("reading", "stream", 0),
+        pytest.param("reading", "stream", 0, marks=pytest.mark.soak),
         ("reading", "stream", 1),
         ("validation", "map", 0),
-        ("validation", "stream", 0),
+        pytest.param("validation", "stream", 0, marks=pytest.mark.soak),
         ("on_step_boundary", "stream", 0),
         ("on_train_epoch_start", "map", 0),
     ],

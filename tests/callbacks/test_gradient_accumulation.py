@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 from helpers.stops import StopsAt
 from torch import nn
@@ -108,8 +109,11 @@ def test_the_length_of_an_epoch_is_its_own():
     assert sorted(set(module.validated)) == [3, 6, 8, 9, 11, 12, 13, 14, 15, 16]
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "stream"])
-@pytest.mark.parametrize("stop", [6, 8, 12, 13])
+RESUMED = [(stop, kind) for stop in (6, 8, 12, 13) for kind in ("shuffled", "stream")]
+USUAL = [(6, "shuffled"), (8, "stream"), (12, "stream"), (13, "shuffled")]
+
+
+@pytest.mark.parametrize(("stop", "kind"), soaked(RESUMED, USUAL))
 def test_a_resumed_run_continues_with_the_accumulation_of_its_epoch(tmp_path, kind, stop):
     whole, first, second = Net(), Net(), Net()
     fit(whole, data=loader(kind))

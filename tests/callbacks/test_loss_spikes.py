@@ -63,8 +63,12 @@ def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(capsys):
     assert_same(parameters(module), by_hand(skipped=PLANTED))
 
 
-@pytest.mark.parametrize("action", ["skip", "roll_back"])
-@pytest.mark.parametrize("stop", [6, 10, 13])
+RESUMED = [(stop, action) for stop in (6, 10, 13) for action in ("skip", "roll_back")]
+
+
+@pytest.mark.parametrize(
+    ("stop", "action"), soaked(RESUMED, [(6, "skip"), (10, "roll_back"), (13, "roll_back")])
+)
 def test_a_resumed_run_ends_the_same_to_the_bit(tmp_path, stop, action):
     whole, second = Net(), Net()
 

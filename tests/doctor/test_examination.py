@@ -24,9 +24,11 @@ def outcomes(findings, strategy):
 
 
 @pytest.fixture(scope="module")
-def findings():
+def findings(request):
     """Of several strategies on ranks that are started again only after those that end early."""
-    makers = ["ddp", sick.WrongSum, sick.OtherStep, sick.LosesTensor, sick.Rounds, sick.Hangs]
+    makers = ["ddp", sick.WrongSum, sick.OtherStep, sick.Rounds, sick.Hangs]
+    if request.config.getoption("--soak"):
+        makers.insert(3, sick.LosesTensor)
     examination = Examination(makers, devices=2, accelerator="cpu", seconds=SECONDS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "_AFTER_A_FAILURE", SECONDS)  # for a rank to see that the other one is gone
@@ -45,7 +47,7 @@ def test_a_strategy_in_order(findings):
     [
         ("WrongSum", "collectives", "all_reduce(op='sum') gives"),
         ("OtherStep", "training step", "from one device, and 1e-05 is the bound"),
-        ("LosesTensor", "training step", "weights: first.bias missing"),
+        pytest.param("LosesTensor", "training step", "weights: first.bias missing", marks=pytest.mark.soak),
         ("Rounds", "checkpoint", "after reading that of one device,"),
         ("Hangs", "data order", f"rank 1 hangs for {SECONDS} s in backward ("),
     ],

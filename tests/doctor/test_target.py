@@ -63,8 +63,9 @@ def test_a_script_takes_one_step_on_the_ranks_and_ends(run, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_script_that_raises_in_its_step(run):
-    found = run(script("raise ValueError('the labels are wrong')"))
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_a_script_that_raises_in_its_step(run, devices):
+    found = run(script("raise ValueError('the labels are wrong')"), devices=devices)
     assert (found.check, found.outcome) == ("train.py", "FAILED")
     assert "ValueError: the labels are wrong" in found.found
     assert found.cure

@@ -57,6 +57,7 @@ def fit(name: str, module: Net, size: int, resume: str | None = None, **settings
 if __name__ == "__main__":
     options = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    fit("auto", Net(most=options.get("most", 2)), BATCH, batch_size="auto", max_epochs=2)
+    batch = options.get("batch", BATCH)
+    fit("auto", Net(most=options.get("most", 2)), batch, batch_size="auto", max_epochs=2)
     fit("plain", Net(), BATCH, max_steps=STEP - 1)
     fit("plain", Net(), 2, global_batch_size=2 * BATCH, max_epochs=2, resume="latest")

@@ -139,6 +139,7 @@ class Series:
         often: The places where it is to happen at the last passing too, not at a middle one alone.
         each_rank: Let it happen to each rank at each place, not to the ranks by turns.
         workers: Processes that read the data.
+        each_send: Take each loader with each of the sends, not by turns.
         at_each_step: Let ranks agree in every step, not twice a second, as though steps took long.
     """
 
@@ -152,11 +153,12 @@ class Series:
         often: list[str] | None = None,
         each_rank: bool = True,
         workers: int = 0,
+        each_send: bool = True,
         at_each_step: bool = True,
     ) -> None:
         self.folder, self.name, self.strategy, self.places = folder, name, strategy, places
         self.chosen, self.often, self.workers = chosen, often or [], workers
-        self.each_rank = each_rank
+        self.each_rank, self.each_send = each_rank, each_send
         self.loader_type = DataLoader
         self.rank, self.world = int(os.environ.get("RANK", 0)), 2 if strategy else 1
         agreement._SECONDS = 0.0 if at_each_step else 0.5
@@ -268,8 +270,12 @@ class Series:
         """A signal while a worker is sent what to read, and the lock of its queue is taken."""
         enter = threading.Condition.__enter__
         self.case("whole stream", [[]], Stream())
+        numbers = 1, 5, 9, 14
         loaders = ((DataLoader, Samples), (DataLoader, Stream), (OwnIter, Samples))
-        for at, (self.loader_type, data) in itertools.product((1, 5, 9, 14), loaders):
+        turns = list(itertools.product(numbers, loaders))
+        if not self.each_send:
+            turns = list(zip(numbers, itertools.cycle(loaders), strict=False))
+        for at, (self.loader_type, data) in turns:
             sends = itertools.count(1)
 
             def entered(condition: Any, at: int = at, sends: Any = sends) -> Any:

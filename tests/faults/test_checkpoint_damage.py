@@ -53,7 +53,7 @@ def test_a_byte_flipped_is_found_and_named_wherever_it_is(name, run, request):
     descriptor = os.open(path, os.O_RDWR)
     try:
         soak = request.config.getoption("--soak")
-        for position in range(0, len(whole), 1 if soak or len(whole) < 4000 else 3):
+        for position in range(0, len(whole), 1 if soak or len(whole) < 4000 else 11):
             for bit in bits if soak else bits[position % 2 :][:1]:
                 os.pwrite(descriptor, bytes([whole[position] ^ bit]), position)
                 with pytest.raises(PacelineError) as caught:

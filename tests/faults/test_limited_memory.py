@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import processes
+from helpers.ranks import run_ranks
+
+pytestmark = pytest.mark.launch  # for its length
 
 JOB = Path(__file__).with_name("limited_memory_job.py")
 OPTIONS = {"enough": {}, "limited": {"limit": 200}, "auto": {"limit": 200, "batch_size": "auto"}}
@@ -15,16 +17,20 @@ OPTIONS = {"enough": {}, "limited": {"limit": 200}, "auto": {"limit": 200, "batc
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    work = {name: partial(processes.run, JOB, options=one) for name, one in OPTIONS.items()}
-    return processes.side_by_side(tmp_path_factory.mktemp("jobs"), work, at_once=2)
+    def run(options):
+        folder = tmp_path_factory.mktemp("job")
+        return folder, run_ranks(JOB, 1, json.dumps(options), folder=folder, check=False)
+
+    return {name: run(options) for name, options in OPTIONS.items()}
 
 
 @pytest.mark.fault(29)
 def test_a_run_that_would_fail_ends_with_the_weights_of_one_that_had_enough(jobs):
-    assert jobs["limited"].code == 1
-    assert any("can't allocate memory" in line for line in jobs["limited"].errors())
-    assert jobs["auto"].code == 0, jobs["auto"].printed()
-    assert "step 3, epoch 1: out of memory" in jobs["auto"].printed()
-    found, expected = (torch.load(jobs[name].folder / "weights.pt") for name in ("auto", "enough"))
+    (_, limited), (folder, auto), (whole, enough) = (jobs[name] for name in ("limited", "auto", "enough"))
+    assert limited.codes == [1], limited.output
+    assert "can't allocate memory" in limited.stderr
+    assert auto.codes == enough.codes == [0], auto.output
+    assert "step 3, epoch 1: out of memory" in auto.stdout + auto.stderr
+    found, expected = (torch.load(place / "weights.pt") for place in (folder, whole))
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import json
 import multiprocessing
 import re
 import traceback
@@ -12,6 +14,7 @@ import pytest
 import torch
 from helpers.jobs import load_job
 from helpers.loader_workers import wait_until_one_died
+from helpers.pairwise import soaked
 from helpers.ranks import run_cases
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
@@ -59,11 +62,11 @@ def loaders(kind, workers, how="raise"):
 
 
 KINDS = ["one by one", "by the batch", "a batch sampler", "a stream"]
+READ = [(kind, workers) for kind in KINDS for workers in (0, 2)]
 
 
 @pytest.mark.fault(21)
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "workers"), soaked(READ, [(KINDS[0], 0), *READ[1::2]]))
 def test_a_sample_that_raises_is_named(tmp_path, kind, workers):
     error, module, trainer = fails(tmp_path, loaders(kind, workers), ValueError)
     text = printed(error)
@@ -153,8 +156,15 @@ def test_a_worker_that_dies_while_all_are_started_is_named(tmp_path, monkeypatch
 # -- a resume reads it again ------------------------------------------------------------------------
 
 
+HEALTHY = {}
+
+
 def healthy(folder, **case):
-    return job.train(folder / "healthy", {}, **case)
+    """A run with sound data; done once for all that are compared with it."""
+    key = json.dumps(case, sort_keys=True)
+    if key not in HEALTHY:
+        HEALTHY[key] = job.train(folder / "healthy", {}, **case)
+    return copy.deepcopy(HEALTHY[key])
 
 
 @pytest.mark.fault(21)
@@ -186,9 +196,14 @@ RETRIED = {
 }
 
 
+def by_turns(names):
+    """Each of them with both ways to read; by default with one of the two."""
+    every = [(name, by_batch) for name in names for by_batch in (False, True)]
+    return soaked(every, [every[2 * number + number % 2] for number in range(len(names))])
+
+
 @pytest.mark.fault(21)
-@pytest.mark.parametrize("by_batch", [False, True])
-@pytest.mark.parametrize("name", RETRIED)
+@pytest.mark.parametrize(("name", "by_batch"), by_turns(RETRIED))
 def test_read_again_it_is_as_if_nothing_had_happened(tmp_path, name, by_batch, capsys):
     how, loads, more = RETRIED[name]
     more = dict(more)
@@ -202,16 +217,20 @@ def test_read_again_it_is_as_if_nothing_had_happened(tmp_path, name, by_batch, c
     assert f"retry {times}/3" in capsys.readouterr().out
 
 
+POLICIES = {"retry": 3, "retry:1": 1}
+REPEATED = [(how, n, policy) for how, n in (("raise", 0), ("raise", 2), ("kill", 2)) for policy in POLICIES]
+USUALLY_REPEATED = [("raise", 0, "retry:1"), ("raise", 2, "retry"), ("kill", 2, "retry:1")]
+
+
 @pytest.mark.fault(21)
-@pytest.mark.parametrize(("policy", "most"), [("retry", 3), ("retry:1", 1)])
-@pytest.mark.parametrize(("how", "workers"), [("raise", 0), ("raise", 2), ("kill", 2)])
-def test_it_is_not_read_again_for_ever(tmp_path, policy, most, how, workers):
+@pytest.mark.parametrize(("how", "workers", "policy"), soaked(REPEATED, USUALLY_REPEATED))
+def test_it_is_not_read_again_for_ever(tmp_path, policy, how, workers):
     tries = tmp_path / f"tries-{BAD}"
     data = job.Faulty([BAD], how, tries=str(tmp_path / "tries"))
     error, _, trainer = fails(
         tmp_path, job.loader(data, workers, shuffle=False), (ValueError, RuntimeError), on_data_error=policy
     )
-    assert tries.stat().st_size == most + 1
+    assert tries.stat().st_size == POLICIES[policy] + 1
     assert trainer.global_step == 3
     assert f"while reading dataset index {BAD}" in printed(error)
     assert how == "raise" or "was killed by SIGKILL" in printed(error)
@@ -272,8 +291,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.fault(21)
-@pytest.mark.parametrize("by_batch", [False, True])
-@pytest.mark.parametrize("name", LEFT_OUT)
+@pytest.mark.parametrize(("name", "by_batch"), by_turns(LEFT_OUT))
 def test_the_gradient_is_that_of_the_other_samples(tmp_path, name, by_batch):
     bad, settings = LEFT_OUT[name]
     whole = healthy(tmp_path, by_batch=by_batch, **settings)

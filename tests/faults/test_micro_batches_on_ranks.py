@@ -9,17 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import processes
+from helpers.pairwise import soaked
 from safetensors.torch import load_file
 
 from paceline import Run
 
 JOB = Path(__file__).with_name("micro_batch_job.py")
 STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_2")
+USUAL = ["ddp"]
+NONE = {8: 3, 2: 1}  # by the samples of a batch, of which no one fits: how often it is halved
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
-    options = {name: {"strategy": name} for name in STRATEGIES} | {"none": {"strategy": "ddp", "most": 0}}
+def jobs(request, tmp_path_factory):
+    soaking = request.config.getoption("--soak")
+    options = {name: {"strategy": name} for name in (STRATEGIES if soaking else USUAL)}
+    for batch in NONE if soaking else [2]:
+        options[f"none of {batch}"] = {"strategy": "ddp", "most": 0, "batch": batch}
     work = {name: partial(processes.run, JOB, options=one) for name, one in options.items()}
     return processes.side_by_side(tmp_path_factory.mktemp("jobs"), work, at_once=2)
 
@@ -37,7 +43,7 @@ def content(run):
 
 
 @pytest.mark.fault(29)
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_the_run_ends_as_one_that_had_enough(jobs, strategy):
     job = jobs[strategy]
     assert (job.code, job.left) == (0, []), job.printed()
@@ -63,9 +69,10 @@ def test_it_takes_no_restart_and_is_reported(jobs):
 
 
 @pytest.mark.fault(29)
-def test_one_sample_that_does_not_fit_ends_the_job(jobs):
-    job = jobs["none"]
+@pytest.mark.parametrize("batch", soaked(NONE, [2]))
+def test_one_sample_that_does_not_fit_ends_the_job(jobs, batch):
+    job = jobs[f"none of {batch}"]
     assert job.code != 0
     assert job.left == []
-    assert "\n".join(job.errors()).count("starting again") == 3
+    assert "\n".join(job.errors()).count("starting again") == NONE[batch]
     assert any("OutOfMemoryError: planted" in line for line in job.errors())

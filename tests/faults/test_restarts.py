@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import processes
+from helpers.pairwise import soaked
 from safetensors.torch import load_file
 
 from paceline import PacelineError, Run, Trainer
@@ -43,8 +44,6 @@ def alone(*faults, restarts=1, **more):
 
 JOBS = {
     "ranks": twice("ddp"),
-    "alone": alone(fault("kill", 0, "second", at="any"), fits=[{"name": "n"}, {"name": "second"}]),
-    "mistake": alone(fault("mistake", None, "n"), restarts=2),
     "used up": alone(fault("raise", None, "n")),
     "stopped": alone(
         fault("raise", 0, "second", at=5),
@@ -55,6 +54,10 @@ JOBS = {
             {"name": "second", "resume": "runs/n/1/checkpoints/step-00000004", "checkpoint": NEVER},
         ],
     ),
+}
+MORE_JOBS = {name: twice(name) for name in STRATEGIES} | {
+    "killed": alone(fault("kill", 0, "second", at="any"), fits=[{"name": "n"}, {"name": "second"}]),
+    "mistake": alone(fault("mistake", None, "n"), restarts=2),
 }
 
 
@@ -70,7 +73,7 @@ def jobs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def more_jobs(soak, tmp_path_factory):
-    return started(tmp_path_factory.mktemp("more"), {name: twice(name) for name in STRATEGIES})
+    return started(tmp_path_factory.mktemp("more"), MORE_JOBS)
 
 
 def content(run):
@@ -135,22 +138,27 @@ def test_they_continue_in_their_run_folder_and_say_how_often(jobs):
 
 
 @pytest.mark.fault(32)
-def test_one_device_alone_does_not_train_again_what_is_done(jobs):
-    job = jobs["alone"]
-    assert (job.code, job.left) == (0, []), job.printed()
-    assert len(job.notes("meets")) == 1
+@pytest.mark.launch
+@pytest.mark.parametrize("name", soaked(["stopped", "killed"], ["stopped"]))
+def test_one_device_alone_does_not_train_again_what_is_done(name, request):
+    job = request.getfixturevalue("jobs" if name in JOBS else "more_jobs")[name]
     assert {one["attempt"] for one in job.notes("step", fit="n")} == {0}
     assert len(job.notes("step", fit="n")) == 8
     assert {one["attempt"] for one in job.notes("step", fit="second")} == {0, 1}
     assert [one["attempt"] for one in job.notes("end", fit="n")] == [0, 1]
     assert [path.name for path in (job.folder / "runs/n").iterdir()] == ["1"]
-    last = job.notes("end", fit="second")[0]["folder"]  # another one, if it was killed before it had saved
-    same(job.folder / last, job.folder / "runs/n/1")
+    if name == "killed":
+        assert (job.code, job.left) == (0, []), job.printed()
+        assert len(job.notes("meets")) == 1
+        last = job.notes("end", fit="second")[0]["folder"]  # another, if it was killed before it had saved
+        same(job.folder / last, job.folder / "runs/n/1")
 
 
 @pytest.mark.fault(32)
-def test_a_mistake_is_not_tried_again(jobs):
-    job = jobs["mistake"]
+@pytest.mark.soak
+def test_a_mistake_is_not_tried_again(more_jobs):
+    """Nor is that of one of two ranks: test_root_cause.py."""
+    job = more_jobs["mistake"]
     assert (job.code, job.left) == (1, []), job.printed()
     assert len(job.notes("meets")) == 1
     assert "PacelineError: a mistake of the user" in job.errors()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import processes
+from helpers.pairwise import soaked
 
 JOB = Path(__file__).with_name("failing_job.py")
 
@@ -30,6 +31,7 @@ RAISES = {
     "in a worker": (fault("data", workers=1), 1, None),
     "after fit": (fault("after"), 1, "main"),
 }
+BEFORE_THE_END = ["in training_step", "in a worker"]
 RAISES_SOAK = {
     "in a callback": (fault("hook", rank=0), 0, "on_step_end"),
     "in validation": (fault("validation_step"), 1, "validation_step"),
@@ -59,17 +61,27 @@ DIES_SOAK = {
         for name in STRATEGIES
     },
 }
-MISTAKE = {"mistake": (fault("training_step", "mistake"), 1, None)}
+MISTAKE = {"mistake": (fault("training_step", "mistake", trainer={"max_restarts": 2}), 1, None)}
+UNUSUAL = ["in a worker"]
+
+
+def run(folder, options):
+    temporary = folder / "temporary"
+    temporary.mkdir(parents=True)
+    return processes.run(JOB, folder, options, TMPDIR=str(temporary))
 
 
 def started(folder, cases):
-    work = {name: partial(processes.run, JOB, options=options) for name, (options, *_) in cases.items()}
+    work = {name: partial(run, options=options) for name, (options, *_) in cases.items()}
     return processes.side_by_side(folder, work, at_once=3)
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
-    return started(tmp_path_factory.mktemp("jobs"), RAISES | DIES | MISTAKE)
+def jobs(request, tmp_path_factory):
+    cases = RAISES | DIES | MISTAKE
+    if not request.config.getoption("--soak"):
+        cases = {name: case for name, case in cases.items() if name not in UNUSUAL}
+    return started(tmp_path_factory.mktemp("jobs"), cases)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +101,8 @@ def table_of(job):
 def ended_soon(job):
     assert job.code not in (0, None), job.printed()
     assert job.left == []
+    names = [path.name for path in (job.folder / "temporary").iterdir()]
+    assert [name for name in names if not name.startswith("torchinductor_")] == []  # torch's own cache
     assert "stopping at the end of this step" not in job.printed()
     logs = [path.read_text() for path in job.folder.glob("runs/n/1/log*.txt")]
     assert logs
@@ -123,7 +137,7 @@ def raises(job, rank, function):
 
 
 @pytest.mark.fault(18)
-@pytest.mark.parametrize("name", [name for name in RAISES if name != "after fit"])
+@pytest.mark.parametrize("name", soaked(BEFORE_THE_END, BEFORE_THE_END[:1]))
 def test_the_users_traceback_is_printed_last(jobs, name):
     raises(jobs[name], *RAISES[name][1:])
 
@@ -161,17 +175,19 @@ def test_a_rank_that_dies_is_named_last_however_it_does(more_jobs, name):
     dies(more_jobs[name], *DIES_SOAK[name][1:])
 
 
-@pytest.mark.fault(18)
+@pytest.mark.fault(18, 32)
 def test_a_mistake_is_printed_once(jobs):
     job = jobs["mistake"]
     ended_soon(job)
     _, last = table_of(job)
     assert last[-2:] == ["PacelineError: a mistake of the user", "  fix: make none"], job.printed()
     assert "\n".join(job.errors()).count("fix: make none") == 1
+    assert len(job.notes("meets")) == 1
+    assert "starting again" not in job.printed()
 
 
 @pytest.mark.fault(18)
-@pytest.mark.parametrize("name", [name for name in RAISES if name != "after fit"])
+@pytest.mark.parametrize("name", soaked(BEFORE_THE_END, BEFORE_THE_END[:1]))
 def test_on_exception_is_called_once_on_the_rank_that_fails(jobs, name):
     _, rank, function = RAISES[name]
     printed = jobs[name].notes("exception", rank=rank)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import soaked
 from helpers.ranks import Job
 from torch.utils.data import DataLoader
 
@@ -95,6 +96,7 @@ def jobs(tmp_path_factory):
 # -- at every place ------------------------------------------------------------------------------
 
 FEW = ["start.ready", "validate.batch", "step.backward", "save.write"]
+ALONE = [*FEW, "data.read"]
 
 
 @pytest.fixture(scope="module")
@@ -106,17 +108,29 @@ def series(request, jobs):
     def of(name, strategy=None, **more):
         return {"name": name, "strategy": strategy, "places": every} | more
 
+    by_workers = ["data.read", "save.write", "validate.batch"]
     one = [
-        [["run", "resumed", "stuck", "evaluations"], of("one", often=every if soak else FEW)],
+        [
+            ["run", *["resumed"] * soak, "stuck", "evaluations"],
+            of("one", chosen=None if soak else ALONE, often=every if soak else FEW[:1]),
+        ],
         [
             ["run", "stuck", "sends"],
-            of("workers", workers=2, chosen=["data.read", "save.write", "validate.batch"]),
+            of("workers", workers=2, chosen=by_workers if soak else by_workers[:1], each_send=soak),
         ],
     ]
     two = [
         [["run", "resumed", "evaluations"], of("ddp", "ddp", chosen=usual, each_rank=soak)],
-        [["run"], of("fsdp", "fsdp", chosen=FEW)],
-        [["run"], of("zero", "deepspeed_stage_2", chosen=FEW, at_each_step=False)],
+        [["run"], of("fsdp", "fsdp", chosen=FEW if soak else ["save.write"])],
+        [
+            ["run"],
+            of(
+                "zero",
+                "deepspeed_stage_2",
+                chosen=FEW if soak else ["step.backward"],
+                at_each_step=False,
+            ),
+        ],
     ]
     started = [jobs.start("one", "series", each=one), jobs.start("two", "series", 2, each=two)]
     found = defaultdict(list)
@@ -139,7 +153,8 @@ def cases(series, kind="fit"):
 
 @pytest.mark.fault(7, 8)
 def test_every_named_place_had_its_signal_on_each_rank(series, request):
-    """By turns; ``--soak`` sends it to both ranks at each place."""
+    """By turns; ``--soak`` sends it to both ranks at each place, and at each place of one device."""
+    soak = request.config.getoption("--soak")
     passed = {
         place for (_, _, c), records in series.items() for r in records for place in r.get("passed", [])
     }
@@ -151,7 +166,10 @@ def test_every_named_place_had_its_signal_on_each_rank(series, request):
         expected = {
             (p, rank) for p in counted for rank in ranks if not {p, f"{p} on {rank}"} & on_rank_zero
         }
-        if name == "ddp" and not request.config.getoption("--soak"):
+        if name == "one" and not soak:
+            assert set(ALONE) <= {place for place, _ in expected}
+            expected = {(place, "0") for place in ALONE}
+        if name == "ddp" and not soak:
             assert {place for place, _ in had} == {place for place, _ in expected}
             assert had <= expected
             assert min([rank for _, rank in had].count(rank) for rank in ranks) > 5
@@ -291,7 +309,7 @@ def scontrol(tmp_path):
 
 
 @pytest.mark.fault(7)
-@pytest.mark.parametrize("to", ["one rank", "both ranks"])
+@pytest.mark.parametrize("to", soaked(["one rank", "both ranks"], ["both ranks"]))
 def test_sigusr1_puts_the_job_back_into_the_queue_once(jobs, scontrol, to):
     env, printed = scontrol
     job = jobs.start(f"slurm {to}", "train", 2, env=env)
@@ -342,7 +360,7 @@ def test_a_second_signal_ends_a_rank_inside_a_collective(jobs):
 
 
 @pytest.mark.fault(9)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", soaked([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM]))
 def test_a_second_signal_ends_a_call_outside_of_python_with_its_workers(jobs, number):
     job = jobs.start(f"outside-{number:d}", "train", stuck=["outside"], workers=2, save=True)
     workers = job.note("stuck")["workers"]
@@ -373,7 +391,7 @@ def is_alive(process):
 @pytest.mark.fault(18, 19)
 @pytest.mark.parametrize(
     ("ranks", "after"),
-    [(1, 3), (1, 5), (2, 5), (2, 3)],
+    soaked([(1, 3), (1, 5), (2, 5), (2, 3)], [(1, 5), (2, 3)]),
 )
 def test_the_user_s_error_is_what_is_reported_whatever_fails_after_it(jobs, ranks, after):
     """After step 3 a checkpoint is under way, which takes both ranks."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers import processes
+from helpers.ranks import run_ranks
 
 from paceline import Run
 from paceline.trainer.checkpoint.integrity import verify
@@ -20,13 +22,29 @@ LATER = {
     for rank in (0, 1)
 }
 CASES = AGREED | CLOSED | LATER
-USUAL = ["agreed on 1", "closed on 1"]
+USUAL = ["closed on 1"]
+
+
+class Forked:
+    """The first case on ranks that no launcher has started."""
+
+    def __init__(self, folder):
+        folder.mkdir()
+        self.folder = folder
+        self.outcome = run_ranks(JOB, 2, json.dumps(AGREED["agreed on 1"]), folder=folder, check=False)
+        self.left = self.outcome.left
+        codes = [code if code >= 0 else 128 - code for code in self.outcome.codes]  # as a shell shows them
+        self.code = next((code for code in codes if code not in (0, 143)), 143)
+
+    def printed(self):
+        return self.outcome.stdout + self.outcome.stderr
 
 
 @pytest.fixture(scope="module")
 def jobs(request, tmp_path_factory):
     names = CASES if request.config.getoption("--soak") else USUAL
     work = {name: partial(processes.run, JOB, options=CASES[name]) for name in names}
+    work["agreed on 1, forked"] = Forked
     return processes.side_by_side(tmp_path_factory.mktemp("late"), work, at_once=3)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers import processes
+from helpers.pairwise import soaked
 from helpers.ranks import Job
 
 JOB = Path(__file__).with_name("failing_job.py")
@@ -27,22 +29,15 @@ def hangs(place, what="sleep", timeouts=SHORT, **more):
 # -- under the launcher, and under another's -----------------------------------------------------
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+ASLEEP_ONCE = {"place": "training_step", "what": "sleep", "at": 3, "attempt": 0}
+RESTARTS = {"max_restarts": 1, "timeouts": SHORT}
 STARTED = {
     "asleep in training_step": (hangs("training_step"), ()),
+    "asleep, then started again": ({"faults": [ASLEEP_ONCE], "trainer": RESTARTS}, ()),
+}
+STARTED_SOAK = {
     "stopped": (hangs("training_step", "stop"), ()),
     "asleep in a worker": (hangs("data", workers=1), ()),
-}
-
-
-RESTARTS = {"max_restarts": 1, "timeouts": SHORT}
-STARTED["asleep, then started again"] = (
-    {
-        "faults": [{"place": "training_step", "what": "sleep", "at": 3, "attempt": 0}],
-        "trainer": RESTARTS,
-    },
-    (),
-)
-STARTED_SOAK = {
     "under torchrun": (hangs("validation_step"), TORCHRUN),
     "before step 1": (hangs("setup", timeouts=LONG | {"start": "3s"}), ()),
 }
@@ -56,7 +51,7 @@ def jobs(tmp_path_factory, request):
         name: lambda folder, options=options, through=through: processes.run(JOB, folder, options, through)
         for name, (options, through) in started.items()
     }
-    work["forks"] = forks
+    work["forks"] = partial(forks, soaking=request.config.getoption("--soak"))
     return processes.side_by_side(tmp_path_factory.mktemp("jobs"), work, at_once=3)
 
 
@@ -110,20 +105,32 @@ def test_ranks_that_are_started_again_do_not_take_the_earlier_question_for_their
     assert "training_step" in (run / "stacks-1/rank-1.txt").read_text()
 
 
+@pytest.fixture
+def hung(jobs, request):
+    """A job of ranks that a launcher has started, or a case of those that are forked."""
+    if request.param in STARTED_SOAK:
+        job = jobs[request.param]
+        assert (job.code, job.left) == (1, []), job.printed()
+        return job, verdict_of(job.errors())
+    job = Case(*jobs["forks"][request.param])
+    assert job.codes[0] == 1, job.output
+    return job, job.verdict()
+
+
 @pytest.mark.fault(20)
-def test_a_rank_that_is_stopped_is_named(jobs):
-    job = jobs["stopped"]
-    assert (job.code, job.left) == (1, []), job.printed()
-    said = verdict_of(job.errors())
+@pytest.mark.parametrize("hung", soaked(["stopped-fork", "stopped"], ["stopped-fork"]), indirect=True)
+def test_a_rank_that_is_stopped_is_named(hung):
+    job, said = hung
     assert said[0].startswith(("rank 1 is late: ", "rank 1 does not answer: ")), said
     assert "failing_job.py" in stacks_of(job.folder, 0)
 
 
 @pytest.mark.fault(20)
-def test_a_rank_whose_worker_sleeps_is_named_and_no_worker_survives(jobs):
-    job = jobs["asleep in a worker"]
-    assert (job.code, job.left) == (1, []), job.printed()
-    said = verdict_of(job.errors())
+@pytest.mark.parametrize(
+    "hung", soaked(["worker-fork", "asleep in a worker"], ["worker-fork"]), indirect=True
+)
+def test_a_rank_whose_worker_sleeps_is_named_and_no_worker_survives(hung):
+    job, said = hung
     assert said[0].startswith("rank 1 is late: ")
     assert ", reading data" in said[2]
     assert len({one["pid"] for one in job.notes("reads", place="data")}) == 2
@@ -157,6 +164,8 @@ HANGS = {
         "faults": [{"place": "setup", "what": "sleep"}, {"place": "setup", "what": "nap", "rank": 0}],
         "trainer": {"timeouts": LONG | {"start": "3s"}},
     },
+    "stopped-fork": hangs("training_step", "stop"),
+    "worker-fork": hangs("data", workers=1),
     "outside": hangs("training_step", "hold"),
     "fsdp": hangs("training_step") | {"trainer": {"timeouts": SHORT, "strategy": "fsdp"}},
     "fsdp-validation": hangs("validation_step") | {"trainer": {"timeouts": SHORT, "strategy": "fsdp"}},
@@ -189,9 +198,14 @@ MOVES = {  # what takes long here, and whether it is ended
 }
 
 
-def forks(folder):
+UNUSUAL = ["fsdp-validation", "first-step", "phase-off"]  # of which others show each part
+
+
+def forks(folder, soaking):
     """All cases at once, on ranks without a launcher: most of what they take is waiting."""
     cases = HANGS | {name: options for name, (options, _) in MOVES.items()}
+    if not soaking:
+        cases = {name: options for name, options in cases.items() if name not in UNUSUAL}
     started = {}
     for name, options in cases.items():
         (folder / name).mkdir(parents=True)
@@ -235,7 +249,7 @@ DOING = {
 
 
 @pytest.mark.fault(20)
-@pytest.mark.parametrize("case", DOING, indirect=True)
+@pytest.mark.parametrize("case", soaked(DOING, DOING.keys() - UNUSUAL), indirect=True)
 def test_where_the_late_rank_is_is_said(case):
     doing = DOING[case.folder.name]
     assert case.codes == [1, -9 if doing is None else 1], case.output
@@ -294,7 +308,7 @@ def test_one_device_alone_is_watched_where_that_is_asked_for(case):
 
 
 @pytest.mark.fault(20)
-@pytest.mark.parametrize("case", MOVES, indirect=True)
+@pytest.mark.parametrize("case", soaked(MOVES, MOVES.keys() - UNUSUAL), indirect=True)
 def test_only_what_makes_no_progress_is_ended(case):
     _, ended = MOVES[case.folder.name]
     assert case.codes == [int(ended)] * len(case.codes), case.output

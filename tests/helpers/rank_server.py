@@ -29,6 +29,7 @@ from typing import Any
 
 from helpers.collector import freeze_imports
 from helpers.environment import rank_variables
+from helpers.once import ask_once
 from helpers.ports import free_port
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -43,12 +44,26 @@ IMPORTS = (
     "torch.utils.tensorboard",
     "torchmetrics.classification",
 )
-DEEPSPEED_IMPORTS = (
-    "deepspeed",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-    "psutil",
-    "torch._inductor.compile_fx",
-)
+MORE_IMPORTS = {
+    "deepspeed": (
+        "deepspeed",
+        "deepspeed.runtime.zero.muon.muon_optimizer",
+        "psutil",
+        "torch._inductor.compile_fx",
+    ),
+    "transformers": (
+        "transformers.models.bert.modeling_bert",
+        "transformers.models.llama.modeling_llama",
+        "transformers.models.vit.modeling_vit",
+        "peft",
+        "paceline.commands.train",
+        "paceline.recipes.classify_text",
+        "paceline.recipes.dpo",
+        "paceline.recipes.finetune_vision",
+        "paceline.recipes.llm_finetune",
+    ),
+}
+"""What ranks have imported too, by the name under which a job asks for it."""
 PICTURES = "TEST_PICTURES"  # the variable of jobs whose fits draw curves.png
 HARNESS = (__file__, runpy.run_path.__code__.co_filename)
 _SECONDS_AFTER_A_FAILURE = 60  # for the other ranks, which may name it
@@ -72,6 +87,7 @@ def import_all(names: tuple[str, ...]) -> None:
                 importlib.import_module(module.name)
     if sys.modules["mlflow"] is None:
         del sys.modules["mlflow"]
+    ask_once()
     freeze_imports()
     assert len(os.listdir("/proc/self/task")) == 1
 
@@ -88,7 +104,7 @@ def serve(address: str, ready: socket.socket | None = None) -> None:
     if ready is not None:
         tell(ready, address=address)
         ready.close()
-    deepspeed_server = 0
+    servers: dict[str, int] = {}  # those that have imported more
     while True:
         found, _, _ = select.select([listener, 0], [], [], 1.0)
         with contextlib.suppress(ChildProcessError):
@@ -97,28 +113,33 @@ def serve(address: str, ready: socket.socket | None = None) -> None:
                     how = os.waitstatus_to_exitcode(ended[1])
                     print(f"supervisor {ended[0]} ended with {how}", file=sys.stderr, flush=True)
         if 0 in found:
-            if deepspeed_server:
-                os.waitpid(deepspeed_server, 0)
+            for process in servers.values():
+                os.waitpid(process, 0)
             os._exit(0)
         if not found:
             continue
         connection, _ = listener.accept()
-        order = json.loads(connection.makefile().readline())
-        with_deepspeed = f"{address}-deepspeed"
-        if order == "address with deepspeed" and deepspeed_server:
-            tell(connection, address=with_deepspeed)
+        line = connection.makefile().readline()
+        if not line:  # its client has been ended
+            connection.close()
+            continue
+        order = json.loads(line)
+        more = order.removeprefix("address with ") if isinstance(order, str) else ""
+        its_address = f"{address}-{more}"
+        if more in servers:
+            tell(connection, address=its_address)
         else:
             process = os.fork()
             if process == 0:
                 prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
                 listener.close()
-                if order == "address with deepspeed":
-                    import_all(DEEPSPEED_IMPORTS)
-                    serve(with_deepspeed, ready=connection)
+                if more:
+                    import_all(tuple(name for part in more.split("+") for name in MORE_IMPORTS[part]))
+                    serve(its_address, ready=connection)
                 Supervisor(connection, order).run()
                 os._exit(0)
-            if order == "address with deepspeed":
-                deepspeed_server = process
+            if more:
+                servers[more] = process
         connection.close()
 
 

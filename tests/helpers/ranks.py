@@ -76,6 +76,7 @@ class Job:
         after_a_failure: Seconds that the other ranks have when one has failed; None for no limit.
         environment: More variables for all ranks, or for each of them.
         deepspeed: Whether the ranks have imported it; by default where the script names it.
+        transformers: Whether the ranks have imported it, with peft and the recipes that use it.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Job:
         after_a_failure: float | None = 60,
         environment: dict[str, str] | list[dict[str, str]] | None = None,
         deepspeed: bool | None = None,
+        transformers: bool = False,
     ) -> None:
         number = f"{os.getpid()}-{next(_numbers)}"
         self.folder, self.ranks = folder, ranks
@@ -100,7 +102,8 @@ class Job:
         if function is None:
             arguments = tuple(map(str, arguments))
         each = environment if isinstance(environment, list) else [environment or {}] * ranks
-        self._connection, outputs = _connected(deepspeed)
+        more = ["deepspeed"] * deepspeed + ["transformers"] * transformers
+        self._connection, outputs = _connected("+".join(more))
         self._streams = [outputs / f"{name}-{number}" for name in ("stdout", "stderr")]
         order = {
             "script": str(script),
@@ -288,14 +291,14 @@ class _Server:
     def __init__(self) -> None:
         self._shared = os.environ.get(_SHARED)
         self.folder = self._shared or tempfile.mkdtemp(prefix="ranks-")
-        self._addresses = {False: f"{self.folder}/server"}
+        self._addresses = {"": f"{self.folder}/server"}
         self._process: subprocess.Popen[bytes] | None = None
         if self._shared is None:
             self._start(subprocess.PIPE)
             return
         with open(f"{self.folder}/lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not os.path.exists(self._addresses[False]):
+            if not os.path.exists(self._addresses[""]):
                 with open(f"{self.folder}/{_ALIVE}", "rb", buffering=0) as ends_with_the_tests:
                     self._start(ends_with_the_tests)
 
@@ -304,7 +307,7 @@ class _Server:
         environment.pop(MODULE_MARK, None)  # it outlives the module that starts it
         with open(f"{self.folder}/{_LOG}", "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("rank_server.py")), self._addresses[False]],
+                [sys.executable, str(Path(__file__).with_name("rank_server.py")), self._addresses[""]],
                 stdin=stdin,
                 stdout=log,
                 stderr=log,
@@ -312,18 +315,18 @@ class _Server:
                 cwd=self.folder,
             )
         deadline = time.monotonic() + _START
-        while not os.path.exists(self._addresses[False]):
+        while not os.path.exists(self._addresses[""]):
             assert self._process.poll() is None, f"the server could not start: {self.folder}/{_LOG}"
             assert time.monotonic() < deadline, "the server of ranks does not start"
             time.sleep(0.01)
 
-    def connected(self, deepspeed: bool) -> socket.socket:
-        if deepspeed not in self._addresses:
-            connection = self._connected(self._addresses[False])
-            connection.sendall(b'"address with deepspeed"\n')
-            self._addresses[True] = json.loads(connection.makefile().readline())["address"]
+    def connected(self, more: str) -> socket.socket:
+        if more not in self._addresses:
+            connection = self._connected(self._addresses[""])
+            connection.sendall(json.dumps(f"address with {more}").encode() + b"\n")
+            self._addresses[more] = json.loads(connection.makefile().readline())["address"]
             connection.close()
-        return self._connected(self._addresses[deepspeed])
+        return self._connected(self._addresses[more])
 
     def _connected(self, address: str) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
@@ -373,14 +376,18 @@ def share_server() -> Callable[[], None]:
     return end
 
 
-def _connected(deepspeed: bool) -> tuple[socket.socket, Path]:
-    """A connection to the server for one job, and the folder for what its ranks print."""
+def _connected(more: str) -> tuple[socket.socket, Path]:
+    """A connection to the server for one job, and the folder for what its ranks print.
+
+    Args:
+        more: Names of ``MORE_IMPORTS`` with "+" between them.
+    """
     with _lock:
         if _servers and not _servers[0].is_alive():
             _servers.clear()
         if not _servers:
             _servers.append(_Server())
-        return _servers[0].connected(deepspeed), Path(_servers[0].folder)
+        return _servers[0].connected(more), Path(_servers[0].folder)
 
 
 def close_server() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
 import struct
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +61,22 @@ def make(kind: str, **options: Any) -> Any:
     if kind == "wandb":
         return WandB(**{"mode": "offline"} | options)
     return (MLflow if kind == "mlflow" else Trackio)(**options)
+
+
+def make_database(path: Path) -> None:
+    """Put an empty database of MLflow's here, where it would make one, which takes it seconds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_bytes(_empty_database())
+
+
+@functools.cache
+def _empty_database() -> bytes:
+    from mlflow.tracking import MlflowClient
+
+    with tempfile.TemporaryDirectory() as folder:
+        MlflowClient(f"sqlite:///{folder}/mlflow.db").search_experiments()
+        return Path(folder, "mlflow.db").read_bytes()
 
 
 @dataclass

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from helpers.pairwise import soaked
 from torch import nn
 from torch.nn import functional as F
 
@@ -64,7 +65,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", soaked(list(MAKERS), ["adamw", "sgd", "muon"]))
 def test_after_50_steps_the_loss_is_within_a_thousandth_of_float32s(name):
     """Of what the run has come down."""
     exact = train(MAKERS[name])

@@ -82,7 +82,7 @@ def test_transformers_loads_what_is_exported(tmp_path):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     base = tmp_path / "base"
-    first = build(Config(trainer=TRAINER))
+    first = build(Config(**files(tmp_path), trainer=TRAINER))
     first.module.model.save_pretrained(base)
     first.val.collate_fn.keywords["tokenizer"].save_pretrained(base)
     experiment = build(Config(model=str(base), **files(tmp_path, ("bad", "good")), trainer=TRAINER))

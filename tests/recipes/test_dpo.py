@@ -11,7 +11,7 @@ import torch
 
 from paceline import PacelineError
 from paceline.recipes.conversations import Encoded
-from paceline.recipes.preferences import PairRows, collate_pairs, pair_of, read_pairs
+from paceline.recipes.preferences import PairRows, collate_pairs, pair_of, read_pairs, shuffled_pairs
 from paceline.recipes.text import IGNORED
 
 USER, ANSWER = "user", "assistant"
@@ -67,12 +67,18 @@ def test_pairs_are_filled_up_to_the_same_length():
 
 
 @pytest.fixture
-def build():
+def build(tmp_path):
+    """Builds the recipe for 40 of its own pairs."""
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
     from paceline.recipes import dpo
 
+    (tmp_path / "pairs.json").write_text(
+        json.dumps([{"chosen": one, "rejected": other} for one, other in shuffled_pairs()[1][:40]])
+    )
+
     def made(**settings):
+        settings = {"data": tmp_path / "pairs.json", "validation": 0.2} | settings
         trainer = {"max_steps": 4, "limit_val_batches": 1, "accelerator": "cpu", "log_every": 1}
         config = dpo.Config(batch_size=4, lora_rank=4, trainer=trainer, **settings)
         return dpo.build(config)
@@ -134,7 +140,7 @@ def test_the_loss_is_that_of_the_paper(method, build):
 def test_the_model_alone_is_exported(build):
     from transformers import AutoModelForCausalLM
 
-    experiment = build()
+    experiment = build(data=None)
     run = experiment.fit()
     found = AutoModelForCausalLM.from_pretrained(run.folder / "exported").state_dict()
     trained, reference = experiment.module.model.state_dict(), experiment.module.reference.state_dict()

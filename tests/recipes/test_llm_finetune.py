@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from paceline.recipes.llm_finetune import Config, FineTune, build
-from paceline.recipes.tiny_models import tiny_llama, tiny_tokenizer
+from paceline.recipes.tiny_models import tiny_conversations, tiny_llama, tiny_tokenizer
 
 SETTINGS = {"length": 128, "batch_size": 2, "epochs": 1}
 TRAINER = {"limit_train_batches": 4, "limit_val_batches": 2, "accelerator": "cpu", "log_every": 1}
@@ -28,6 +28,14 @@ def base(tmp_path_factory):
     tiny_llama().save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Some of the recipe's own conversations, in a file."""
+    file = tmp_path_factory.mktemp("few") / "data.json"
+    file.write_text(json.dumps([{"messages": messages} for messages in tiny_conversations()[1][:40]]))
+    return file
 
 
 def fit(**settings):
@@ -61,10 +69,10 @@ def test_the_adapter_gives_the_same_logits_in_transformers_and_peft(base):
     assert torch.equal(logits(again.model), logits(trained))
 
 
-def test_the_whole_model_loads_in_transformers(base):
+def test_the_whole_model_loads_in_transformers(base, few):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    run, trained = fit(model=str(base))
+    run, trained = fit(model=str(base), data=few, validation=0.2)
     found = AutoModelForCausalLM.from_pretrained(run.folder / "exported")
     assert torch.equal(logits(found), logits(trained))
     assert (logits(found) - logits(AutoModelForCausalLM.from_pretrained(base))).abs().max() > 1e-3
@@ -72,8 +80,9 @@ def test_the_whole_model_loads_in_transformers(base):
     assert tokenizer("A text.")["input_ids"] == tiny_tokenizer()("A text.")["input_ids"]
 
 
-def test_the_adapters_alone_are_trained(base):
-    _, trained = fit(model=str(base), method="lora", lora_targets=["q_proj", "v_proj"], lora_rank=4)
+def test_the_adapters_alone_are_trained(base, few):
+    more = {"data": few, "validation": 0.2, "lora_targets": ["q_proj", "v_proj"], "lora_rank": 4}
+    _, trained = fit(model=str(base), method="lora", **more)
     names = [name for name, parameter in trained.named_parameters() if parameter.requires_grad]
     assert len(names) == 4 * 2 * 2
     assert all("lora_" in name for name in names)
@@ -105,7 +114,7 @@ def test_one_file_of_yaml_is_a_run(base, tmp_path):
         f"recipe: llm-finetune\nmodel: {base}\ndata: data.json\nmethod: lora\nlora_rank: 4\nlength: 64\n"
         "learning_rate: 1e-3\nepochs: 1\ntrainer:\n  strategy: single\n  name: chat\n"
     )
-    run_ranks("paceline", 1, "fit", "finetune.yaml", folder=tmp_path, seconds=100)
+    run_ranks("paceline", 1, "fit", "finetune.yaml", folder=tmp_path, seconds=100, transformers=True)
     assert (tmp_path / "runs/chat/1/exported/adapter_config.json").exists()
 
 
@@ -144,7 +153,7 @@ def test_what_cannot_learn_is_counted(base, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("kind", ["OPT", "Bloom"])
-def test_models_that_mix_packed_conversations_are_refused(kind, tmp_path):
+def test_models_that_mix_packed_conversations_are_refused(kind, few, tmp_path):
     import transformers
 
     small = {"vocab_size": 1024, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
@@ -153,7 +162,7 @@ def test_models_that_mix_packed_conversations_are_refused(kind, tmp_path):
     config = getattr(transformers, f"{kind}Config")(**small)
     getattr(transformers, f"{kind}ForCausalLM")(config).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
-    settings = SETTINGS | RATE | {"model": str(tmp_path)}
+    settings = SETTINGS | RATE | {"model": str(tmp_path), "data": few}
     with pytest.raises(PacelineError, match=r"would see each other(.|\n)*packing=false"):
         build(Config(**settings))
     assert build(Config(**settings, packing=False)).train is not None

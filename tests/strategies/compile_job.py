@@ -67,12 +67,13 @@ def train(
     precision: str,
     devices: int,
     steps: int = STEPS,
+    samples: int = 44,
     resume: str | None = None,
 ) -> dict[str, Any]:
     """What a run logged, its newest checkpoint, and how often it said that something was compiled."""
     torch.compiler.reset()  # what the run before has compiled
     draw = torch.Generator().manual_seed(1)
-    data = TensorDataset(torch.randn(44, 6, generator=draw), torch.arange(44) % 3)
+    data = TensorDataset(torch.randn(samples, 6, generator=draw), torch.arange(samples) % 3)
     trainer = Trainer(
         strategy=strategy, accelerator="cpu", devices=devices, progress=False, max_steps=steps,
         loggers=["-tensorboard", "-curves"], precision=precision, global_batch_size=16,
@@ -96,7 +97,7 @@ def runs(
 
     Args:
         stops: Also train a part of the run, and resume it, with and without torch.compile.
-        **what: The strategy and the precision.
+        **what: The strategy and the precision; ``samples=48`` for batches of one size.
     """
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(SECONDS, exit=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.jobs import load_job
+from helpers.pairwise import soaked
 from helpers.ranks import run_cases, run_ranks
 from torch import nn
 
@@ -18,11 +19,20 @@ ROUNDING = 2.0**-8  # half the distance of two neighbours, of 8 significant bits
 ONCE = ("ddp", "fsdp", "hsdp", "deepspeed_stage_2", "deepspeed_stage_3")
 # These round a rank's own sum, and then the average over ranks.
 TWICE = ("deepspeed_stage_0", "deepspeed_stage_1")
+EVERY = [(s, k) for s in (*ONCE, *TWICE) for k in (4, 1)]
+USUAL = [*((s, 4) for s in ("ddp", "fsdp", "deepspeed_stage_2", "deepspeed_stage_3", "deepspeed_stage_0"))]
+USUAL += [("ddp", 1), ("deepspeed_stage_3", 1)]
+
+
+def strategies(names: tuple[str, ...], accumulate: int) -> list:
+    """As parameters, those that a usual run leaves out marked."""
+    return soaked(names, [s for s, k in USUAL if k == accumulate])
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    cases = {f"{s} {k}": {"strategy": s, "accumulate": k} for s in (*ONCE, *TWICE) for k in (4, 1)}
+def found(request, tmp_path_factory):
+    pairs = EVERY if request.config.getoption("--soak") else USUAL
+    cases = {f"{s} {k}": {"strategy": s, "accumulate": k} for s, k in pairs}
     cases["unused"] = {"strategy": "ddp", "accumulate": 4, "unused": True}
     cases["narrow"] = {"strategy": "ddp", "accumulate": 4, "narrow": True}
     return run_cases(JOB, tmp_path_factory.mktemp("sums"), cases, one_pair=True, function="gradients")
@@ -47,19 +57,20 @@ def error(found: dict, exact: list[tuple[dict, dict]], of_sizes: bool = False) -
     return worst
 
 
-@pytest.mark.parametrize("strategy", ONCE)
+@pytest.mark.parametrize("strategy", strategies(ONCE, 4))
 @pytest.mark.parametrize("rank", [0, 1])
 def test_micro_batches_and_ranks_are_summed_in_float32(found, exact, strategy, rank):
     assert error(found[f"{strategy} 4"][rank], exact[8]) <= ROUNDING
 
 
-@pytest.mark.parametrize("strategy", ONCE)
+@pytest.mark.parametrize("strategy", strategies(ONCE, 1))
 def test_ranks_are_averaged_in_float32(found, exact, strategy):
     assert error(found[f"{strategy} 1"][0], exact[2]) <= ROUNDING
 
 
-@pytest.mark.parametrize("strategy", TWICE)
-@pytest.mark.parametrize("accumulate", [4, 1])
+@pytest.mark.parametrize(
+    ("strategy", "accumulate"), soaked([(s, k) for s, k in EVERY if s in TWICE], USUAL)
+)
 def test_deepspeed_s_lower_stages_round_twice(found, exact, strategy, accumulate):
     assert error(found[f"{strategy} {accumulate}"][0], exact[2 * accumulate], of_sizes=True) <= 2 * ROUNDING
 

@@ -30,6 +30,7 @@ SPLIT = "fsdp_tensor"  # on four ranks each layer is split over two, and sharded
 MANY = ["ddp", "fsdp", "hsdp", *ZERO, IN_PARTS, SPLIT]
 LAYOUTS = [(s, 2) for s in MANY] + [(s, 3) for s in MANY if s != ZERO[3]]
 LAYOUTS += [(SPLIT, 4), ("hsdp_tensor", 4)]
+USUAL_LAYOUTS = [(s, 2) for s in MANY] + [("fsdp", 3), (ZERO[1], 3), (IN_PARTS, 3), ("hsdp_tensor", 4)]
 RING = [  # writer, reader: each layout of two and three ranks writes for a size beside its own
     (("ddp", 2), ("fsdp", 3)),
     (("fsdp", 2), (IN_PARTS, 3)),
@@ -56,6 +57,9 @@ RING = [  # writer, reader: each layout of two and three ranks writes for a size
     ((SPLIT, 4), ("single", 1)),
     (("hsdp_tensor", 4), (ZERO[2], 1)),
 ]
+# Each strategy once as a writer and once as a reader of another size, and what three and four ranks write.
+USUAL_RING = [pair for pair in RING if pair[0][1] == 2]
+USUAL_RING += [pair for pair in RING if pair[0] in USUAL_LAYOUTS[len(MANY) :] and pair[1][1] == 1]
 # Other state than AdamW's two moments, tied weights, other dtypes, frozen parameters in the optimizer.
 KINDS = {
     "tied": ({"model": {"optimizer": "sgd", "tied": True}}, MANY),
@@ -68,13 +72,15 @@ KINDS = {
     "unused-last": ({"model": {"unused": "last", "optimizer": "sgd"}}, ["fsdp", ZERO[2], IN_PARTS]),
 }
 READ_BY = [(strategy, kind) for strategy in MANY for kind in KINDS if strategy in KINDS[kind][1]]
-USUAL = covering(READ_BY)
+USUAL = covering(READ_BY, each=1)
 PRECISIONS = [("adamw", "bf16-true"), ("adamw", "bf16"), ("bf16-true", "32")]
 ROUNDED = {"precision": "bf16"}
+ROUNDED_STRATEGIES = [ZERO[2], ZERO[3], IN_PARTS]
+USUAL_ROUNDED = [ZERO[3]]
 ROUNDED_RING = [((ZERO[3], 2), ("fsdp", 3))]
 ROUNDED_SOAK = [((ZERO[2], 2), (IN_PARTS, 3)), ((IN_PARTS, 2), (ZERO[2], 3))]
-COPIED = ["fsdp", IN_PARTS]
-COPIED_SOAK = ["ddp", ZERO[2]]
+COPIED = ["fsdp"]
+COPIED_SOAK = [IN_PARTS, "ddp", ZERO[2]]
 
 
 def by_choice(usual: list, soak: list) -> list:
@@ -100,7 +106,7 @@ def reads(reader: tuple[str, int], writer: tuple[str, int], what: str = "") -> d
 def ring(world: int, soak: bool) -> list[dict]:
     """Who reads on so many ranks what was written on others."""
     rounded = ROUNDED_RING + (ROUNDED_SOAK if soak else [])
-    found = [reads(r, w) for w, r in RING if r[1] == world]
+    found = [reads(r, w) for w, r in (RING if soak else USUAL_RING) if r[1] == world]
     return found + [reads(r, w, "-bf16") | ROUNDED for w, r in rounded if r[1] == world]
 
 
@@ -120,7 +126,7 @@ def cases_on_two(others: list[tuple[str, str]], soak: bool) -> list[dict]:
     copied = COPIED + (COPIED_SOAK if soak else [])
     todo = [goes_on(s, 2) | ({"background": False} if s in copied else {}) for s in MANY]
     todo += [goes_on(s, 2) | {"name": f"{s}-copied", "background": True} for s in copied]
-    rounded = (ZERO[2], ZERO[3], IN_PARTS)
+    rounded = ROUNDED_STRATEGIES if soak else USUAL_ROUNDED
     todo += [goes_on(s, 2) | ROUNDED | {"name": f"{title(s, 2)}-bf16"} for s in rounded]
     return todo + [
         {"name": f"{s}-{kind}", "strategy": s, "source": f"{kind}-wrote"} | KINDS[kind][0]
@@ -139,10 +145,10 @@ def folder(request, tmp_path_factory) -> Path:
     run_job(place, 1, first_cases())
     soak = request.config.getoption("--soak")
     run_job(place, 2, cases_on_two(READ_BY if soak else USUAL, soak))
+    layouts = LAYOUTS if soak else USUAL_LAYOUTS
     for size in (3, 4):
-        run_job(
-            place, size, [goes_on(s, world) for s, world in LAYOUTS if world == size] + ring(size, soak)
-        )
+        todo = [goes_on(s, world) for s, world in layouts if world == size] + ring(size, soak)
+        run_job(place, size, todo)
     run_job(place, 1, ring(1, soak))
     return place
 
@@ -244,7 +250,9 @@ def test_the_canonical_checkpoint_is_what_it_says(folder):
         assert first[key] != second[key], key
 
 
-@pytest.mark.parametrize(("strategy", "world"), [("single", 1), *LAYOUTS])
+@pytest.mark.parametrize(
+    ("strategy", "world"), soaked([("single", 1), *LAYOUTS], [("single", 1), *USUAL_LAYOUTS])
+)
 def test_what_was_read_is_written_again_bit_for_bit(folder, strategy, world):
     notes(folder, name := title(strategy, world))
     same(folder / "adamw-wrote", folder / f"{name}-read")
@@ -256,7 +264,7 @@ def test_what_was_read_is_written_again_bit_for_bit(folder, strategy, world):
     assert len(list((folder / f"{name}-read").glob("optim-*"))) == world
 
 
-@pytest.mark.parametrize(("strategy", "world"), LAYOUTS)
+@pytest.mark.parametrize(("strategy", "world"), soaked(LAYOUTS, USUAL_LAYOUTS))
 def test_forward_computes_with_what_was_read(folder, strategy, world):
     expected, found = outputs(folder, "single-1"), outputs(folder, title(strategy, world))
     assert len(expected) == 12
@@ -266,7 +274,7 @@ def test_forward_computes_with_what_was_read(folder, strategy, world):
 
 
 @pytest.mark.fault(23)
-@pytest.mark.parametrize(("strategy", "world"), LAYOUTS)
+@pytest.mark.parametrize(("strategy", "world"), soaked(LAYOUTS, USUAL_LAYOUTS))
 def test_training_continues_as_on_one_device(folder, strategy, world):
     expected, found = (read(folder / f"{n}-wrote") for n in ("single-1", title(strategy, world)))
     assert found.keys() == expected.keys()
@@ -286,7 +294,7 @@ def test_the_comparison_would_notice_lost_moments(folder):
 
 
 @pytest.mark.fault(23)
-@pytest.mark.parametrize(("writer", "reader"), RING, ids=lambda layout: title(*layout))
+@pytest.mark.parametrize(("writer", "reader"), soaked(RING, USUAL_RING), ids=lambda layout: title(*layout))
 def test_what_each_wrote_another_reads_bit_for_bit(folder, writer, reader):
     notes(folder, name := reads(reader, writer)["name"])
     same(folder / f"{title(*writer)}-wrote", folder / f"{name}-read")
@@ -295,6 +303,9 @@ def test_what_each_wrote_another_reads_bit_for_bit(folder, writer, reader):
 def test_the_ring_has_every_layout_as_a_writer_and_every_strategy_as_a_reader():
     assert {writer for writer, _ in RING} == {*LAYOUTS, ("single", 1)}
     assert {reader for reader, _ in (r for _, r in RING)} == {"single", "hsdp_tensor", *MANY} - {ZERO[3]}
+    assert {writer for writer, _ in USUAL_RING} >= {(strategy, 2) for strategy in MANY}
+    assert {reader for reader, _ in (r for _, r in USUAL_RING)} >= {"single", *MANY} - {ZERO[3]}
+    assert {layout for layout in USUAL_LAYOUTS if layout[1] > 3} <= {writer for writer, _ in USUAL_RING}
     assert all(writer[1] != reader[1] for writer, reader in RING)
 
 
@@ -324,7 +335,7 @@ def test_a_checkpoint_in_the_background_has_the_same_files(folder, strategy):
     same(folder / f"{title(strategy, 2)}-wrote", copied / names[-1])
 
 
-@pytest.mark.parametrize("strategy", [ZERO[2], ZERO[3], IN_PARTS])
+@pytest.mark.parametrize("strategy", soaked(ROUNDED_STRATEGIES, USUAL_ROUNDED))
 def test_under_bf16_masters_stay_fp32_in_the_files_and_come_back_bit_for_bit(folder, strategy):
     notes(folder, name := f"{strategy}-2-bf16")
     same(folder / "adamw-wrote", folder / f"{name}-read")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.checkpoints import stored_tensors
 from helpers.jobs import load_job
-from helpers.pairwise import covering, soaked
+from helpers.pairwise import soaked
 from helpers.ranks import run_cases
 
 from paceline.strategies.options import precisions
@@ -31,7 +31,12 @@ EVERY = [
     if precision in precisions(strategy.partition("_")[0])
     for setting in job.SETTINGS
 ]
-USUAL = covering([pair for pair in EVERY if pair[0] != "hsdp"], each=1)
+USUAL = [  # each kind of strategy, each precision, both settings; the other stages and hsdp under --soak
+    ("single", ("bf16", "blocks")),
+    ("ddp", ("32", "whole")),
+    ("fsdp", ("64", "blocks")),
+    ("deepspeed_stage_3", ("bf16-true", "whole")),
+]
 STOPPED = [("fsdp", ("64", "blocks"))]  # and resumed; those of float32 under --soak
 TO_STOP = [pair for pair in EVERY if pair in STOPPED or pair[1][0] == "32"]
 
@@ -59,6 +64,9 @@ def found(request, tmp_path_factory):
             for (strategy, precision), settings in todo.items()
             if DEVICES[strategy] == devices
         }
+        for case in cases.values():
+            if case["stops"] and not soak:
+                case["samples"] = 48  # eight runs, which compile for one size of batches
         if devices == 1:
             results |= {
                 name: job.runs(tmp_path_factory.mktemp("one"), **case) for name, case in cases.items()

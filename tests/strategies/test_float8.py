@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.jobs import load_job
+from helpers.pairwise import soaked
 from helpers.ranks import run_cases
 from torch import nn
 
@@ -18,6 +19,7 @@ from paceline.strategies.precision import AutocastBF16
 JOB = Path(__file__).with_name("precision_job.py")
 CPU = torch.device("cpu")
 STRATEGIES = ("ddp", "fsdp", "hsdp", "deepspeed_stage_0", "deepspeed_stage_2", "deepspeed_stage_3")
+USUAL = ("ddp", "fsdp", "deepspeed_stage_3")
 
 
 class Net(nn.Module):
@@ -92,9 +94,10 @@ def test_what_is_left_out_can_be_chosen():
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(request, tmp_path_factory):
     pytest.importorskip("torchao")
-    cases = {strategy: {"strategy": strategy, "precision": "fp8 emulated"} for strategy in STRATEGIES}
+    chosen = STRATEGIES if request.config.getoption("--soak") else USUAL
+    cases = {strategy: {"strategy": strategy, "precision": "fp8 emulated"} for strategy in chosen}
     return run_cases(JOB, tmp_path_factory.mktemp("fp8"), cases, one_pair=True, function="train")
 
 
@@ -104,7 +107,7 @@ def exact(tmp_path_factory):
 
 
 @pytest.mark.launch  # for its time
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_it_trains_as_float32_does_within_float8_s_rounding(found, exact, strategy):
     losses, expected = found[strategy][0]["losses"], exact["losses"]
     apart = max(abs(a - b) for a, b in zip(losses, expected, strict=True))

@@ -9,6 +9,7 @@ import torch
 from helpers.checkpoints import stored_tensors
 from helpers.jobs import load_job
 from helpers.one_device import assert_close, observed
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 from torch import nn
@@ -29,12 +30,21 @@ NORMS = ["encoder.blocks.0.norm", "encoder.blocks.1.norm", "encoder.norm"]
 BLOCKS = ["encoder.blocks.0", "encoder.blocks.1"]
 TRAINED = [name for name in job.CASES if name not in REFUSED]
 STOPPED = [name for name, case in (job.CASES | job.KEPT).items() if case.stops]
+# Variations of what the others show, which run under --soak.
+LONG = ("mixed-value", "mixed-hsdp", "mixed-bf16", "views", "buffers", "kept-ddp")
+
+
+def usually(names: list[str]) -> list:
+    """Cases as parameters of a test."""
+    return soaked(names, [name for name in names if name not in LONG])
 
 
 @pytest.fixture(scope="session")
-def ranks(tmp_path_factory) -> Path:
+def ranks(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("corners")
-    run_ranks(JOB, 2, 2, folder, *job.CASES, *job.KEPT, folder=folder)
+    soak = request.config.getoption("--soak")
+    names = [name for name in job.CASES | job.KEPT if soak or name not in LONG]
+    run_ranks(JOB, 2, 2, folder, *names, folder=folder)
     return folder
 
 
@@ -53,7 +63,7 @@ def on_one_device(tmp_path_factory):
     return observed(job, tmp_path_factory.mktemp("one"))
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", usually(TRAINED))
 def test_equals_one_device(seen, on_one_device, name):
     expected = on_one_device(name)
     assert expected["error"] is None
@@ -69,7 +79,7 @@ def test_equals_one_device(seen, on_one_device, name):
     assert len(trained) >= 8
 
 
-@pytest.mark.parametrize("name", STOPPED)
+@pytest.mark.parametrize("name", usually(STOPPED))
 def test_a_run_that_was_stopped_and_resumed_is_the_same_to_the_bit(seen, name):
     for rank in (0, 1):
         found = seen(name, rank)
@@ -104,7 +114,7 @@ def test_what_is_sharded_together(seen, name, units):
     assert found["whole"] == []
 
 
-@pytest.mark.parametrize("name", ["mixed", "mixed-bf16"])
+@pytest.mark.parametrize("name", usually(["mixed", "mixed-bf16"]))
 def test_parameters_moments_and_files_keep_the_dtypes_of_the_module(seen, name):
     found = seen(name)
     rest = torch.bfloat16 if "bf16" in name else torch.float64
@@ -131,7 +141,7 @@ def test_dtypes_that_cannot_be_apart_are_refused_by_name(seen, rank):
 # -- norms in float32 --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(job.KEPT))
+@pytest.mark.parametrize("name", usually(list(job.KEPT)))
 def test_norms_stay_float32_beside_bfloat16(seen, on_one_device, name):
     found, expected = seen(name), on_one_device(name)
     assert expected["error"] is None
@@ -279,7 +289,7 @@ def test_keys_that_are_missing_or_unexpected_are_named(seen, rank):
 # -- buffers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["buffers", "buffers-late"])
+@pytest.mark.parametrize("name", usually(["buffers", "buffers-late"]))
 def test_buffers_that_are_in_no_checkpoint_have_their_values_on_every_rank(seen, name):
     expected = dict(job.Buffers().named_buffers())
     for rank in (0, 1):

@@ -52,7 +52,7 @@ RESUMED = {
 
 
 PAIRS = [(layout, kind) for layout in [*ON_TWO, "hsdp"] for kind in KINDS if layout in KINDS[kind][2]]
-USUAL = covering(PAIRS)
+USUAL = covering(PAIRS, each=1)
 
 
 def cases(pairs: list[tuple[str, str]]) -> dict[str, dict]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.checkpoints import assert_same_tensors, stored_tensors
-from helpers.pairwise import covering, soaked
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 from paceline import Run
@@ -79,9 +79,18 @@ def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
 
 
 PAIRS = [(layout, kind) for layout, _ in LAYOUTS for kind in cases(layout)]
-# Muon's matrices lie otherwise under each of these.
-MUON = [(layout, "32-muon") for layout in ("fsdp", "deepspeed_stage_2", "deepspeed_stage_3")]
-USUAL = [*covering(PAIRS), *MUON]
+# Each layout, and each kind under a layout that has work of its own to do for it.
+BY_LAYOUT = {
+    "ddp": ("64-adamw", "64-tied", "64-weighted-fewer-than-ranks", "64-batch-norm"),
+    "fsdp": ("64-weighted", "64-clip-value", "64-fewer-than-ranks", "64-muon", "bf16-adamw"),
+    "hsdp": ("64-adamw", "64-ema"),
+    "deepspeed_stage_0": ("32-adamw",),
+    "deepspeed_stage_1": ("32-sgd", "32-muon-bf16"),
+    "deepspeed_stage_2": ("32-weighted", "32-muon"),
+    "deepspeed_stage_3": ("32-clip-value", "32-fewer-than-ranks", "32-ema", "32-muon"),
+    "LateAverage": ("64-sgd",),
+}
+USUAL = [(layout, kind) for layout, kinds in BY_LAYOUT.items() for kind in kinds]
 
 
 @pytest.fixture(scope="session")
@@ -133,6 +142,12 @@ def compare_rounded(
         names = [name for name in expected if name.startswith(kind)]
         rounding = max((expected[name] - exact[name]).abs().max().item() for name in names)
         assert 0 < max((found[name] - expected[name]).abs().max().item() for name in names) <= rounding
+
+
+def test_a_usual_run_has_each_layout_and_each_kind():
+    assert {layout for layout, _ in USUAL} == set(dict(LAYOUTS))
+    assert {kind for _, kind in USUAL} == set(KINDS)
+    assert set(USUAL) <= set(PAIRS)
 
 
 def test_averages_are_in_the_comparison(trained):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.checkpoints import assert_same_tensors, stored_tensors
+from helpers.jobs import load_job
 from helpers.ranks import run_ranks
 from helpers.small_net import Net
 from torch import nn
@@ -141,11 +142,22 @@ def test_plans_that_cannot_be_followed(plan, ranks, problem):
     assert problem in str(raised.value)
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "llama-tied"])
-def test_a_model_is_split_by_its_own_plan(kind, tmp_path):
+KINDS = ["qwen3", "llama-tied"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Each process imports transformers once, for all of them."""
     pytest.importorskip("transformers")
-    for ranks in (1, 2):
-        run_ranks(JOB, ranks, ranks, tmp_path, json.dumps([kind]), folder=tmp_path)
-    one, many = (Run(tmp_path / f"{kind}-{ranks}" / "1") for ranks in (1, 2))
+    folder = tmp_path_factory.mktemp("plans")
+    for kind in KINDS:
+        load_job(JOB).train(kind, 1, folder)
+    run_ranks(JOB, 2, 2, folder, json.dumps(KINDS), folder=folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_is_split_by_its_own_plan(kind, trained):
+    one, many = (Run(trained / f"{kind}-{ranks}" / "1") for ranks in (1, 2))
     assert_same_tensors(stored_tensors(one.latest), stored_tensors(many.latest), 1e-12)
     assert many.metrics["train/loss"].values == pytest.approx(one.metrics["train/loss"].values, abs=1e-12)

@@ -27,10 +27,25 @@ TRAINED = [
     for name in job.ON_TORCH | job.ON_DEEPSPEED
     if name not in [*REFUSED, *REFUSED_BY_DEEPSPEED, *APART]
 ]
-# Each stage of ZeRO with two of its options, and each option with a stage, but for these under --soak.
-LONG = ["zero-0-bf16-true", "zero-1-frozen", "zero-1-offload", "zero-2-frozen", "zero-2-bf16-true"]
-LONG += ["zero-3-bf16-true"]
-USUAL = [name for name in TRAINED if name not in LONG]
+# Variations of what the others show, which run under --soak.
+LONG = [f"ddp-{n}" for n in ("first-step-rank-zero", "searching", "unused", "never-searching", "twice")]
+LONG += [f"ddp-{n}" for n in ("manual", "batchnorm-cumulative", "batchnorm-no-affine", "late-tied")]
+LONG += [f"fsdp-{n}" for n in ("reshard-true", "units-names", "units-outer-first", "units-twice")]
+LONG += [f"fsdp-{n}" for n in ("in-sequence", "no-blocks", "twice", "recompute", "batchnorm-apart")]
+LONG += ["fsdp-late-tied-bias", "ddp-late-ignorant", "hsdp-one-group", "hsdp-late"]
+LONG += ["zero-0-frozen", "zero-0-bf16-true", "zero-1-frozen", "zero-1-offload"]
+LONG += [
+    f"zero-2-{n}" for n in ("frozen", "bf16-true", "offload", "recompute", "twice", "late", "late-tied")
+]
+LONG += ["zero-3-bf16-true", "zero-3-twice", "zero-3-late-tied-bias"]
+assert set(LONG) <= job.CASES.keys()
+
+
+def usually(every: list) -> list:
+    """Names of cases, or tuples that begin with one, as parameters of a test."""
+    return soaked(every, [one for one in every if (one[0] if isinstance(one, tuple) else one) not in LONG])
+
+
 WHOLE = [n for n in TRAINED if n.startswith(("ddp", "zero-0", "zero-1", "zero-2"))]
 LATE = [name for name in TRAINED if "-late" in name]
 
@@ -73,7 +88,7 @@ def tolerance_of(name: str) -> float:
     return ROUNDED.get(name, 1e-6 if name in job.ON_DEEPSPEED else 1e-12)
 
 
-@pytest.mark.parametrize("name", soaked(TRAINED, USUAL))
+@pytest.mark.parametrize("name", usually(TRAINED))
 def test_equals_one_device(seen, on_one_device, name):
     found, expected = seen(name), on_one_device(name)
     assert found["error"] is None
@@ -85,7 +100,7 @@ def test_equals_one_device(seen, on_one_device, name):
         assert_close(found["first"], expected["first"], 0)
 
 
-@pytest.mark.parametrize("name", soaked(TRAINED, USUAL))
+@pytest.mark.parametrize("name", usually(TRAINED))
 def test_the_module_keeps_its_class_and_its_names(seen, on_one_device, name):
     found = seen(name)
     before = (on_one_device(name) if name in LATE else found)["before" if name not in LATE else "after"]
@@ -99,7 +114,7 @@ def test_the_module_keeps_its_class_and_its_names(seen, on_one_device, name):
         assert found["after"]["classes"] == before["classes"]
 
 
-@pytest.mark.parametrize("name", soaked(WHOLE, USUAL))
+@pytest.mark.parametrize("name", usually(WHOLE))
 def test_after_a_run_that_leaves_parameters_whole_the_module_is_plain(seen, name):
     """It can be copied, pickled, and used with autograd."""
     assert (seen(name, 0)["plain"], seen(name, 1)["plain"]) == ("yes", "yes")
@@ -108,7 +123,7 @@ def test_after_a_run_that_leaves_parameters_whole_the_module_is_plain(seen, name
 # -- ddp: unused parameters --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["ddp-unused", "ddp-unused-accumulate"])
+@pytest.mark.parametrize("name", usually(["ddp-unused", "ddp-unused-accumulate"]))
 def test_ddp_names_unused_parameters_once(seen, name):
     lines = [line for line in seen(name)["log"].splitlines() if "no gradient" in line]
     assert len(lines) == 1
@@ -117,7 +132,7 @@ def test_ddp_names_unused_parameters_once(seen, name):
         assert unused in lines[0]
 
 
-@pytest.mark.parametrize("name", ["ddp-first-step-one-rank", "ddp-first-step-rank-zero"])
+@pytest.mark.parametrize("name", usually(["ddp-first-step-one-rank", "ddp-first-step-rank-zero"]))
 def test_ddp_does_not_call_unused_what_one_rank_uses(seen, name):
     assert "no gradient" not in seen(name)["log"]
 
@@ -164,49 +179,56 @@ def test_ddp_refuses_a_static_graph_with_accumulation(seen, rank):
 
 @pytest.mark.parametrize(
     ("name", "units"),
-    [
-        ("fsdp-units-names", ["blocks.0", "deep.inner"]),
-        ("fsdp-units-mixed", ["first", "blocks.1", "deep.inner"]),
-        ("fsdp-units-inner-first", ["deep", "deep.inner"]),
-        ("fsdp-units-outer-first", ["deep", "deep.inner"]),
-        ("fsdp-units-twice", ["blocks.0"]),
-        ("fsdp-units-none", []),
-        ("fsdp-reshard-none", ["blocks.0", "blocks.1", "blocks.2"]),
-        ("fsdp-in-sequence", ["blocks.1", "blocks.3"]),
-        ("fsdp-nested", ["blocks.0", "blocks.1"]),
-        ("fsdp-no-blocks", []),
-        ("fsdp-tied-units", ["blocks.1"]),
-        ("fsdp-shared-block", []),
-        ("fsdp-manual", ["one", "one.1", "one.2", "two"]),
-        ("fsdp-late", ["blocks.0", "blocks.1", "blocks.2"]),
-    ],
+    usually(
+        [
+            ("fsdp-units-names", ["blocks.0", "deep.inner"]),
+            ("fsdp-units-mixed", ["first", "blocks.1", "deep.inner"]),
+            ("fsdp-units-inner-first", ["deep", "deep.inner"]),
+            ("fsdp-units-outer-first", ["deep", "deep.inner"]),
+            ("fsdp-units-twice", ["blocks.0"]),
+            ("fsdp-units-none", []),
+            ("fsdp-reshard-none", ["blocks.0", "blocks.1", "blocks.2"]),
+            ("fsdp-in-sequence", ["blocks.1", "blocks.3"]),
+            ("fsdp-nested", ["blocks.0", "blocks.1"]),
+            ("fsdp-no-blocks", []),
+            ("fsdp-tied-units", ["blocks.1"]),
+            ("fsdp-shared-block", []),
+            ("fsdp-manual", ["one", "one.1", "one.2", "two"]),
+            ("fsdp-late", ["blocks.0", "blocks.1", "blocks.2"]),
+        ]
+    ),
 )
 def test_fsdp_shards_by_these_units(seen, name, units):
     assert seen(name)["seen"].get("units") == units
 
 
-@pytest.mark.parametrize("name", ["none", "true", "false"])
+@pytest.mark.parametrize("name", usually([f"fsdp-reshard-{n}" for n in ("none", "true", "false")]))
 def test_fsdp_computes_the_same_whenever_it_reshards(seen, name):
-    assert_close(seen(f"fsdp-reshard-{name}")["weights"], seen("fsdp-reshard-none")["weights"], 0)
+    assert_close(seen(name)["weights"], seen("fsdp-reshard-none")["weights"], 0)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
     ("name", "said"),
-    [
-        ("fsdp-units-wrong", ["shard_units()", "deep.nothing"]),
-        ("fsdp-units-foreign", ["shard_units()", "in_features=2"]),
-        ("fsdp-scalar", ["temperature", "without a dimension", "shape (1,)"]),
-        ("fsdp-manual-direct", ["manual optimization", "gain"]),
-        ("fsdp-manual-tied", ["manual optimization", "share"]),
-        ("fsdp-late-ignorant", ["blocks.1.odd", "reset_parameters"]),
-        ("ddp-late-ignorant", ["blocks.1.odd", "reset_parameters"]),
-        ("hsdp-three-groups", ["2 ranks into 3 groups", "replicate"]),
-        ("ddp-recompute-no-blocks", ["activation_checkpointing", "def shard_units(self)"]),
-        ("zero-2-scalar", ["temperature", "without a dimension", "shape (1,)"]),
-        ("zero-3-late-ignorant", ["blocks.1.odd", "reset_parameters"]),
-        ("zero-2-conflicting", ["train_batch_size is 64", "16", "gradient_accumulation_steps is 3", "1"]),
-    ],
+    usually(
+        [
+            ("fsdp-units-wrong", ["shard_units()", "deep.nothing"]),
+            ("fsdp-units-foreign", ["shard_units()", "in_features=2"]),
+            ("fsdp-scalar", ["temperature", "without a dimension", "shape (1,)"]),
+            ("fsdp-manual-direct", ["manual optimization", "gain"]),
+            ("fsdp-manual-tied", ["manual optimization", "share"]),
+            ("fsdp-late-ignorant", ["blocks.1.odd", "reset_parameters"]),
+            ("ddp-late-ignorant", ["blocks.1.odd", "reset_parameters"]),
+            ("hsdp-three-groups", ["2 ranks into 3 groups", "replicate"]),
+            ("ddp-recompute-no-blocks", ["activation_checkpointing", "def shard_units(self)"]),
+            ("zero-2-scalar", ["temperature", "without a dimension", "shape (1,)"]),
+            ("zero-3-late-ignorant", ["blocks.1.odd", "reset_parameters"]),
+            (
+                "zero-2-conflicting",
+                ["train_batch_size is 64", "16", "gradient_accumulation_steps is 3", "1"],
+            ),
+        ]
+    ),
 )
 def test_it_is_refused_on_every_rank(seen, name, said, rank):
     error = seen(name, rank)["error"]
@@ -219,10 +241,10 @@ def test_it_is_refused_on_every_rank(seen, name, said, rank):
 # -- activation checkpointing ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "zero-2", "zero-3"])
+@pytest.mark.parametrize("name", usually([f"{s}-recompute" for s in ("ddp", "fsdp", "zero-2", "zero-3")]))
 def test_recomputation_runs_each_block_twice_in_a_step(seen, on_one_device, name):
-    assert set(seen(f"{name}-recompute")["calls"]) == {6}
-    assert set(on_one_device(f"{name}-recompute")["calls"]) == {3}
+    assert set(seen(name)["calls"]) == {6}
+    assert set(on_one_device(name)["calls"]) == {3}
 
 
 def test_recomputation_continues_in_a_second_fit_of_a_sharded_module(seen):
@@ -234,20 +256,20 @@ def test_recomputation_continues_in_a_second_fit_of_a_sharded_module(seen):
 SYNCED = [n for n in TRAINED if "-batchnorm" in n]
 
 
-@pytest.mark.parametrize("name", SYNCED)
+@pytest.mark.parametrize("name", usually(SYNCED))
 def test_synchronised_batch_norms_are_the_users_own_class_again(seen, name):
     for rank in (0, 1):
         classes = seen(name, rank)["after"]["classes"]
         assert (classes["norm"], classes["norm2"]) == ("BatchNorm1d", "BatchNorm2d")
 
 
-@pytest.mark.parametrize("name", SYNCED)
+@pytest.mark.parametrize("name", usually(SYNCED))
 def test_synchronised_running_statistics_equal_one_device_on_every_rank(seen, on_one_device, name):
     for rank in (0, 1):
         assert_close(seen(name, rank)["buffers"], on_one_device(name)["buffers"], 1e-12)
 
 
-@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("name", usually(APART))
 def test_without_synchronisation_rank_zero_s_running_statistics_are_the_run_s(seen, on_one_device, name):
     first, second = seen(name, 0), seen(name, 1)
     means = [rank["buffers before validation"]["norm.running_mean"] for rank in (first, second)]
@@ -266,7 +288,7 @@ def test_running_statistics_are_rank_zero_s_whether_or_not_each_step_broadcasts_
 # -- configure_model ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize("name", usually(LATE))
 def test_configure_model_runs_once_on_meta_however_often_the_module_is_fit(seen, name):
     for rank in (0, 1):
         assert seen(name, rank)["seen"]["built on"] == ["meta"]
@@ -278,12 +300,14 @@ def test_parts_of_one_kind_get_values_of_their_own(seen, name):
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("name", [n for n in LATE if "tied" in n])
+@pytest.mark.parametrize("name", usually([n for n in LATE if "tied" in n]))
 def test_tied_parameters_stay_tied(seen, name):
     assert seen(name)["ties"][-2:] == [1, 2]
 
 
-@pytest.mark.parametrize("name", ["ddp-late", "fsdp-late", "hsdp-late", "zero-2-late", "zero-3-late"])
+@pytest.mark.parametrize(
+    "name", usually(["ddp-late", "fsdp-late", "hsdp-late", "zero-2-late", "zero-3-late"])
+)
 def test_buffers_built_on_meta_have_their_values(seen, name):
     for rank in (0, 1):
         buffers = seen(name, rank)["buffers"]
@@ -310,7 +334,7 @@ def test_recomputation_reaches_the_blocks_of_configure_model(tmp_path):
 # -- DeepSpeed ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("stage", soaked(range(4), [0]))
 def test_deepspeed_never_applies_its_own_default_clipping(seen, on_one_device, stage, monkeypatch):
     """These gradients are far over a norm of 1, and the weights equal those of one device above."""
     norms: list[float] = []

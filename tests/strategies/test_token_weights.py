@@ -29,7 +29,7 @@ ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]
 EXACT = ["ddp", "fsdp", "hsdp", "hsdp-copies", "LateAverage", "AtTheUpdate"]
 SINGLE = ["ddp", "fsdp", "hsdp", *ZERO]
 PAIRS = [(s, k) for k in KINDS for s in (EXACT if k.startswith("64") else SINGLE)]
-USUAL = covering(PAIRS)
+USUAL = covering(PAIRS, each=1)
 
 
 def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:

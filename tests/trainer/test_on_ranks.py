@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.environment import clean_environment
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 JOB = Path(__file__).with_name("ranks_job.py")
@@ -50,11 +51,11 @@ def job(tmp_path_factory):
     """The job of so many ranks (all its cases), or one of a case of its own; each is run once."""
     jobs: dict[tuple, Job] = {}
 
-    def of(devices: int, *own: str) -> Job:
-        key = (devices, own)
+    def of(devices: int, *own: str, launched: bool = False) -> Job:
+        key = (devices, own, launched)
         if key not in jobs:
             folder = tmp_path_factory.mktemp(f"ranks-{devices}")
-            jobs[key] = Job(folder, devices, list(own or CASES[devices]), own_launch=bool(own))
+            jobs[key] = Job(folder, devices, list(own or CASES[devices]), own_launch=launched)
         return jobs[key]
 
     return of
@@ -131,8 +132,9 @@ def test_an_error_on_rank_zero_is_raised_on_all(job):
     assert errors == [["ValueError", "the disk is full"], ["PacelineError", "the disk is full"]]
 
 
-def test_an_error_in_main_process_first_ends_the_job_and_lets_nobody_in(job):
-    failed = job(2, "first_fails")
+@pytest.mark.parametrize("launched", soaked([False, True], [False]), ids=["ranks", "launched"])
+def test_an_error_in_main_process_first_ends_the_job_and_lets_nobody_in(job, launched):
+    failed = job(2, "first_fails", launched=launched)
     assert failed.code not in (0, None)
     assert "the download broke off" in failed.errors
     assert failed.lines("entered") == ["0"]

@@ -272,7 +272,8 @@ def _shown(value: Any) -> Any:
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:
     """config.yaml: the resolved configuration of the run."""
-    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the same text, in C: milliseconds less
+    text = yaml.dump(config, Dumper=dumper, sort_keys=False, allow_unicode=True)
     if "config" in config:
         text = f"# `paceline fit` with this file reads `config`: change values there.\n{text}"
     (folder / "config.yaml").write_text(text, encoding="utf-8")

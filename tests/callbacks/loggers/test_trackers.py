@@ -60,8 +60,12 @@ def data(samples=12):
     return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4)
 
 
-def fit(kind, *callbacks, module=None, resume=None, name="run", loggers=None, **settings):
+def fit(
+    kind, *callbacks, module=None, resume=None, name="run", loggers=None, makes_database=False, **settings
+):
     usual = {"max_epochs": 2, "log_every": 1, "progress": False, "checkpoint": False, "accelerator": "cpu"}
+    if kind == "mlflow" and not makes_database:
+        trackers.make_database(Path("runs" if settings.get("run_dir", True) else ".", "mlflow.db"))
     loggers = loggers or [trackers.make(kind), "-tensorboard", "-curves"]
     trainer = Trainer(loggers=loggers, callbacks=callbacks, name=f"{name}-{kind}", **usual | settings)
     return trainer.fit(module or Net(), data(), data(), resume=resume)
@@ -86,7 +90,8 @@ def of_odd_values(tmp_path_factory):
     def of(kind):
         if kind not in folders:
             module, runs = Net(odd=True), tmp_path_factory.mktemp(kind)
-            folders[kind] = fit(kind, module=module, name="values", run_dir=runs).folder
+            options = {"name": "values", "run_dir": runs, "makes_database": True}
+            folders[kind] = fit(kind, module=module, **options).folder
         return folders[kind]
 
     return of
@@ -160,7 +165,10 @@ def shown(tmp_path_factory):
 
     def of(kind):
         if kind not in kept:
-            run = fit(kind, module=Net(media=True), name="media", run_dir=tmp_path_factory.mktemp(kind))
+            runs = tmp_path_factory.mktemp(kind)
+            if kind == "mlflow":
+                trackers.make_database(runs / "mlflow.db")
+            run = fit(kind, module=Net(media=True), name="media", run_dir=runs)
             kept[kind] = trackers.read(kind, run.folder).media
         return kept[kind]
 
@@ -265,6 +273,7 @@ def test_nothing_global_is_changed(capfd):
         watched = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
         return [sys.stdout, sys.stderr, sys.excepthook, sys.exit, *map(signal.getsignal, watched)]
 
+    trackers.make_database(Path("runs", "mlflow.db"))
     before, threads = state(), set(threading.enumerate())
     run = fit(
         "all", loggers=[*map(trackers.make, trackers.KINDS), "-tensorboard", "-curves"], name="global"
@@ -281,7 +290,7 @@ def test_nothing_global_is_changed(capfd):
 
 @trackers.skip_without("mlflow")
 def test_media_are_beside_the_database_that_is_given(tmp_path):
-    (tmp_path / "there").mkdir()
+    trackers.make_database(tmp_path / "there" / "mine.db")
     logger = trackers.make("mlflow", tracking_uri=f"sqlite:///{tmp_path}/there/mine.db")
     run = fit("mlflow", module=Net(media=True), loggers=[logger, "-tensorboard", "-curves"], name="given")
     run_id = json.loads((run.folder / "mlflow.json").read_text())["run_id"]
@@ -299,6 +308,7 @@ def test_parameters_that_mlflow_would_take_for_one_are_two_and_the_run_is_begun_
         def __init__(self, names):
             super().__init__()
 
+    trackers.make_database(tmp_path / "m.db")
     uri = f"sqlite:///{tmp_path / 'm.db'}"
     log_batch, failures = MlflowClient.log_batch, [OSError("away")] * 3
 

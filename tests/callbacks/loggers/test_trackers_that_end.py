@@ -6,7 +6,7 @@ import json
 import signal
 from pathlib import Path
 
-from helpers import processes, trackers
+from helpers import trackers
 from helpers.jobs import load_job
 from helpers.ranks import run_ranks
 from helpers.small_net import Net, data
@@ -32,15 +32,16 @@ def test_kills_and_signals_leave_one_run_with_each_value_once(tmp_path, monkeypa
 
     def run(act):
         options = {"folder": str(tmp_path), "trackers": str(own_store), "act": act}
-        return processes.run(HERE / "tracker_job.py", tmp_path / "job", options)
+        given = {"folder": tmp_path, "check": False, "seconds": 400}
+        return run_ranks(HERE / "tracker_job.py", 1, json.dumps(options), **given)
 
+    trackers.make_database(tmp_path / "mlflow.db")
     killed = run("kill")
-    assert killed.code == -signal.SIGKILL, killed.printed()
+    assert killed.codes == [-signal.SIGKILL], killed.output
     folder = tmp_path / "job" / "1"
     ids = {kind: json.loads((folder / f"{kind}.json").read_text())["run_id"] for kind in trackers.KINDS}
     stopped = run("terminate")
-    assert stopped.code == 128 + signal.SIGTERM, stopped.printed()
-    assert killed.left + stopped.left == []
+    assert stopped.codes == [128 + signal.SIGTERM], stopped.output
     assert trackers.read("mlflow", folder).ended == ["KILLED"]
     load_job(HERE / "tracker_job.py").train(tmp_path)  # with workers that are forked from this process
     assert trackers.read("mlflow", folder).ended == ["FINISHED"]
@@ -55,6 +56,7 @@ def test_kills_and_signals_leave_one_run_with_each_value_once(tmp_path, monkeypa
 
 @skip_without("mlflow")
 def test_on_two_ranks_rank_zero_writes(tmp_path):
+    trackers.make_database(tmp_path / "runs" / "mlflow.db")
     run_ranks(HERE / "tracker_ranks_job.py", 2, tmp_path, folder=tmp_path)
     folder = tmp_path / "runs" / "ranks" / "1"
     kept, wanted = trackers.read("mlflow", folder), trackers.expected(folder, "mlflow")

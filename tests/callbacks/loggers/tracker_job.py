@@ -44,7 +44,7 @@ class Acts(Callback):
 
     def on_step_boundary(self, trainer):
         if self.act == "kill" and trainer.global_step == 7:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while not all(sent(trainer.folder / f"{kind}.json") for kind in KINDS):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)

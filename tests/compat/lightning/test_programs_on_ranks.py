@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from helpers import lightning_records as records
-from helpers.processes import Outcome
+from helpers.ranks import run_ranks
 
 pytestmark = [
     pytest.mark.launch,
@@ -43,25 +42,15 @@ NOT_SAVED = {"ppo": "avg_ep_reward"}
 
 
 def run(folder, name, resume=None, **options):
-    """Run a program in this folder, as a script that starts its ranks; what it did, on the first rank."""
+    """Run a program on two ranks in this folder; what it did, on the first rank."""
     out = folder / "out.json"
     out.unlink(missing_ok=True)
     options = RANKS | {"strategy": STRATEGIES.get(name, "ddp")} | options
     given = [f"--option={key}={json.dumps(value)}" for key, value in options.items()]
     given += [f"--resume={resume}"] * (resume is not None)
     program = records.FOLDER / "programs" / f"{name}.py"
-    command = [
-        sys.executable,
-        records.FOLDER / "recorder.py",
-        records.OURS,
-        out,
-        program,
-        "--folder",
-        folder,
-    ]
-    outcome = Outcome(folder, [*command, *given], {})
-    assert outcome.code == 0, outcome.printed()
-    assert not outcome.left
+    recorder = records.FOLDER / "recorder.py"
+    run_ranks(recorder, 2, records.OURS, out, program, "--folder", folder, *given, folder=folder)
     found = json.loads(out.read_text())[name]
     assert "error" not in found, found["error"]
     found["metrics"].pop(NOT_SAVED.get(name), None)

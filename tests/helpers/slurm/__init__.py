@@ -15,7 +15,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +22,8 @@ from typing import Any
 
 import psutil
 
-from ..environment import clean_environment
 from ..processes import notes
+from ..ranks import run_ranks
 
 BIN = Path(__file__).parent / "bin"
 KILL_WAIT = 30
@@ -33,8 +32,7 @@ _SECONDS = 150
 
 def uninterrupted(script: Path, folder: Path) -> list[float]:
     """The weights that a script notes when it trains on two ranks and nothing interrupts it."""
-    command = [sys.executable, "-m", "paceline", "launch", "--nproc", "2", str(script), "{}"]
-    subprocess.run(command, cwd=folder, env=clean_environment(), check=True, timeout=_SECONDS)
+    run_ranks(script, 2, "{}", folder=folder)
     (done,) = notes(folder, "done")
     weights: list[float] = done["weights"]
     return weights

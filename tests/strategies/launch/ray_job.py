@@ -1,6 +1,6 @@
 """A script that has Ray Train train on workers, and notes what happens.
 
-python ray_job.py SETTINGS   (JSON: arguments of ``run``)
+python ray_job.py SETTINGS   (JSON: a list of arguments of ``fit``, one after the other in one cluster)
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
+from paceline.trainer.checkpoint.locate import find_checkpoint
 
 SAMPLES, STEP = 96, 8  # 12 steps an epoch
 
@@ -54,11 +55,12 @@ class Notes(Callback):
 class Net(TrainModule):
     """Two layers."""
 
-    def __init__(self, folder: str) -> None:
+    folder = ""  # no argument: trainings of one experiment have the same module
+
+    def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-        self.folder = folder
 
     def training_step(self, batch):
         x, numbers = batch
@@ -75,7 +77,7 @@ class Net(TrainModule):
 
 
 def _fail() -> None:
-    raise PacelineError("at the end")
+    raise PacelineError("at the end", got="a mistake", fix="another value")
 
 
 def train(settings: dict[str, Any]) -> None:
@@ -83,16 +85,23 @@ def train(settings: dict[str, Any]) -> None:
 
     Args:
         settings: ``folder`` for the notes; ``kill``: a rank and a step; ``fails``: a rank that raises an
-            error before the fit; ``ends_badly``: one that does at its end; others for the Trainer.
+            error before the fit; ``ends_badly``: one that does at its end; ``is_refused``: a Trainer
+            without a ``run_dir`` is; others for the Trainer.
     """
     torch.set_num_threads(1)
     options = dict(settings)
     folder, kill, fails = options.pop("folder"), options.pop("kill", None), options.pop("fails", None)
     ends_badly = options.pop("ends_badly", None)
+    if options.pop("is_refused", False):
+        try:
+            Trainer(progress=False)
+        except PacelineError as error:
+            note(folder, "refused", text=str(error))
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(SAMPLES, 4, generator=generator, dtype=torch.float64)
     data = TensorDataset(x, torch.arange(SAMPLES))
-    module = Net(folder)
+    module = Net()
+    module.folder = folder
     trainer = Trainer(
         name="n", progress=False, precision="64", global_batch_size=STEP, log_every=1,
         callbacks=[Notes(folder, tuple(kill) if kill else None), Checkpoint(every=5)], clip_grad_norm=0.5,
@@ -107,33 +116,38 @@ def train(settings: dict[str, Any]) -> None:
     if trainer.is_global_zero:
         weights = torch.cat([p.detach().flatten() for p in module.parameters()]).tolist()
         losses = list(map(float, run.metrics["train/loss"].values))
-        note(folder, "done", weights=weights, losses=losses, run=str(run.folder), step=trainer.global_step)
+        validation = float(run.metrics["val/loss"].values[-1])
+        done = {"weights": weights, "losses": losses, "val/loss": validation, "run": str(run.folder)}
+        note(folder, "done", step=trainer.global_step, **done)
 
 
-def run(
-    workers: int = 0, name: str = "e", max_failures: int = 1, is_remote: bool = False, **settings: Any
+def fit(
+    workers: int,
+    name: str = "e",
+    max_failures: int = 1,
+    is_remote: bool = False,
+    notes: str = ".",
+    **settings: Any,
 ) -> None:
-    """Train on workers of Ray, or with 0 in this process.
+    """Train on workers of Ray.
 
     Args:
         name: The experiment's.
         max_failures: How often Ray starts the workers again.
         is_remote: Keep Ray's files in a file system that is not this machine's.
+        notes: The folder for them, in this one.
     """
-    folder = str(Path.cwd())
-    if not workers:
-        train({"folder": folder} | settings)
-        return
-    import ray
+    here = str(Path.cwd())
+    folder = str(Path(here, notes))
+    Path(folder).mkdir(exist_ok=True)
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=True)
-    storage: dict[str, Any] = {"storage_path": f"{folder}/ray"}
+    storage: dict[str, Any] = {"storage_path": f"{here}/ray"}
     if is_remote:
         Path("store").mkdir()
-        files = SubTreeFileSystem(f"{folder}/store", LocalFileSystem())
+        files = SubTreeFileSystem(f"{here}/store", LocalFileSystem())
         storage = {"storage_path": "ray", "storage_filesystem": files}
     trainer = TorchTrainer(
         train,
@@ -144,8 +158,24 @@ def run(
     result = trainer.fit()
     reports = [metrics for _, metrics in result.best_checkpoints or ()]
     checkpoint = result.checkpoint and result.checkpoint.path
-    note(folder, "result", metrics=result.metrics, checkpoint=checkpoint, reports=reports)
+    leads_to = str(checkpoint and find_checkpoint(checkpoint))
+    note(
+        folder, "result", metrics=result.metrics, checkpoint=checkpoint, leads_to=leads_to, reports=reports
+    )
+
+
+def main(settings: list[dict[str, Any]]) -> None:
+    """Train with each of these settings; without workers in this process."""
+    if "workers" not in settings[0]:
+        train({"folder": str(Path.cwd())} | settings[0])
+        return
+    import ray
+
+    workers = max(one["workers"] for one in settings)
+    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=True)
+    for one in settings:
+        fit(**one)
 
 
 if __name__ == "__main__":
-    run(**json.loads(sys.argv[1]))
+    main(json.loads(sys.argv[1]))

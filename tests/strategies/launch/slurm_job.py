@@ -12,14 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback
-from paceline.callbacks.loggers.tracker import Tracker
-
 STEPS = 40
+
+
+def starts_before() -> int:
+    """How often the job was started before this."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 def note(what: str, **values: Any) -> None:
@@ -27,6 +25,18 @@ def note(what: str, **values: Any) -> None:
     line = json.dumps({"what": what, "start": os.environ.get("SLURM_RESTART_COUNT", "0")} | values)
     with open("notes", "a") as file:
         file.write(line + "\n")
+
+
+if __name__ == "__main__" and json.loads(sys.argv[1]).get("imports") and not starts_before():
+    note("imports")
+    time.sleep(600)
+
+import torch  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from paceline import PacelineError, Trainer, TrainModule  # noqa: E402
+from paceline.callbacks import Callback  # noqa: E402
+from paceline.callbacks.loggers.tracker import Tracker  # noqa: E402
 
 
 class Listing(Tracker):
@@ -63,23 +73,24 @@ class Notes(Callback):
             note("step", step=trainer.global_step)
 
     def on_save_checkpoint(self, trainer, state):
-        if self.waits and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+        if self.waits and not starts_before():
             note("saves", rank=trainer.rank)
             while not Path("go-on").exists():
                 time.sleep(0.05)
 
 
 class Net(TrainModule):
-    """A line, by steps that take a moment."""
+    """A line, by steps that take a moment at so many starts of a job."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow: int) -> None:
         super().__init__()
+        self.slow = slow
         torch.manual_seed(0)
         self.line = torch.nn.Linear(4, 1)
 
     def training_step(self, batch):
-        is_first = os.environ.get("SLURM_RESTART_COUNT", "0") == "0" and "SLURM_JOB_ID" in os.environ
-        time.sleep(0.2 if is_first else 0)  # always: ranks agree after so many steps as took half a second
+        is_slow = starts_before() < self.slow and "SLURM_JOB_ID" in os.environ
+        time.sleep(0.2 if is_slow else 0)  # always: ranks agree after so many steps as took half a second
         return (self.line(batch[0]) + torch.rand(())).square().mean()
 
     def configure_optimizers(self):
@@ -89,6 +100,7 @@ class Net(TrainModule):
 def train(
     waits: bool = False,
     imports: bool = False,
+    slow: int = 1,
     fails: str | None = None,
     strategy: str = "ddp",
     **settings: Any,
@@ -98,18 +110,16 @@ def train(
     Args:
         waits: A save waits for a file ``go-on`` at the job's first start.
         fails: The number of a machine on which the script fails; on others it waits.
-        imports: Wait for a signal before anything else, at the job's first start.
+        imports: Wait for a signal before anything else is imported, at the job's first start.
+        slow: At so many starts of the job the steps take a moment.
     """
     if fails is not None and os.environ["SLURM_NODEID"] == fails:
         raise PacelineError("on purpose")
     if fails is not None:
         time.sleep(600)
-    if imports and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
-        note("imports")
-        time.sleep(600)
     generator = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.rand(4 * STEPS, 4, generator=generator))
-    module = Net()
+    module = Net(slow)
     trainer = Trainer(
         strategy=strategy, accelerator="cpu", name="n", progress=False, max_epochs=1, global_batch_size=4,
         loggers=[Listing(), "-tensorboard", "-curves"], callbacks=[Notes(waits)], **settings,

@@ -16,6 +16,7 @@ import pytest
 import torch
 from helpers.environment import clean_environment
 from helpers.pairwise import soaked
+from helpers.ranks import run_ranks
 
 from paceline import PacelineError, Trainer
 from paceline.strategies.launch.environment import find_environment, find_launcher_rank, first_host
@@ -217,10 +218,9 @@ def joined(tmp_path_factory, request):
     options = {"trainers": [{"devices": "auto"}, {"devices": 2}]}
     slurm = SLURM | {"SLURM_JOB_ID": os.getpid() + 1, "OMP_NUM_THREADS": 1}
     folders = {}
-    # The last two have one parent, and so one port: one after the other.
-    together = [("srun", NAMES, slurm), ("Open MPI", OPEN_MPI, {})]
-    alone = [("MPICH", MPICH, {})] if request.config.getoption("--soak") else []
-    for at_once in (together, alone):
+    # Open MPI and MPICH have one parent, and so one port: one after the other.
+    usual, more = [("Open MPI", OPEN_MPI, {})], [("srun", NAMES, slurm), ("MPICH", MPICH, {})]
+    for at_once in (usual, more if request.config.getoption("--soak") else []):
         processes = []
         for launcher, names, more in at_once:
             folders[launcher] = tmp_path_factory.mktemp("joined")
@@ -232,7 +232,8 @@ def joined(tmp_path_factory, request):
     return folders
 
 
-@pytest.mark.parametrize("launcher", soaked(["srun", "Open MPI", "MPICH"], ["srun", "Open MPI"]))
+# test_slurm.py has ranks of srun by default, too.
+@pytest.mark.parametrize("launcher", soaked(["srun", "Open MPI", "MPICH"], ["Open MPI"]))
 def test_processes_of_a_launcher_are_one_job(joined, launcher):
     ends = notes_of(joined[launcher], "end")
     assert [(n["rank"], n["local_rank"], n["world"]) for n in ends] == [(0, 0, 2), (1, 1, 2)] * 2
@@ -252,8 +253,9 @@ def test_a_port_in_use_is_an_error_that_names_it(tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         variables = dict(zip(NAMES, [0, 2, 0, 2], strict=True)) | SLURM | {"MASTER_PORT": port}
-        process = start(tmp_path, variables, trainers=[{"devices": 2}])
-        (output,) = finish([process])
-    assert process.returncode == 1
-    assert str(port) in output
+        options = json.dumps({"trainers": [{"devices": 2}]})
+        own = {name: str(value) for name, value in variables.items()}
+        outcome = run_ranks(JOB, 1, ".", options, folder=tmp_path, check=False, environment=own)
+    assert outcome.codes == [1]
+    assert str(port) in outcome.stdout + outcome.stderr
     assert not notes_of(tmp_path, "read")

@@ -6,13 +6,16 @@ The jobs are forking_job.py.
 from __future__ import annotations
 
 import builtins
+import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import processes
+from helpers.processes import notes
+from helpers.ranks import run_ranks
 
 from paceline import PacelineError, Trainer
 from paceline.strategies import Environment
@@ -37,21 +40,27 @@ JOBS = {
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("forked")
-    work = {name: lambda place, o=options: processes.run(JOB, place, o) for name, options in JOBS.items()}
-    return processes.side_by_side(folder, work, at_once=2)
+    """How each program ended, and its folder. Nothing that it had started outlives any of them."""
+    base = tmp_path_factory.mktemp("forked")
+
+    def ended(name):
+        (folder := base / name.replace(" ", "-")).mkdir()
+        return folder, run_ranks(JOB, 1, json.dumps(JOBS[name]), folder=folder, check=False)
+
+    with ThreadPoolExecutor(2) as pool:  # most of what they take is waiting
+        return dict(zip(JOBS, pool.map(ended, JOBS), strict=True))
 
 
 def one(jobs, name, what):
-    job = jobs[name]
-    assert job.code == 0, job.printed()
-    assert job.left == [], job.printed()
-    (note,) = job.notes(what)
+    folder, outcome = jobs[name]
+    assert outcome.codes == [0], outcome.output
+    (note,) = notes(folder, what)
     return note
 
 
 def test_no_rank_outlives_a_killed_program(jobs):
-    assert (jobs["killed"].code, jobs["killed"].left) == (-9, []), jobs["killed"].printed()
+    _, outcome = jobs["killed"]
+    assert (outcome.codes, outcome.left) == ([-9], []), outcome.output
 
 
 def test_a_rank_that_is_killed_is_named_and_the_other_ends(jobs):
@@ -110,9 +119,8 @@ def test_parts_that_only_the_ranks_have_are_named(jobs):
 
 
 def test_rank_0_writes_here_and_others_into_their_log(jobs):
-    job = jobs["printed"]
     log = one(jobs, "printed", "log")["text"]
-    out, err = (job.folder / "out").read_text(), (job.folder / "err").read_text()
+    ((out, err),) = jobs["printed"][1].printed
     for line in ("print on rank {}", "descriptor on rank {}", "child of rank {}"):
         assert line.format(0) in out.splitlines()
         assert line.format(1) not in out

@@ -13,6 +13,8 @@ import pytest
 from helpers import processes
 from helpers.environment import clean_environment
 from helpers.hosts import NAMES, Hosts, why_not
+from helpers.pairwise import soaked
+from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 
 pytestmark = [
@@ -107,10 +109,9 @@ def start(hosts, tmp_path):
 
 @pytest.fixture(scope="module")
 def expected(hosts, tmp_path_factory):
-    """The same training as two ranks of one host, which nothing interrupts."""
-    job = Job(hosts, tmp_path_factory.mktemp("one-host"), ["--nproc", "2"], {})
-    job.start("host1")
-    assert job.ends("host1") == [0], job.printed("host1")
+    """The same training as two ranks of this machine, which nothing interrupts."""
+    job = Job(hosts, tmp_path_factory.mktemp("one-host"), [], {})
+    run_ranks(JOB, 2, "{}", folder=job.folder)
     return job
 
 
@@ -123,10 +124,15 @@ def is_same(job, expected):
     assert all(found[name].equal(wanted[name]) for name in wanted)
 
 
+def both_trained(job):
+    assert {(one["host"], one["world"]) for one in job.notes("begins")} == {("host1", 2), ("host2", 2)}
+
+
+@pytest.mark.soak  # the next two tests have two hosts that train as one, too
 def test_two_hosts_train_as_one(start, expected):
     job = start("--nnodes", "2")
     assert job.ends(*NAMES) == [0, 0], job.printed("host1") + job.printed("host2")
-    assert {(one["host"], one["world"]) for one in job.notes("begins")} == {("host1", 2), ("host2", 2)}
+    both_trained(job)
     is_same(job, expected)
 
 
@@ -149,6 +155,7 @@ def test_the_variables_of_a_train_job_of_kubeflow_are_enough(hosts, tmp_path, ex
     finally:
         for name in NAMES:
             hosts.kill(name)
+    both_trained(job)
     is_same(job, expected)
 
 
@@ -166,6 +173,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_run_continues_when_it_returns(h
     assert job.ends(*NAMES) == [0, 0], job.printed("host1") + job.printed("host2")
     assert "resumes from runs/n/1/checkpoints/step-0000000" in job.printed("host1")
     assert len(job.notes("begins")) == 4
+    both_trained(job)
     is_same(job, expected)
 
 
@@ -173,7 +181,7 @@ ELASTIC = ("--nnodes", "1:2", "--max-restarts", "1", "--rdzv-conf", "last_call_t
 
 
 @pytest.mark.fault(45)
-@pytest.mark.parametrize("how", ["killed", "SIGTERM"])
+@pytest.mark.parametrize("how", soaked(["killed", "SIGTERM"], ["killed"]))
 def test_a_host_leaves_and_another_joins_and_the_steps_are_the_same(hosts, start, expected, how):
     """Sums are in another order with another world, so the last bits differ."""
     job = start(*ELASTIC, seconds=0.2, alone=3)  # it is not at its end before the other joins

@@ -24,6 +24,9 @@ import torch
 from helpers.environment import clean_environment
 from helpers.pairwise import soaked
 from helpers.ports import free_port
+from helpers.processes import notes as notes_of
+from helpers.ranks import Job as Ranks
+from helpers.ranks import run_ranks
 
 from paceline import PacelineError, Run, Trainer
 from paceline.trainer.checkpoint.integrity import verify
@@ -263,18 +266,19 @@ STOPS = {  # what, to whom, the exit code; SIGTERM to a launcher alone: see the 
 }
 
 
-SOAKED_STOPS = ("SIGTERM to a rank", "SIGINT to a rank")  # test_signals.py sends both at every place
+# test_signals.py sends SIGTERM and SIGINT to ranks at every place, test_slurm.py SIGTERM to all of a job.
+USUAL_STOPS = ("Ctrl-C",)
 
 
 @pytest.fixture(scope="module")
 def endless(start, request):
     """Jobs that train until a signal, all at once: most of what they take is waiting."""
-    names = [name for name in STOPS if request.config.getoption("--soak") or name not in SOAKED_STOPS]
+    names = STOPS if request.config.getoption("--soak") else USUAL_STOPS
     return {name: start(script(steps=WITHOUT_END, workers="Ctrl-C" in name)) for name in names}
 
 
 @pytest.mark.fault(7)
-@pytest.mark.parametrize("name", soaked(STOPS, [name for name in STOPS if name not in SOAKED_STOPS]))
+@pytest.mark.parametrize("name", soaked(list(STOPS), USUAL_STOPS))
 def test_a_signal_stops_all_ranks_at_one_step_with_a_checkpoint(endless, name):
     number, whom, code = STOPS[name]
     job = endless[name]
@@ -317,19 +321,25 @@ def test_no_rank_outlives_a_killed_launcher(start):
 
 @pytest.mark.fault(30)
 def test_no_rank_outlives_a_launcher_that_is_killed_early(start):
-    """Ranks that have not come to paceline yet."""
+    """Ranks that have not come to paceline yet; until they do, nobody else is given their port."""
     job = start(script(waits_before=True))
     job.wait_for("top", 3)
+    nobody_is_given_its_port(job)
     job.process.kill()
     job.is_gone()
 
 
-def test_nobody_else_is_given_the_port_before_rank_0_listens_there(start):
-    job = start(script(waits_before=True))
-    job.wait_for("top", 3)
+def nobody_is_given_its_port(job: Job) -> None:
     port = int(next(note["port"] for note in job.notes("top") if note["rank"] == "0"))
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", port))
+
+
+@pytest.mark.soak  # the test above has it, too
+def test_nobody_else_is_given_the_port_before_rank_0_listens_there(start):
+    job = start(script(waits_before=True))
+    job.wait_for("top", 3)
+    nobody_is_given_its_port(job)
     job.process.kill()
     job.is_gone()
 
@@ -432,18 +442,22 @@ def test_a_script_under_paceline_launch_joins_and_its_failure_is_the_launcher_s(
     assert "printed above by 1" not in job.printed()
 
 
-def test_a_process_group_that_exists_is_used_and_ranks_that_differ_are_named(start, tmp_path):
+def test_a_process_group_that_exists_is_used_and_ranks_that_differ_are_named(tmp_path):
     """Two processes that nobody launched: the script itself says where they stand."""
     options = {"differs": True, "trainers": [{"devices": "auto"}]}
-    both = [start(script(own_group=rank, **options), tmp_path) for rank in range(2)]
-    assert [job.ends() for job in both] == [0, 0], both[0].printed() + both[1].printed()
-    job = both[0]
-    assert [n["sum"] for n in job.notes("own group")] == [2, 2]
-    assert of_both(job.notes("end"), "world") == [2, 2]
+    arguments = [json.dumps({"own_group": rank} | options) for rank in range(2)]
+    with (
+        Ranks(JOB, 1, ".", arguments[0], folder=tmp_path) as first,
+        Ranks(JOB, 1, ".", arguments[1], folder=tmp_path) as second,
+    ):
+        ended = [job.wait() for job in (first, second)]
+    assert [one.codes for one in ended] == [[0], [0]], ended[0].output + ended[1].output
+    assert [n["sum"] for n in notes_of(tmp_path, "own group")] == [2, 2]
+    assert of_both(notes_of(tmp_path, "end"), "world") == [2, 2]
     names = {"argument": "Trainer(seed=...)", "data": "training data", "module": "module"}
     names["callbacks"] = "list of callbacks"
     for what, named in names.items():
-        said = of_both([n for n in job.notes("refused") if n["of"] == what], "said")
+        said = of_both(notes_of(tmp_path, "refused", of=what), "said")
         assert said[0] == said[1]
         assert said[0].startswith(f"rank 1 has another {named} than rank 0")
         assert len(said[0]) < 1000
@@ -501,13 +515,13 @@ def test_sigterm_to_one_of_two_launchers_stops_both_in_order(start, tmp_path):
     stopped_in_order(both, signal.SIGTERM)
 
 
-def test_two_machines_without_a_meeting_place_are_refused(start):
-    command = script(trainers=[{"devices": 1, "num_nodes": 2}])
-    jobs = [start(command, env=variables) for variables in ({}, {"PET_NNODES": "2:2"})]
-    for job in jobs:
-        assert job.ends() == 1
-        assert "no rendezvous is configured" in job.err.read_text()
-        assert not job.notes("read")
+@pytest.mark.parametrize("variables", [{}, {"PET_NNODES": "2:2"}])
+def test_two_machines_without_a_meeting_place_are_refused(tmp_path, variables):
+    options = json.dumps({"trainers": [{"devices": 1, "num_nodes": 2}]})
+    outcome = run_ranks(JOB, 1, ".", options, folder=tmp_path, check=False, environment=variables)
+    assert outcome.codes == [1]
+    assert "no rendezvous is configured" in outcome.stderr
+    assert not notes_of(tmp_path, "read")
 
 
 # -- programs that cannot be started again -----------------------------------------------------

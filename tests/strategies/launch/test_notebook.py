@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from helpers.environment import clean_environment
-from helpers.notebooks import SECONDS, Notebook
+from helpers.notebooks import Notebook
+from helpers.ranks import run_ranks
 from safetensors.torch import load_file
 
 import paceline
 
 pytestmark = pytest.mark.launch
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}  # its threads do not spin
 
 SETUP = """
 import json, os, signal, threading, time
@@ -90,7 +89,7 @@ def found(cell):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    with Notebook(tmp_path_factory.mktemp("alone")).kernel() as notebook:
+    with Notebook(tmp_path_factory.mktemp("alone")).kernel(**WAITING) as notebook:
         notebook.run(SETUP)
         yield notebook
 
@@ -181,11 +180,10 @@ class Hanging(Callback):
 
 
 @pytest.fixture(scope="module")
-def forking(tmp_path_factory):
-    with Notebook(tmp_path_factory.mktemp("forking")).kernel() as notebook:
-        notebook.run(SETUP)
-        notebook.run("left = torch.randn(900, 900) @ torch.randn(900, 900)  # OpenMP's threads are there")
-        yield notebook
+def forking(alone):
+    """The same kernel, after what it did by itself."""
+    alone.run("left = torch.randn(900, 900) @ torch.randn(900, 900)  # OpenMP's threads are there")
+    return alone
 
 
 SCRIPT = """
@@ -202,19 +200,14 @@ values = trainer.validate(module, loaders()[1])
 """
 
 
-def script_of_two_ranks(folder: Path, source: str) -> None:
-    (folder / "train.py").write_text(source)
-    command, env = [sys.executable, "train.py"], clean_environment()
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+# Under ddp another test trains here.
+@pytest.fixture(scope="module", params=[pytest.param("ddp", marks=pytest.mark.soak), "fsdp"])
 def both(request, forking, tmp_path_factory):
     """The same run on two ranks of a script, and on two that the notebook forks."""
     folder, strategy = tmp_path_factory.mktemp("script"), request.param
     train = TWO_RANKS.format(strategy=strategy)
-    script_of_two_ranks(folder, SETUP + train + SCRIPT)
+    (folder / "train.py").write_text(SETUP + train + SCRIPT)
+    run_ranks(folder / "train.py", 2, folder=folder)
     cells = {"cell": forking.run(train), "facts": found(forking.run(show("facts(trainer, module)")))}
     cells["more"] = found(forking.run(CELL + show("[values, torch.cat(outputs).tolist()]")))
     kinds = (
@@ -321,7 +314,7 @@ def test_the_stop_button_stops_all_ranks_in_order_and_the_cell_continues(forking
 
 def test_the_page_about_notebooks_runs_in_one(tmp_path):
     page = (Path(paceline.__file__).parent / "docs" / "guides" / "notebook.md").read_text()
-    with Notebook(tmp_path).kernel() as notebook:
+    with Notebook(tmp_path).kernel(**WAITING) as notebook:
         for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
             cell = notebook.run(block)
             assert cell.error is None, cell.all

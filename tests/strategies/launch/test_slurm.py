@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.environment import clean_environment
+from helpers.pairwise import soaked
 from helpers.processes import notes
 from helpers.slurm import Cluster, uninterrupted
 from helpers.small_net import Net, data
@@ -195,12 +196,21 @@ def expected(tmp_path_factory):
 
 
 @pytest.fixture
-def submit(cluster, tmp_path):
-    """Submits and starts the job."""
+def submit(cluster, tmp_path, monkeypatch):
+    """Submits and starts the job; with the command as it is typed, or in this process."""
     jobs = []
 
-    def begin(*options, **settings):
-        job = cluster.submit(*PACELINE, "--slurm", *options, str(JOB), json.dumps(settings), cwd=tmp_path)
+    def begin(*options, by_command=False, **settings):
+        arguments = ["--slurm", *options, str(JOB), json.dumps(settings)]
+        if by_command:
+            job = cluster.submit(*PACELINE, *arguments, cwd=tmp_path)
+        else:
+            with monkeypatch.context() as here:
+                for name in ("PATH", "STAND_IN_SLURM"):
+                    here.setenv(name, cluster.environment[name])
+                assert launch(arguments) == 0
+            (folder,) = cluster.folder.iterdir()
+            job = cluster.job(folder.name)
         jobs.append(job)
         job.start()
         return job
@@ -232,11 +242,14 @@ def continues(job, folder, expected, after=None):
 @pytest.mark.fault(46)
 @pytest.mark.launch
 @pytest.mark.parametrize(
-    ("nodes", "name", "reaches"), [(1, "SIGUSR1", "tasks"), (2, "SIGUSR1", "all"), (2, "SIGUSR2", "tasks")]
+    ("nodes", "name", "reaches"),
+    soaked(
+        [(1, "SIGUSR1", "tasks"), (2, "SIGUSR1", "all"), (2, "SIGUSR2", "tasks")], [(2, "SIGUSR1", "all")]
+    ),
 )
 def test_a_job_resumes_after_the_signal_before_its_limit(submit, tmp_path, expected, nodes, name, reaches):
     """The script asks for no resume: the job is the same one, and so are its run and its tracker's run."""
-    job = submit("--nnodes", str(nodes), "--nproc", str(2 // nodes))
+    job = submit("--nnodes", str(nodes), "--nproc", str(2 // nodes), by_command=True)
     job.reaches = reaches
     job.wait_until(lambda: notes(tmp_path, "step"))
     job.signal(signal.Signals[name])
@@ -247,22 +260,28 @@ def test_a_job_resumes_after_the_signal_before_its_limit(submit, tmp_path, expec
     assert f"SLURM job {job.id} was requeued: start 2" in log
 
 
-@pytest.mark.fault(46)
-@pytest.mark.launch
-def test_a_preempted_job_resumes_and_more_signals_do_not_end_its_save(submit, tmp_path, expected):
+def save_under_signals(job, folder):
     """SIGTERM begins the grace time, SIGUSR1 comes before its end, SIGTERM at its end."""
-    job = submit("--nnodes", "2", waits=True)
-    job.wait_until(lambda: notes(tmp_path, "step"))
+    job.wait_until(lambda: notes(folder, "step"))
     job.preempt()
-    job.wait_until(lambda: notes(tmp_path, "saves"))
+    job.wait_until(lambda: notes(folder, "saves"))
     for number in (signal.SIGUSR1, signal.SIGTERM):
         time.sleep(1.5)  # to the launchers and ranks a signal in the same second is the same one
         job.signal(number)
-    (tmp_path / "go-on").touch()
+    (folder / "go-on").touch()
     assert job.ends() != 0
+
+
+@pytest.mark.soak  # ranks that srun starts are preempted below
+@pytest.mark.fault(46)
+@pytest.mark.launch
+def test_a_preempted_job_resumes_and_more_signals_do_not_end_its_save(submit, tmp_path, expected):
+    job = submit("--nnodes", "2", waits=True)
+    save_under_signals(job, tmp_path)
     continues(job, tmp_path, expected)
 
 
+@pytest.mark.soak  # test_which_signal_requeues_a_job has what SLURM says of it
 @pytest.mark.fault(46)
 @pytest.mark.launch
 def test_a_job_at_its_time_limit_resumes(submit, tmp_path, expected):
@@ -276,14 +295,21 @@ def test_a_job_at_its_time_limit_resumes(submit, tmp_path, expected):
 @pytest.mark.fault(46)
 @pytest.mark.launch
 def test_a_cancelled_job_saves_and_stays_cancelled(submit, tmp_path):
-    job = submit("--nproc", "2")
+    """At its second start: at the first a signal before fit put it back into the queue."""
+    job = submit("--nproc", "2", imports=True, slow=2)
+    job.wait_until(lambda: len(notes(tmp_path, "imports")) == 2)
+    job.signal(signal.SIGUSR1)
+    assert job.ends() == 138
+    job.restart()
     job.wait_until(lambda: notes(tmp_path, "step"))
+    assert [one["step"] for one in notes(tmp_path, "begins")] == [0, 0]
     job.cancel()
     assert job.ends() == 143
     assert not job.is_requeued
     assert len(list((tmp_path / "runs/n/1/checkpoints").glob("step-*"))) == 1
 
 
+@pytest.mark.soak  # so does that of test_a_cancelled_job_saves_and_stays_cancelled
 @pytest.mark.launch
 def test_a_signal_before_fit_requeues_the_job_too(submit, tmp_path, expected):
     job = submit("--nproc", "2", imports=True)
@@ -293,24 +319,31 @@ def test_a_signal_before_fit_requeues_the_job_too(submit, tmp_path, expected):
     continues(job, tmp_path, expected, after=0)
 
 
+@pytest.mark.fault(46)
 @pytest.mark.launch
-def test_ranks_that_srun_starts_requeue_the_job_once(cluster, tmp_path, expected):
+@pytest.mark.parametrize("how", soaked(["preempted", "SIGUSR1"], ["preempted"]))
+def test_ranks_that_srun_starts_requeue_the_job_once(cluster, tmp_path, expected, how):
     """Without a launcher: ``srun python train.py`` with a task for each rank."""
+    settings = json.dumps({"waits": how == "preempted"})
     (tmp_path / "job.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --requeue\n"
-        f"#SBATCH --chdir={tmp_path}\nsrun {sys.executable} {JOB} '{{}}'\n"
+        f"#SBATCH --chdir={tmp_path}\nsrun {sys.executable} {JOB} '{settings}'\n"
     )
     job = cluster.submit("sbatch", "job.sbatch", cwd=tmp_path)
     job.start()
     try:
-        job.wait_until(lambda: notes(tmp_path, "step"))
-        job.signal(signal.SIGUSR1)
-        assert job.ends() != 0
+        if how == "preempted":
+            save_under_signals(job, tmp_path)
+        else:
+            job.wait_until(lambda: notes(tmp_path, "step"))
+            job.signal(signal.SIGUSR1)
+            assert job.ends() != 0
         continues(job, tmp_path, expected)
     finally:
         job.close()
 
 
+@pytest.mark.soak  # test_which_signal_requeues_a_job has what SLURM says of such a SIGTERM
 @pytest.mark.launch
 def test_a_script_that_fails_is_not_requeued(submit, tmp_path):
     """srun ends the other launcher by SIGTERM, which looks like a preemption."""
@@ -320,6 +353,7 @@ def test_a_script_that_fails_is_not_requeued(submit, tmp_path):
     assert "PacelineError: on purpose" in job.output
 
 
+@pytest.mark.soak  # test_signals.py has one that nobody knows of
 @pytest.mark.launch
 def test_sigterm_that_slurm_did_not_send_ends_the_job(submit, tmp_path):
     job = submit("--nproc", "2")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.environment import clean_environment
+from helpers.pairwise import soaked
 from helpers.processes import notes
 from helpers.slurm import Cluster, uninterrupted
 
@@ -16,7 +17,8 @@ JOB = Path(__file__).with_name("slurm_job.py")
 pytestmark = pytest.mark.launch  # for its length
 
 
-@pytest.mark.parametrize("how", ["SIGUSR2", "preempted"])
+# test_slurm.py has a preempted job by default, whose ranks are started as these are.
+@pytest.mark.parametrize("how", soaked(["SIGUSR2", "preempted"], ["SIGUSR2"]))
 def test_a_job_of_submitit_resumes_exactly(tmp_path, monkeypatch, how):
     monkeypatch.syspath_prepend(str(JOB.parent))
     import slurm_job

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.jobs import load_job
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 from paceline import PacelineError
@@ -20,6 +21,11 @@ pytestmark = pytest.mark.launch  # for its length
 JOB = Path(__file__).with_name("settings_job.py")
 job = load_job(JOB)
 STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3")
+SHARDED = ("fsdp", "deepspeed_stage_3")  # whose optimizers are the furthest from the module's
+SCHEDULES = list(job.SCHEDULES)
+CONTINUED = [(schedule, stop) for stop in (2, 5) for schedule in SCHEDULES]
+USUALLY = [one for one in CONTINUED if one[1] == 5 or one[0] == "sequential"]  # which changes after step 3
+UNTOUCHED = ["none", "cosine", "ours", "sequential"]
 HOW = 'allow="optimizer") takes those of now'
 
 
@@ -89,15 +95,14 @@ def test_the_steps_are_those_of_the_new_rate(tmp_path):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("schedule", list(job.SCHEDULES))
+@pytest.mark.parametrize("schedule", soaked(SCHEDULES, UNTOUCHED))
 def test_a_schedule_is_no_difference(schedule, tmp_path, whole_rates, capsys):
     module, _ = resumed(tmp_path, schedule)
     assert lines_about(capsys.readouterr().out) == []
     assert module.rates == whole_rates(schedule)[5:]
 
 
-@pytest.mark.parametrize("schedule", list(job.SCHEDULES))
-@pytest.mark.parametrize("stop", [2, 5])
+@pytest.mark.parametrize(("schedule", "stop"), soaked(CONTINUED, USUALLY))
 def test_a_schedule_continues_from_the_new_rate(schedule, stop, tmp_path, whole_rates, capsys):
     module, _ = resumed(tmp_path, schedule, stop, allow="optimizer", lr=0.02)
     assert "SGD lr 0." in lines_about(capsys.readouterr().out)[0]
@@ -166,15 +171,16 @@ def test_what_may_be_allowed_is_named(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def on_ranks(tmp_path_factory):
+def on_ranks(request, tmp_path_factory):
     """The folder of the strategies' runs, and by strategy what rank 0 printed."""
     folder = tmp_path_factory.mktemp("ranks")
-    done = run_ranks(JOB, 2, folder, *STRATEGIES, folder=folder)
+    chosen = STRATEGIES if request.config.getoption("--soak") else SHARDED
+    done = run_ranks(JOB, 2, folder, *chosen, folder=folder)
     parts = re.split(r"^strategy: (\w+)$", done.printed[0][0], flags=re.MULTILINE)[1:]
     return folder, dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", soaked(STRATEGIES, SHARDED))
 def test_on_ranks(strategy, on_ranks):
     folder, printed = on_ranks
     # StepLR halves the rate every three steps; at four it was halved once.

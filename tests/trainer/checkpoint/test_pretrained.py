@@ -248,9 +248,9 @@ def test_the_only_model_is_found_for_hugging_face(job, tmp_path):
     assert torch.equal(logits(found, job.tokens()), logits(module.model, job.tokens()))
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_3"])
+@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("deepspeed_stage_3", marks=pytest.mark.soak)])
 def test_a_sharded_peft_model_is_exported_whole(job, strategy, tmp_path):
-    done = run_ranks(JOB, 2, strategy, tmp_path, folder=tmp_path)
+    done = run_ranks(JOB, 2, strategy, tmp_path, folder=tmp_path, transformers=True)
     assert done.codes == [0, 0], done.output
     trained_module = job.Adapted.load_from_checkpoint(tmp_path / "runs/n/1")
     export_checkpoint(Run(tmp_path / "runs/n/1").latest, tmp_path / "later", "model")

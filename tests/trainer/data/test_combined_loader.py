@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 from helpers.stops import StopsAt
 from torch import nn
@@ -150,8 +151,12 @@ def test_the_first_loader_has_the_order_that_it_has_alone():
     assert [step[0] for step in module.seen] == [step[0] for step in alone.seen]
 
 
-@pytest.mark.parametrize(("mode", "workers"), [("cycle", 0), ("cycle", 1), ("max", 0), ("min", 0)])
-@pytest.mark.parametrize("kind", ["shuffled", "stream"])
+MODES = (("cycle", 0), ("cycle", 1), ("max", 0), ("min", 0))
+RESUMED = [(k, m, w) for k in ("shuffled", "stream") for m, w in MODES]
+USUAL = [("shuffled", "cycle", 1), ("shuffled", "max", 0), ("stream", "cycle", 0), ("stream", "min", 0)]
+
+
+@pytest.mark.parametrize(("kind", "mode", "workers"), soaked(RESUMED, USUAL))
 def test_a_run_resumes_from_any_step(tmp_path, kind, mode, workers):
     def data():
         return two(kind, mode, num_workers=workers)

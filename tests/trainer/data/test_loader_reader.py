@@ -267,7 +267,7 @@ def unblock(threads):
         thread.name = "left behind"
 
 
-@pytest.mark.parametrize("own_iter", [False, True])
+@pytest.mark.parametrize("own_iter", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_workers_of_an_unclosed_pass_do_not_hold_up_the_exit(own_iter):
     script = """
 import sys, time
@@ -339,7 +339,7 @@ def test_what_runs_code_of_the_user_or_counts_is_read_in_this_thread(kind, worke
     assert data.threads <= {threading.main_thread()}
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.soak), "fork"])
 def test_workers_start_by_the_loader_s_own_method(method):
     data = torch.utils.data.TensorDataset(torch.arange(8))
     feed = feed_of(data, multiprocessing_context=method, num_workers=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import pickle
 import random
@@ -10,6 +11,7 @@ from collections import Counter
 
 import pytest
 import torch
+from helpers.pairwise import soaked
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -25,7 +27,7 @@ def drawn_weights(seed):
     return [draw.randint(1, 20) if whole else draw.random() + 1e-4 for _ in range(draw.randint(1, 12))]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", soaked(range(40), range(8)))
 def test_each_source_has_its_share_of_any_stretch_from_the_beginning(seed):
     weights = drawn_weights(seed)
     shares, given = Shares(weights), [0] * len(weights)
@@ -471,8 +473,18 @@ def run(folder, make, steps=None, resume=None, batch=8, **options):
 MAKERS = {"in memory": in_memory, "drawn": drawn, "streams": streams, "keeping": keeping}
 
 
-@pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("stop", [5, 8, 11])
+STOPS = [(stop, kind) for stop in (5, 8, 11) for kind in MAKERS]
+USUAL_STOPS = [
+    (5, "keeping"),
+    (5, "drawn"),
+    (8, "in memory"),
+    (8, "streams"),
+    (11, "drawn"),
+    (11, "streams"),
+]
+
+
+@pytest.mark.parametrize(("stop", "kind"), soaked(STOPS, USUAL_STOPS))
 def test_a_run_is_resumed_exactly(tmp_path, kind, stop):
     """An epoch has 8 steps, the last of 4 samples: within one, at an end, and in the next epoch."""
     whole, trainer = run(tmp_path / "whole", MAKERS[kind])
@@ -486,20 +498,33 @@ def test_a_run_is_resumed_exactly(tmp_path, kind, stop):
     assert ("dataset is not stateful" in log) == (kind == "streams" and stop != 8)
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The module of a run that reads in its own process; each is made once."""
+    return functools.cache(lambda kind: run(tmp_path_factory.mktemp("alone"), MAKERS[kind])[0])
+
+
+READ = {
+    "3 at a time": (3, {}),
+    "2 workers": (8, {"num_workers": 2}),
+    "3 workers": (4, {"num_workers": 3}),
+    "persistent": (8, {"num_workers": 2, "persistent_workers": True}),
+    "spawned": (8, {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"}),
+}
+EVERY = [(kind, how) for how in READ for kind in ("in memory", "drawn", "streams")]
+USUAL = [
+    ("streams", "3 at a time"),
+    ("in memory", "2 workers"),
+    ("drawn", "3 workers"),
+    ("streams", "persistent"),
+    ("drawn", "spawned"),
+]
+
+
 @pytest.mark.launch  # the workers are processes
-@pytest.mark.parametrize("kind", ["in memory", "drawn", "streams"])
-@pytest.mark.parametrize(
-    ("batch", "options"),
-    [
-        (3, {}),
-        (8, {"num_workers": 2}),
-        (4, {"num_workers": 3}),
-        (8, {"num_workers": 2, "persistent_workers": True}),
-        (8, {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"}),
-    ],
-)
-def test_workers_and_micro_batches_change_nothing(tmp_path, kind, batch, options):
-    alone, _ = run(tmp_path / "alone", MAKERS[kind])
+@pytest.mark.parametrize(("kind", "how"), soaked(EVERY, USUAL))
+def test_workers_and_micro_batches_change_nothing(tmp_path, alone, kind, how):
+    alone, (batch, options) = alone(kind), READ[how]
     ours, _ = run(tmp_path / "ours", MAKERS[kind], batch=batch, **options)
     assert ours.seen == alone.seen
     for one, other in zip(alone.parameters(), ours.parameters(), strict=True):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
 from helpers.jobs import load_job
+from helpers.ranks import run_ranks
 from torch.utils.data import DataLoader
 
 from paceline.trainer.data.factory import make_feed
@@ -17,14 +17,14 @@ BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "seek.py"
 SAMPLES = 10_000_000
 
 
-def megabytes(what: str) -> float:
-    command = [sys.executable, str(BENCHMARK), "--one", what, "--samples", str(SAMPLES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+def megabytes(what: str, folder: Path) -> float:
+    done = run_ranks(BENCHMARK, 1, "--one", what, "--samples", SAMPLES, folder=folder)
     return json.loads(done.stdout)[1]
 
 
-def test_it_takes_less_than_200_megabytes_beyond_the_samplers_own():
-    assert megabytes("seek") < megabytes("sampler") + 200
+@pytest.mark.launch  # for its length
+def test_it_takes_less_than_200_megabytes_beyond_the_samplers_own(tmp_path):
+    assert megabytes("seek", tmp_path) < megabytes("sampler", tmp_path) + 200
 
 
 def test_no_sample_before_the_position_is_read():

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 from paceline import Run
@@ -20,20 +21,34 @@ OWN = ["own-list", "own-part", "own-keeping", "own-uneven", "own-arrays"]
 RESUMED = ["stream", "stream-workers", "keeping", "list", "mixture", "mixture-keeping", *OWN[:-1]]
 UNEQUAL = ["ends-early", "ends-early-workers", "ends-early-list", "ends-early-val", "last-batch-smaller"]
 MISTAKES = ["own-part-uneven", "one-for-rank-zero", "odd-sampler", *UNEQUAL]
+# What a usual run leaves out: each is two of the others at once, or another place of the same data.
+MORE = {"sharing-workers", "keeping", "mixture", "mixture-workers", "limited-map"}
+MORE |= {"own-uneven", "own-arrays", "ends-early-workers", "ends-early-val"}
 # Runs that are resumed on another number of ranks show three of them in any case.
 LONG = pytest.mark.soak
 WORLDS = [2, pytest.param(3, marks=LONG)]
 IDS = [f"train/ids{power}" for power in range(4)]
 
 
+def chosen(cases: list[str], *, every: bool) -> list[str]:
+    return [case for case in cases if every or case not in MORE]
+
+
+def by_choice(cases: list[str]) -> list:
+    """As parameters of a test, those that a usual run leaves out marked."""
+    return soaked(cases, chosen(cases, every=False))
+
+
 @pytest.fixture(scope="module")
-def job(tmp_path_factory):
+def job(request, tmp_path_factory):
+    every = request.config.getoption("--soak")
     folders: dict[int, Path] = {}
 
     def of(devices: int) -> Path:
         if devices not in folders:
             folders[devices] = tmp_path_factory.mktemp(f"world{devices}")
-            run_job(devices, folders[devices], SHARED if devices == 1 else SHARED + OWN + MISTAKES)
+            cases = SHARED if devices == 1 else SHARED + OWN + MISTAKES
+            run_job(devices, folders[devices], chosen(cases, every=every))
         return folders[devices]
 
     return of
@@ -54,7 +69,7 @@ def printed(folder: Path, name: str, devices: int) -> list[dict]:
 
 
 @pytest.mark.parametrize("devices", WORLDS)
-@pytest.mark.parametrize("case", SHARED)
+@pytest.mark.parametrize("case", by_choice(SHARED))
 def test_each_steps_samples_and_losses_are_those_of_one_device(job, case, devices):
     alone, ours = Run(job(1) / case / "1"), Run(job(devices) / case / "1")
     found = rows(ours, *IDS)
@@ -76,7 +91,7 @@ def test_each_steps_samples_and_losses_are_those_of_one_device(job, case, device
 
 @pytest.mark.fault(38)
 @pytest.mark.parametrize("devices", WORLDS)
-@pytest.mark.parametrize("case", OWN)
+@pytest.mark.parametrize("case", by_choice(OWN))
 def test_parts_of_the_ranks_own_are_read_whole_and_weighed_by_their_samples(job, case, devices):
     run = Run(job(devices) / case / "1")
     size = SIZE - SIZE % devices if case == "own-keeping" else SIZE
@@ -95,7 +110,7 @@ def test_parts_of_the_ranks_own_are_read_whole_and_weighed_by_their_samples(job,
 @pytest.mark.parametrize(
     ("case", "devices"),
     [
-        pytest.param(case, devices, marks=LONG if devices == 3 else ())
+        pytest.param(case, devices, marks=LONG if devices == 3 or case in MORE else ())
         for case in RESUMED
         for devices in (1, 2, 3)
         if devices > 1 or case not in OWN
@@ -115,15 +130,16 @@ MOVED = ["stream", "keeping", "own-keeping", "mixture", "mixture-keeping"]
 
 
 @pytest.fixture(scope="module")
-def moved(tmp_path_factory):
+def moved(request, tmp_path_factory):
     """Runs that were stopped on 2 ranks and resumed on 3."""
     folder = tmp_path_factory.mktemp("moved")
-    run_job(2, folder, [f"stop:{case}" for case in MOVED])
-    run_job(3, folder, [f"resume:{case}" for case in MOVED])
+    cases = chosen(MOVED, every=request.config.getoption("--soak"))
+    run_job(2, folder, [f"stop:{case}" for case in cases])
+    run_job(3, folder, [f"resume:{case}" for case in cases])
     return folder
 
 
-@pytest.mark.parametrize("case", ["stream", "keeping", "mixture", "mixture-keeping"])
+@pytest.mark.parametrize("case", by_choice([case for case in MOVED if case != "own-keeping"]))
 def test_a_stream_continues_on_another_number_of_ranks(job, moved, case):
     found = rows(Run(moved / f"{case}-moved" / "1"), *IDS)
     assert found == rows(Run(job(1) / case / "1"), *IDS)
@@ -151,7 +167,7 @@ def test_every_rank_reports_data_that_cannot_be_shared_out(job, case, what, devi
 
 @pytest.mark.fault(38)
 @pytest.mark.parametrize("devices", WORLDS)
-@pytest.mark.parametrize("case", UNEQUAL)
+@pytest.mark.parametrize("case", by_choice(UNEQUAL))
 def test_streams_that_begin_alike_and_end_apart_are_reported_by_every_rank(job, case, devices):
     samples = [SIZE - (30 if case.startswith("ends-early") else 1) * rank for rank in range(devices)]
     if case == "ends-early-list":

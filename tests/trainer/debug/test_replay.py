@@ -15,6 +15,7 @@ import pytest
 import torch
 from helpers.environment import clean_environment
 from helpers.jobs import load_job
+from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 from torch.utils.data import DataLoader
 
@@ -214,8 +215,13 @@ def single(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", SINGLE)
-@pytest.mark.parametrize("which", ["before a checkpoint", "after one", "the last one"])
+WHICH = ["before a checkpoint", "after one", "the last one"]
+PLACES = [(which, name) for which in WHICH for name in SINGLE]
+USUAL_PLACES = [(WHICH[number % 3], name) for number, name in enumerate(SINGLE)]
+USUAL_PLACES += [(which, "plain") for which in WHICH]
+
+
+@pytest.mark.parametrize(("which", "name"), soaked(PLACES, USUAL_PLACES))
 def test_losses_are_those_of_the_run_to_the_bit(single, name, which):
     run = single[name]
     step = {"before a checkpoint": 3, "after one": 5, "the last one": run["step"]}[which]
@@ -232,7 +238,7 @@ def test_losses_are_those_of_the_run_to_the_bit(single, name, which):
     assert everything_in(Path(run["run"])) == before
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", soaked(list(SINGLE), ["plain", "accumulate"]))
 def test_the_losses_are_in_what_replay_returns(single, name):
     run = single[name]
     found, _ = again(SINGLE[name], 6, run["run"])
@@ -329,16 +335,23 @@ PAIRS = {
     "deepspeed": {"strategy": "deepspeed_stage_2"},
     "deepspeed global batch": {"strategy": "deepspeed_stage_2", "count": 22, "global_batch_size": 7},
 }
+STEPS = [3, 4, 5, 8]  # 4: a short one, where the data does not come out even
+EVERY = [(step, name) for step in STEPS for name in PAIRS if name != "ddp manual"]
+USUAL = [(STEPS[number % 4], name) for number, name in enumerate(PAIRS)]
+USUAL = [one for one in USUAL if one[1] not in ("ddp manual", "deepspeed")]
+USUAL += [(4, name) for name in PAIRS if "global batch" in name] + [(step, "ddp") for step in STEPS]
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
+def pairs(request, tmp_path_factory):
     """By name of the case: what each of two ranks noted."""
     folder = tmp_path_factory.mktemp("pairs")
-    (folder / "cases").write_text(json.dumps(PAIRS))
+    soak = request.config.getoption("--soak")
+    cases = {n: case for n, case in PAIRS.items() if soak or n != "deepspeed"}
+    (folder / "cases").write_text(json.dumps(cases))
     run_ranks(JOB, 2, "cases", folder, folder / "cases", folder=folder, seconds=SECONDS)
     found = [json.loads((folder / f"found-{rank}").read_text()) for rank in "01"]
-    return {name: [one[name] for one in found] for name in PAIRS}
+    return {name: [one[name] for one in found] for name in cases}
 
 
 def simulated_ranks(ranks, step):
@@ -352,8 +365,7 @@ def test_manual_steps_of_several_ranks_are_refused(pairs):
         again(PAIRS["ddp manual"], 3, pairs["ddp manual"][0]["run"])
 
 
-@pytest.mark.parametrize("name", [name for name in PAIRS if name != "ddp manual"])
-@pytest.mark.parametrize("step", [3, 4, 5, 8])  # 4: a short one, where the data does not come out even
+@pytest.mark.parametrize(("step", "name"), soaked(EVERY, USUAL))
 def test_two_ranks_losses_come_again_on_one_device(pairs, name, step):
     ranks = pairs[name]
     step = min(step, ranks[0]["step"])

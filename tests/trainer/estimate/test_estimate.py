@@ -27,7 +27,7 @@ class Net(TrainModule):
     def __init__(self, width: int = 64, reads: bool = False):
         super().__init__()
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) for _ in range(4)
+            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) for _ in range(2)
         )
         self.reads = reads
 
@@ -55,7 +55,7 @@ def loader(size: int = 32) -> DataLoader:
 @pytest.fixture(scope="module")
 def eight():
     with torch.device("meta"):
-        module = models.GPT(width=1024, layers=12)
+        module = models.GPT(width=1024, layers=2)
         batch = (torch.zeros(16, 128, dtype=torch.long),)
     return trainer_of(precision="bf16").estimate(module, batch, devices=8, gpu="H100")
 
@@ -150,7 +150,7 @@ def test_a_picture_is_drawn(eight, tmp_path):
 def test_recomputation_and_precision_are_seen():
     batch = models.GPT.batch()
     held = {
-        name: trainer_of(**settings).estimate(models.GPT(), batch).row("single").bytes
+        name: trainer_of(**settings).estimate(models.GPT(layers=2), batch).row("single").bytes
         for name, settings in {
             "plain": {},
             "again": {"strategy": Single(activation_checkpointing=True)},

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.jobs import load_job
-from helpers.pairwise import covering
 from helpers.ranks import run_cases, run_ranks
 
 from paceline.strategies import Layout, make_precision
@@ -61,11 +60,13 @@ EVERY = {f"{s}-{m}": {"strategy": s, "model": m} for s in ("single", *SEVERAL) f
     },
     "ddp-copies": {"strategy": "DDP", "model": "vit", "options": {"gradient_as_bucket_view": False}},
 }
-USUAL = [  # each model on one device, each strategy with a model
-    *(f"single-{m}" for m in MODELS),
-    *(f"{s}-{m}" for s, m in covering([(s, m) for s in SEVERAL for m in MODELS], each=1)),
-    "ddp-gpt-accumulates",
+USUAL = [  # each strategy with a model, each model; accumulation in bfloat16
+    "single-cnn",
     "ddp-gpt-bf16-true-accumulates-small",
+    "fsdp-gpt",
+    "deepspeed_stage_1-cnn",
+    "deepspeed_stage_2-vit",
+    "deepspeed_stage_3-gpt",
 ]
 CASES = [pytest.param(name, marks=[] if name in USUAL else pytest.mark.soak) for name in EVERY]
 

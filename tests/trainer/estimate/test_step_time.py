@@ -19,7 +19,7 @@ EVEN = {"bandwidth": 1e12, "bandwidth_attainable": 1.0, "host_link": 10e9, "late
 
 @pytest.fixture(scope="module")
 def estimated():
-    module, batch = models.GPT(), models.GPT.batch()
+    module, batch = models.GPT(layers=2), models.GPT.batch()
     trainer = Trainer(precision="bf16", run_dir=None, accelerator="cpu")
     found = {}
 

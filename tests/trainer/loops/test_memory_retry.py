@@ -10,6 +10,7 @@ import json
 
 import pytest
 import torch
+from helpers.pairwise import soaked
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
@@ -123,7 +124,10 @@ def compared(folder, module, data=loader, **settings):
 @pytest.mark.fault(29)
 @pytest.mark.parametrize(
     ("precision", "where"),
-    [("32", "forward"), ("bf16-true", "backward"), ("fp16", "forward"), ("fp16", "backward")],
+    soaked(
+        [("32", "forward"), ("bf16-true", "backward"), ("fp16", "forward"), ("fp16", "backward")],
+        [("32", "forward"), ("bf16-true", "backward"), ("fp16", "forward")],
+    ),
 )
 def test_a_step_is_repeated_exactly(tmp_path, where, precision):
     module = Net(4, where)
@@ -153,7 +157,12 @@ class Drawn(Dataset):
 
 @pytest.mark.launch
 @pytest.mark.parametrize(
-    "options", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}]
+    "options",
+    [
+        {},
+        pytest.param({"num_workers": 2}, marks=pytest.mark.soak),
+        {"num_workers": 1, "persistent_workers": True},
+    ],
 )
 def test_samples_are_read_again_as_they_were(tmp_path, options):
     module = Net(4)
@@ -376,8 +385,9 @@ def test_the_order_is_not_drawn_again():
     assert sorted(module.rows) == sorted(X[:, 0].tolist())
 
 
-@pytest.mark.parametrize("every", [1, "1ep"])
-@pytest.mark.parametrize("at", [1, STEP])
+@pytest.mark.parametrize(
+    ("at", "every"), soaked([(1, 1), (1, "1ep"), (STEP, 1), (STEP, "1ep")], [(1, "1ep"), (STEP, 1)])
+)
 def test_a_replay_has_the_micro_batches_of_the_run(tmp_path, every, at):
     """Those that the search found, or those from the step on where memory ran out."""
     run = trainer(tmp_path, batch_size="auto", callbacks=[Checkpoint(every, keep=None)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 from contextlib import suppress
@@ -98,6 +99,7 @@ def main() -> dict:
     found |= {"fit": module.seen, "after": state(), "folder": str(trainer.folder)}
     found["process"] = [started.inside, outside]
 
+    multiprocessing.set_forkserver_preload(["paceline.callbacks", "psutil"])  # not in each worker
     for method in ("fork", "forkserver"):
         for name, pinned in ((f"{method} without", False), (method, True), (f"{method} again", False)):
             module = Net()  # the first of them starts a fork server

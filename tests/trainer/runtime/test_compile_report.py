@@ -77,7 +77,9 @@ def test_graph_breaks_are_counted(tmp_path):
 
 
 # torch gives up the module after eight sizes, and its layer after eight more.
-@pytest.mark.parametrize(("sizes", "graphs"), [(range(3, 9), 6), (range(3, 25), 16)])
+@pytest.mark.parametrize(
+    ("sizes", "graphs"), [(range(3, 9), 6), pytest.param(range(3, 25), 16, marks=pytest.mark.soak)]
+)
 def test_changing_shapes_are_warned_about_once_with_the_cure(tmp_path, sizes, graphs):
     lines = train(tmp_path, Net(), sizes, EAGER | {"dynamic": False})
     (warning,) = (line for line in lines if "warning" in line)

@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from helpers import processes
 from helpers.object_store import KEY, SECRET, ObjectStore
+from helpers.pairwise import soaked
 from helpers.ports import free_port
-from helpers.processes import Outcome
+from helpers.ranks import Outcome, run_ranks
 
 import paceline
 from paceline import PacelineError, Trainer
@@ -66,17 +68,28 @@ def start(folder: Path, environment: dict[str, str], **settings) -> Outcome:
     folder.mkdir(exist_ok=True)
     settings["out"] = str(folder / "result.json")
     environment = {"PACELINE_CACHE": str(folder / "cache")} | environment
-    return Outcome(folder, [sys.executable, JOB, json.dumps(settings)], environment)
+    options = {"folder": folder, "environment": environment, "check": False}
+    return run_ranks(JOB, settings.get("devices", 1), json.dumps(settings), **options)
 
 
 def run(folder: Path, environment: dict[str, str], **settings) -> dict:
     outcome = start(folder, environment, **settings)
-    assert outcome.code == 0, printed(outcome)
+    assert set(outcome.codes) == {0}, outcome.output
+    return json.loads((folder / "result.json").read_text())
+
+
+def launch(folder: Path, environment: dict[str, str], **settings) -> dict:
+    """The same as a command, whose trainer starts the ranks."""
+    folder.mkdir(exist_ok=True)
+    settings["out"] = str(folder / "result.json")
+    environment = {"PACELINE_CACHE": str(folder / "cache")} | environment
+    outcome = processes.run(JOB, folder, settings, **environment)
+    assert (outcome.code, outcome.left) == (0, []), outcome.printed()
     return json.loads((folder / "result.json").read_text())
 
 
 def printed(outcome: Outcome) -> str:
-    return (outcome.folder / "out").read_text() + (outcome.folder / "err").read_text()
+    return outcome.stdout + outcome.stderr
 
 
 def same(result: dict, whole: dict) -> bool:
@@ -88,7 +101,7 @@ def test_a_run_is_in_the_store_and_resumes_on_another_machine(here, store, whole
     stopped = start(
         here / "one", store.environment, run_dir=url, max_time="1h", save={"on_save_error": "warn"}
     )
-    assert stopped.code == 0, printed(stopped)
+    assert stopped.codes == [0], printed(stopped)
     first = json.loads((here / "one" / "result.json").read_text())
     assert same(first, whole)
     assert f"n in {url}/n/1" in printed(stopped)
@@ -123,7 +136,7 @@ def test_a_run_is_in_the_store_and_resumes_on_another_machine(here, store, whole
         pytest.param(True, id="after"),
     ],
 )
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", soaked(range(4), [0]))
 def test_a_training_that_is_killed_at_any_request_loses_nothing(here, store, whole, first, part):
     trials = run(here / "job", store.environment, store=str(store.folder), first=first, part=part)
     assert [one["killed"] for one in trials] == [True] * (len(trials) - 1) + [False]
@@ -158,7 +171,7 @@ def test_a_store_that_refuses_ends_the_run_with_its_reason_and_without_credentia
     store.plan(prefix=f"{here.name}/n/1/checkpoints/step-00000004", fail={"PUT": "500"})
     failed = start(here / "job", store.environment | quick, run_dir=f"s3://bucket/{here.name}")
     text = printed(failed)
-    assert failed.code == 1
+    assert failed.codes == [1]
     assert "the checkpoint could not be sent to the object store; it is on this machine" in text
     assert "InternalError" in text or "on purpose" in text
     store.plan()
@@ -175,7 +188,7 @@ def test_a_save_that_fails_may_be_a_warning(here, store, whole):
     store.plan(prefix=f"{here.name}/n/1/checkpoints/step-00000004", fail={"PUT": "500"})
     place = f"s3://bucket/{here.name}"
     done = start(here / "job", store.environment, run_dir=place, save={"on_save_error": "warn"})
-    assert done.code == 0, printed(done)
+    assert done.codes == [0], printed(done)
     assert same(json.loads((here / "job" / "result.json").read_text()), whole)
     assert printed(done).count("could not be sent") == 1
     names = Remote(f"{place}/n/1").names("checkpoints")
@@ -183,7 +196,7 @@ def test_a_save_that_fails_may_be_a_warning(here, store, whole):
     assert "checkpoints/step-00000004/manifest.json" not in names
 
 
-@pytest.mark.parametrize("damage", ["changed", "cut", "missing"])
+@pytest.mark.parametrize("damage", soaked(["changed", "cut", "missing"], ["changed"]))
 def test_what_is_damaged_in_the_store_is_passed_over(here, store, whole, damage):
     url = f"s3://bucket/{here.name}"
     run(here / "one", store.environment, run_dir=url)
@@ -211,11 +224,11 @@ def test_a_damaged_copy_in_the_cache_is_fetched_again(here, store, whole):
     assert resumed["weights"] == whole["weights"]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", soaked(["ddp", "fsdp"], ["ddp"]))
 def test_each_rank_sends_its_files_and_another_world_resumes(here, store, strategy):
     local = run(here / "whole", {}, run_dir=str(here / "runs"), strategy=strategy, devices=2)
     url = f"s3://bucket/{here.name}"
-    done = run(here / "job", store.environment, run_dir=url, strategy=strategy, devices=2)
+    done = launch(here / "job", store.environment, run_dir=url, strategy=strategy, devices=2)
     assert done["weights"] == local["weights"]
     names = Remote(f"{url}/n/1/checkpoints").names("step-00000004")
     assert {
@@ -231,34 +244,42 @@ def test_each_rank_sends_its_files_and_another_world_resumes(here, store, strate
 
 
 @pytest.mark.skipif(not _can_mount(), reason="a folder cannot be mounted for a process alone")
-def test_two_machines_with_a_cache_each(here, store):
+@pytest.mark.parametrize("launched", soaked([False, True], [False]), ids=["ranks", "launched"])
+def test_two_machines_with_a_cache_each(here, store, launched):
     local = run(here / "whole", {}, run_dir=str(here / "runs"), strategy="fsdp", devices=2)
     url, cache = f"s3://bucket/{here.name}", here / "cache"
+    caches = [here / name / "cache" for name in ("one", "two")]
+    environment = store.environment | {"PACELINE_CACHE": str(cache)}
 
-    def machine(name: str, port: int, settings: dict) -> Outcome:
-        (here / name / "cache").mkdir(parents=True, exist_ok=True)
-        launch = [sys.executable, "-m", "paceline", "launch", "--nnodes", "2", "--nproc", "1"]
-        launch += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
-        words = shlex.join(map(str, [*launch, JOB, json.dumps(settings)]))
-        script = f"mount --bind {here / name / 'cache'} {cache} && exec {words}"
-        environment = store.environment | {"PACELINE_CACHE": str(cache)}
-        return Outcome(here / name, ["unshare", "-m", "sh", "-c", script], environment)
+    def machine(place: Path, port: int, settings: dict) -> processes.Outcome:
+        command = [sys.executable, "-m", "paceline", "launch", "--nnodes", "2", "--nproc", "1"]
+        command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
+        words = shlex.join(map(str, [*command, JOB, json.dumps(settings)]))
+        script = f"mount --bind {place} {cache} && exec {words}"
+        return processes.Outcome(place.parent, ["unshare", "-m", "sh", "-c", script], environment)
 
     def job(**more) -> dict:
         settings = {"run_dir": url, "strategy": "fsdp", "num_nodes": 2, "out": str(here / "result.json")}
         settings |= more
-        port = free_port()
-        with ThreadPoolExecutor(2) as pool:
-            both = list(pool.map(lambda name: machine(name, port, settings), ("one", "two")))
-        assert [one.code for one in both] == [0, 0], "".join(map(printed, both))
+        for place in caches:
+            place.mkdir(parents=True, exist_ok=True)
+        if launched:
+            port = free_port()
+            with ThreadPoolExecutor(2) as pool:
+                both = list(pool.map(lambda place: machine(place, port, settings), caches))
+            assert [one.code for one in both] == [0, 0], "".join(one.printed() for one in both)
+        else:
+            settings["mounts"] = list(map(str, caches))
+            alone = environment | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+            run_ranks(JOB, 2, json.dumps(settings), folder=here, environment=alone)
         return json.loads((here / "result.json").read_text())
 
     cache.mkdir()
     assert job()["weights"] == local["weights"]
-    held = {name: list((here / name / "cache").rglob("*.safetensors")) for name in ("one", "two")}
-    assert sorted(map(len, held.values())) == [0, 4]  # rank 0's machine has its part of two checkpoints
-    for name in held:
-        shutil.rmtree(here / name / "cache")
+    held = [len(list(place.rglob("*.safetensors"))) for place in caches]
+    assert sorted(held) == [0, 4]  # rank 0's machine has its part of two checkpoints
+    for place in caches:
+        shutil.rmtree(place)
     Remote(f"{url}/n/1/checkpoints").delete(["step-00000006/manifest.json"])
     resumed = job()
     assert resumed["begins"] == [4]
