@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LearningRateMonitor(Callback):
-    """Writes the learning rate of each parameter group every so many steps, as the next step will have it.
+    """Writes the learning rate of each parameter group every so many steps: that of the step just made.
 
     Log points have the rates anyway: this is for a schedule that is to be seen step by step, and for
     momenta and weight decays. Names are ``lr/AdamW``, or ``lr/AdamW/group-1`` where there are several.

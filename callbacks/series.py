@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 POSITION = ("step", "epoch", "time", "samples", "tokens")  # the keys of a row that say where it belongs
+_LAST_STEP = 2**53  # what a float64 holds exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +35,37 @@ class Series:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``; a last line that a killed run left half-written is no row."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
+    """The rows of a ``metrics.jsonl``.
+
+    A last line that a killed run left half-written is no row. Other lines that are none are left out with
+    one warning for all of them.
+    """
+    rows, wrong = [], []
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, 1):
+        row = _row_of(line)
+        if row is not None:
+            rows.append(row)
+        elif line.strip() and number < len(lines):
+            wrong.append(number)
+    if wrong:
+        several = f"{len(wrong)} lines that are no rows, the first is" if len(wrong) > 1 else "no row in"
+        warnings.warn(f"{path} has {several} line {wrong[0]}; left out", stacklevel=2)
     return rows
+
+
+def _row_of(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+        if type(row) is not dict or type(row["step"]) is not int or not 0 <= row["step"] <= _LAST_STEP:
+            return None
+        for value in row.values():
+            if type(value) not in (float, int, str):
+                return None
+            float(value)
+    except (ValueError, KeyError, OverflowError, RecursionError):
+        return None
+    return row
 
 
 def read_series(rows: Sequence[dict[str, Any]]) -> list[Series]:

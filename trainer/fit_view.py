@@ -35,6 +35,8 @@ class FitView(RunView):
     def optimizer_settings(self, *settings: str) -> dict[str, float]:
         """Settings of all parameter groups: ``lr/AdamW``, or ``lr/AdamW/group-1`` where there are several.
 
+        They are those of the last update, where a schedule that goes by steps has changed them since.
+
         Args:
             *settings: ``"lr"``, ``"weight_decay"``, ``"momentum"`` (or the first of ``betas``).
 

@@ -24,6 +24,7 @@ _ALLOWED = (
     "an optimizer, a list of them, (optimizer, scheduler), ([optimizers], [schedulers]) or "
     '{"optimizer": ..., "lr_scheduler": scheduler or {"scheduler": ..., "interval": ..., ...}}'
 )
+_REPORTED = ("lr", "momentum", "betas", "weight_decay")
 _SCHEDULER_KEYS = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
 
 
@@ -93,6 +94,7 @@ class Optimization:
     schedules: list[Schedule] = field(default_factory=list)
     decays: bool = False
     configured: list[list[dict[str, Any]]] = field(init=False)
+    _used: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.configured = [[_settings(group) for group in one.param_groups] for one in self.optimizers]
@@ -113,12 +115,21 @@ class Optimization:
                 schedule.validations += 1
                 schedule.step(schedule.validations, require)
 
+    def note_used(self, optimizer: Optimizer) -> None:
+        """Keep what an update is made with; the schedules set what the next one will be made with."""
+        self._used[id(optimizer)] = [
+            {key: _copied(group[key]) for key in _REPORTED if key in group}
+            for group in optimizer.param_groups
+        ]
+
     def learning_rates(self) -> dict[str, float]:
         """``lr/AdamW``, or ``lr/AdamW-0/group-1`` where there are several; plain floats."""
         return self.settings("lr")
 
     def settings(self, setting: str) -> dict[str, float]:
         """A setting of all parameter groups that have it, named as ``learning_rates``.
+
+        It is that of the last update, where a schedule that goes by steps has changed it since.
 
         Args:
             setting: ``"lr"``, ``"weight_decay"``, ``"momentum"`` (or the first of ``betas``).
@@ -130,7 +141,7 @@ class Optimization:
             if len(self.optimizers) > 1:
                 name += f"-{number}"
             name = named.get(number, name)
-            groups = optimizer.param_groups
+            groups = self._used.get(id(optimizer), optimizer.param_groups)
             for index, group in enumerate(groups):
                 value = group.get(setting)
                 if value is None and setting == "momentum":
@@ -180,6 +191,10 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
     if "initial_lr" in group:
         found["lr"] = _plain(group["initial_lr"])
     return {key: value for key, value in found.items() if _is_plain(value)}
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value  # schedules write into a rate's tensor
 
 
 def _plain(value: Any) -> Any:

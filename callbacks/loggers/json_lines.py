@@ -42,9 +42,11 @@ class JSONLogger(Logger):
     def on_fit_start(self, trainer: TrainerView) -> None:
         if trainer.folder is None or not trainer.is_global_zero:
             return
-        path = (trainer.folder / "metrics.jsonl").resolve()
-        if path.exists():
+        path = trainer.folder.resolve() / "metrics.jsonl"
+        if path.exists():  # a link becomes a file: what it leads to is not rewritten
             keep_rows_until(path, trainer.global_step)
+        else:
+            path.unlink(missing_ok=True)
         self._media = MediaFolder(path.with_name("media"))
         self._media.keep_until(trainer.global_step)
         self._file = path.open("ab", buffering=0)

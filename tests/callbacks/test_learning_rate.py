@@ -42,8 +42,8 @@ def test_each_group_has_its_rate_momentum_and_decay(tmp_path):
     assert found["momentum/AdamW/group-1"].values == [0.8] * 3
     assert found["weight_decay/AdamW/group-0"].values == [0.5] * 3
     every = dict(zip(found["lr/AdamW/group-0"].steps, found["lr/AdamW/group-0"].values, strict=True))
-    for step in (2, 4, 6):  # the rate of the next step
-        assert every[step] == pytest.approx(0.1 * 0.5**step)
+    for step in (2, 4, 6):  # the rate that the step was made with
+        assert every[step] == pytest.approx(0.1 * 0.5 ** (step - 1))
 
 
 def test_rates_alone_by_default(tmp_path):

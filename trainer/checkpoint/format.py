@@ -79,7 +79,7 @@ def begin(target: Path) -> None:
             for folder in target.absolute().parents[1:4]:  # the run's, its name's, and where runs are
                 with suppress(PermissionError):
                     sync_folder(folder)
-        shutil.rmtree(staging, ignore_errors=True)
+        remove(staging)
         staging.mkdir()
 
     retried(make)
@@ -98,7 +98,7 @@ def commit(target: Path, manifest: Any, entries: dict[str, Any] | None = None) -
     replaced = target.with_name(target.name + _REPLACED)
     replaces = retried(target.exists)
     if replaces:
-        shutil.rmtree(replaced, ignore_errors=True)
+        remove(replaced)
         _rename(target, replaced)
     try:
         _rename(staging, target)
@@ -181,15 +181,24 @@ def sync_folder(folder: Path) -> None:
 
 def delete(folder: Path) -> None:
     """Delete a checkpoint, its manifest first: one that is half deleted is never taken for whole."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.is_symlink():
+        (folder / MANIFEST).unlink(missing_ok=True)
+    remove(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder and all that is in it. Of a link only the link: what it leads to was put there."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def recover(folder: Path) -> None:
     """Give checkpoints their names back that a killed process had renamed, and not replaced yet."""
     for path in finished(folder, STEP) + finished(folder, WEIGHTS):
         if path.name.endswith(_REPLACED):
-            shutil.rmtree(target := path.with_name(path.name.removesuffix(_REPLACED)), ignore_errors=True)
+            remove(target := path.with_name(path.name.removesuffix(_REPLACED)))
             os.rename(path, target)
 
 
@@ -198,7 +207,7 @@ def sweep(folder: Path) -> None:
     recover(folder)
     for path in _junk(folder):
         if retried(path.is_dir):
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path)
         else:
             path.unlink(missing_ok=True)
 

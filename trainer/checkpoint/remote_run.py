@@ -199,7 +199,7 @@ class RemoteRun:
         for path in self.folder.iterdir():
             if path.name == ".lock":  # which this process may hold
                 continue
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)
 
     def has_any(self) -> bool:
         """Whether there is a complete checkpoint, here or in the store."""

@@ -186,7 +186,7 @@ class CheckpointWriter:
         try:
             shard = self._collect(target, content, background)
         except BaseException:
-            shutil.rmtree(files.staging_of(target), ignore_errors=True)
+            files.remove(files.staging_of(target))
             raise
 
         def write() -> dict[str, Any]:
@@ -203,7 +203,7 @@ class CheckpointWriter:
                 if self._remote is not None and self._remote.holds(target):
                     _send(all_gather, zero, self._remote, target, written[self._strategy.environment.rank])
             except BaseException:
-                shutil.rmtree(files.staging_of(target), ignore_errors=True)
+                files.remove(files.staging_of(target))
                 raise
 
         self._under_way = save
@@ -291,7 +291,7 @@ def _together(
     failed = [(rank, p) for rank, (_, p, _) in enumerate(everyone) if p is not None]
     if failed:
         rank, problem = failed[0]
-        shutil.rmtree(files.staging_of(target), ignore_errors=True)
+        files.remove(files.staging_of(target))
         if len(everyone) > 1:
             problem = f"on rank {rank}: {problem}"
         total, free = sum(n for _, _, n in everyone), shutil.disk_usage(target.parent).free

@@ -178,7 +178,10 @@ def _put_together(
         )
     clip = (settings.clip_grad_norm, settings.clip_grad_value)
     before_step = partial(_call_before_step, context)
-    optimizers = [ManualOptimizer(o, strategy, *clip, guard, before_step) for o in optimization.optimizers]
+    optimizers = [
+        ManualOptimizer(one, strategy, *clip, guard, before_step, partial(optimization.note_used, one))
+        for one in optimization.optimizers
+    ]
     directory = context.directory
     checkpoints = CheckpointManager(
         strategy,

@@ -24,6 +24,7 @@ class ManualOptimizer:
         clip_value: The largest absolute value of a gradient; None does not clip.
         guard: Skips updates with gradients that are not finite; None lets them through.
         before_step: Called with the optimizer when its gradients are reduced and unscaled, not yet clipped.
+        note_used: Called when the settings are those that the update is made with.
     """
 
     def __init__(
@@ -34,9 +35,11 @@ class ManualOptimizer:
         clip_value: float | None = None,
         guard: Guard | None = None,
         before_step: Callable[[Optimizer], None] = lambda optimizer: None,
+        note_used: Callable[[], None] = lambda: None,
     ) -> None:
         self.optimizer = optimizer
         self._strategy, self._guard, self._before_step = strategy, guard, before_step
+        self._note_used = note_used
         self._clip = (clip_norm, clip_value)
         self.has_stepped = False
 
@@ -50,6 +53,7 @@ class ManualOptimizer:
         strategy, guard = self._strategy, self._guard
         if closure is not None:
             self._refuse_closure()
+            self._note_used()
             self.optimizer.step(closure)
             return
         strategy.unscale(self.optimizer)
@@ -57,6 +61,7 @@ class ManualOptimizer:
             guard.hold_back(self.optimizer)
             return
         self._before_step(self.optimizer)
+        self._note_used()
         if self._clip != (None, None):
             strategy.clip(self.optimizer, *self._clip)
         if not strategy.update(self.optimizer) and guard is not None and guard.skipped_by_strategy():

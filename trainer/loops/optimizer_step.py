@@ -74,6 +74,7 @@ class OptimizerStep:
         self.overflows = Overflows(precision, self.state, log_line) if precision.scales else None
         self.without_loss = StepsWithoutLoss(module, self.strategy, self.guard, self.state, log_line)
         self.schedules = optimization.of_interval("step") if automatic else []
+        self.note_used = optimization.note_used
         self.on_step_start = context.hooks["on_step_start"]
         if self.strategy.tensor_parallel_size > 1:
             self.on_step_start = (SameSamples(self.strategy), *self.on_step_start)
@@ -190,6 +191,8 @@ class OptimizerStep:
     def update(self, step: _StepUnderWay) -> bool:
         """Change the weights; False where the precision or strategy did not."""
         faultpoint("step.update")
+        if self.schedules:
+            self.note_used(self.optimizer)
         applied = self.strategy.step(self.optimizer)
         overflows, guard = self.overflows, self.guard
         if not applied and guard is not None and guard.skipped_by_strategy():

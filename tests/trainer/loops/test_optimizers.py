@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, OneCycleLR, Reduce
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.callbacks import Callback
+from paceline.callbacks import Callback, LearningRateMonitor
 
 
 class Module(TrainModule):
@@ -204,6 +204,51 @@ def test_a_schedule_over_total_steps_ends_where_the_run_does():
     assert len(rates.steps) == 9
     assert max(rates.steps) > 0.9
     assert rates.steps[-1] == pytest.approx(1 / 25 / 1e4)  # the lowest point of the cycle
+
+
+class Used(Callback):
+    """What each update is made with."""
+
+    def __init__(self):
+        self.settings = {}
+
+    def on_before_optimizer_step(self, trainer, optimizer):
+        group = optimizer.param_groups[0]
+        found = {f"{name}/SGD": float(group[name]) for name in ("lr", "momentum")}
+        self.settings[trainer.global_step + 1] = found
+
+
+class Schedules(Module):
+    """A rate and a momentum that change by steps or epochs."""
+
+    def __init__(self, interval, as_tensor):
+        super().__init__(None)
+        self.interval, self.as_tensor = interval, as_tensor
+
+    def configure_optimizers(self):
+        rate = torch.tensor(1.0) if self.as_tensor else 1.0
+        optimizer = torch.optim.SGD(self.parameters(), lr=rate, momentum=0.5)
+        cycle = OneCycleLR(optimizer, max_lr=0.5, total_steps=20, base_momentum=0.2)
+        return optimizer, {"scheduler": cycle, "interval": self.interval}
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_row_has_the_settings_that_its_step_was_made_with(tmp_path, interval, as_tensor):
+    used, monitor = Used(), LearningRateMonitor(1, momentum=True)
+    settings = {"run_dir": tmp_path, "name": "n", "progress": False, "loggers": ["-tensorboard", "-curves"]}
+    settings |= {"callbacks": [used, monitor], "log_every": "1st", "accelerator": "cpu"}
+    for epochs in (2, 4):
+        run = Trainer(max_epochs=epochs, **settings).fit(
+            Schedules(interval, as_tensor), loader(), resume="auto"
+        )
+    rows = [row for row in run.rows if "lr/SGD" in row]
+    assert {row["step"] for row in rows} == set(used.settings) == set(range(1, 13))
+    for row in rows:
+        wanted = used.settings[row["step"]]
+        found = {name: row.get(name, wanted[name]) for name in wanted}
+        assert found == pytest.approx(wanted, rel=1e-6)
+    assert len({found["lr/SGD"] for found in used.settings.values()}) == {"step": 12, "epoch": 4}[interval]
 
 
 def test_rates_are_named_by_optimizer_and_group():

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
+from paceline.callbacks import JSONLogger
 from paceline.trainer.checkpoint import format as files
 
 
@@ -30,7 +31,7 @@ class Net(TrainModule):
 def run(tmp_path):
     data = DataLoader(TensorDataset(torch.arange(36.0).reshape(12, 3)), 4)
     settings = {"accelerator": "cpu", "progress": False, "loggers": False, "run_dir": tmp_path / "runs"}
-    return Trainer(max_epochs=1, **settings).fit(Net(), data)
+    return Trainer(max_epochs=1, **settings, callbacks=JSONLogger()).fit(Net(), data)
 
 
 def rename_class(run, name):
@@ -84,3 +85,46 @@ def test_load_names_what_it_takes(given, run):
         run.load(given)
     with pytest.raises(PacelineError, match="'best' or 'latest'"):
         run.load(which="newest")
+
+
+NO_ROWS = [
+    b"3",
+    b"null",
+    b'"step"',
+    b"[]",
+    b"{}",
+    b'{"train/loss": 1}',
+    b'{"step": "1"}',
+    b'{"step": 1.0}',
+    b'{"step": true}',
+    b'{"step": -1}',
+    b'{"step": 1e400}',
+    b'{"step": ' + b"9" * 5000 + b"}",
+    b'{"step": 1, "a": ' + b"9" * 5000 + b"}",
+    b'{"step": 1, "a": ' + b"9" * 400 + b"}",
+    b'{"step": 1, "a": [1]}',
+    b'{"step": 1, "a": null}',
+    b'{"step": 1, "a": false}',
+    b'{"step": 1, "a": "high"}',
+    b"[" * 5000,
+    b'{"a":' * 5000,
+    b'{"step": 1, "\xff": 1}',
+    b"\0" * 50,
+    b'{"step": 1',
+]
+
+
+@pytest.mark.parametrize("line", NO_ROWS, ids=lambda line: str(line[:18]))
+def test_a_line_that_is_no_row_costs_itself_alone(run, line):
+    rows, path = run.rows, run.folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + line + b"\n" + line + b"\n" + b"".join(lines[1:]) + line)
+    with pytest.warns(UserWarning, match=r"2 lines that are no rows, the first is line 2; left out") as noted:
+        assert Run(run.folder).rows == rows
+    assert len(noted) == 1
+    data = DataLoader(TensorDataset(torch.arange(36.0).reshape(12, 3)), 4)
+    settings = {"accelerator": "cpu", "progress": False, "loggers": False, "run_dir": run.folder.parents[1]}
+    with pytest.warns(UserWarning, match="no rows"):
+        Trainer(max_epochs=2, **settings, callbacks=JSONLogger()).fit(Net(), data, resume="auto")
+    assert Run(run.folder).rows[: len(rows)] == rows
+    assert Run(run.folder).rows[-1]["step"] == 6
