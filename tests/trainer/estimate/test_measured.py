@@ -75,12 +75,14 @@ CASES = [pytest.param(name, marks=[] if name in USUAL else pytest.mark.soak) for
 def measured(request, tmp_path_factory):
     """By case, what was measured on each rank."""
     folder = tmp_path_factory.mktemp("measured")
-    chosen = EVERY if request.config.getoption("--soak") else {name: EVERY[name] for name in USUAL}
+    soak = request.config.getoption("--soak")
+    chosen = EVERY if soak else {name: EVERY[name] for name in USUAL}
+    seconds = 1800 if soak else 240
     alone = {name: case for name, case in chosen.items() if name.startswith("single")}
-    run_ranks(JOB, 1, folder, json.dumps(alone), folder=folder)
+    run_ranks(JOB, 1, folder, json.dumps(alone), folder=folder, seconds=seconds)
     found = {name: [one] for name, one in json.loads((folder / "found.json").read_text()).items()}
     several = {name: case for name, case in chosen.items() if name not in alone}
-    return found | run_cases(JOB, folder, several, one_pair=True)
+    return found | run_cases(JOB, folder, several, one_pair=True, seconds=seconds)
 
 
 @functools.cache
