@@ -119,7 +119,8 @@ def test_a_line_that_is_no_row_costs_itself_alone(run, line):
     rows, path = run.rows, run.folder / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + line + b"\n" + line + b"\n" + b"".join(lines[1:]) + line)
-    with pytest.warns(UserWarning, match=r"2 lines that are no rows, the first is line 2; left out") as noted:
+    said = "2 lines that are no rows, the first is line 2; left out"
+    with pytest.warns(UserWarning, match=said) as noted:
         assert Run(run.folder).rows == rows
     assert len(noted) == 1
     data = DataLoader(TensorDataset(torch.arange(36.0).reshape(12, 3)), 4)
