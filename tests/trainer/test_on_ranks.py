@@ -255,7 +255,7 @@ def test_max_time_ends_all_ranks_at_the_same_step(job, devices):
 @pytest.mark.parametrize("devices", [1, 2, 3])
 def test_checkpoints_by_time_are_written_by_all_ranks_together(job, devices):
     found = job(devices).notes("max_time")
-    assert 3 <= len(found[0]["saved"]) <= 4  # two or three in a second, and one at the end
+    assert 2 <= len(found[0]["saved"]) <= 4  # one by its time at least, however busy it is; one at the end
     assert all(one["saved"] == found[0]["saved"] for one in found)
 
 
