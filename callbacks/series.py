@@ -37,7 +37,7 @@ class Series:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a ``metrics.jsonl``.
 
-    A last line that a killed run left half-written is no row. Other lines that are none are left out with
+    A last line that a killed run left half-written is no row. Other lines that are none are skipped, with
     one warning for all of them.
     """
     rows, wrong = [], []
@@ -49,8 +49,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         elif line.strip() and number < len(lines):
             wrong.append(number)
     if wrong:
-        several = f"{len(wrong)} lines that are no rows, the first is" if len(wrong) > 1 else "no row in"
-        warnings.warn(f"{path} has {several} line {wrong[0]}; left out", stacklevel=2)
+        lines_are = "line that is no row:" if len(wrong) == 1 else "lines that are no rows, the first is"
+        warnings.warn(f"{path}: skipped {len(wrong)} {lines_are} line {wrong[0]}", stacklevel=2)
     return rows
 
 

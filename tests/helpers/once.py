@@ -1,4 +1,4 @@
-"""What each fit asks of the machine anew, and is always the same for the processes of the tests."""
+"""What each fit asks of the machine again, though it stays the same for the processes of the tests."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_pairs_are_filled_up_to_the_same_length():
 
 @pytest.fixture
 def build(tmp_path):
-    """Builds the recipe for 40 of its own pairs."""
+    """Builds the recipe for 40 of its pairs."""
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
     from paceline.recipes import dpo

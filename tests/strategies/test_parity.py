@@ -79,7 +79,7 @@ def run_job(folder: Path, devices: int, todo: dict[str, dict]) -> None:
 
 
 PAIRS = [(layout, kind) for layout, _ in LAYOUTS for kind in cases(layout)]
-# Each layout, and each kind under a layout that has work of its own to do for it.
+# Each layout, and each kind under a layout that treats it differently.
 BY_LAYOUT = {
     "ddp": ("64-adamw", "64-tied", "64-weighted-fewer-than-ranks", "64-batch-norm"),
     "fsdp": ("64-weighted", "64-clip-value", "64-fewer-than-ranks", "64-muon", "bf16-adamw"),

@@ -351,18 +351,18 @@ def stop_on_one() -> None:
 
 
 class BusyRank(Callback):
-    """The last rank's clock is far after the first one's. Steps wait: a second has a hundred at most."""
+    """The last rank's clock is far after the first one's. Steps wait: a second has 25 at most."""
 
     def on_fit_start(self, trainer):
         time.sleep(0.4 * trainer.rank)
 
     def on_step_end(self, trainer):
-        time.sleep(0.01)
+        time.sleep(0.04)
 
 
 def max_time() -> None:
     trainer = trainer_for(
-        max_time="1s", max_epochs=100_000, callbacks=[BusyRank(), Checkpoint(every="0.4s", keep=None)]
+        max_time="4s", max_epochs=100_000, callbacks=[BusyRank(), Checkpoint(every="1.6s", keep=None)]
     )
     trainer.fit(Line(), loader(19))
     ended = [trainer.global_step, trainer.stop_reason]

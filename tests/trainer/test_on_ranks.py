@@ -248,14 +248,14 @@ def test_a_stop_on_one_rank_stops_all_at_the_same_step_for_its_reason(job, devic
 @pytest.mark.parametrize("devices", [2, 3])
 def test_max_time_ends_all_ranks_at_the_same_step(job, devices):
     found = job(devices).notes("max_time")
-    assert found[0]["ended"][1] == "max_time=1s reached"
+    assert found[0]["ended"][1] == "max_time=4s reached"
     assert all(one["ended"] == found[0]["ended"] for one in found)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3])
 def test_checkpoints_by_time_are_written_by_all_ranks_together(job, devices):
     found = job(devices).notes("max_time")
-    assert 2 <= len(found[0]["saved"]) <= 4  # one by its time at least, however busy it is; one at the end
+    assert 3 <= len(found[0]["saved"]) <= 4  # two or three by their times, and one at the end
     assert all(one["saved"] == found[0]["saved"] for one in found)
 
 

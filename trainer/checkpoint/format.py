@@ -187,8 +187,8 @@ def delete(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder and all that is in it. Of a link only the link: what it leads to was put there."""
-    if path.is_symlink():
+    """Remove a file, or a folder and all that is in it; of a link only the link, not what it leads to."""
+    if path.is_symlink() or not retried(path.is_dir):
         path.unlink(missing_ok=True)
     else:
         shutil.rmtree(path, ignore_errors=True)
@@ -206,10 +206,7 @@ def sweep(folder: Path) -> None:
     """Remove what an earlier process left half-written, half-deleted or replaced."""
     recover(folder)
     for path in _junk(folder):
-        if retried(path.is_dir):
-            remove(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove(path)
 
 
 def has_junk(folder: Path) -> bool:

@@ -321,7 +321,7 @@ def test_no_rank_outlives_a_killed_launcher(start):
 
 @pytest.mark.fault(30)
 def test_no_rank_outlives_a_launcher_that_is_killed_early(start):
-    """Ranks that have not come to paceline yet; until they do, nobody else is given their port."""
+    """Ranks that have not imported paceline yet; until they do, nobody else is given their port."""
     job = start(script(waits_before=True))
     job.wait_for("top", 3)
     nobody_is_given_its_port(job)

@@ -1,4 +1,4 @@
-"""Links in a run's folder: what lies behind them is read, and neither deleted nor rewritten."""
+"""Links in a run's folder: what they lead to is read, and neither deleted nor rewritten."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_links_of_the_names_that_saving_uses_are_removed_alone(tmp_path, kind):
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_rows_behind_a_link_are_not_rewritten(tmp_path, exists):
+def test_rows_of_a_linked_file_are_not_rewritten(tmp_path, exists):
     run = fit(tmp_path, 4)
     moved = moved_away(run.folder / "metrics.jsonl", tmp_path / "disk")
     before = moved.read_bytes()

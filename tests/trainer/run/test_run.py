@@ -119,7 +119,7 @@ def test_a_line_that_is_no_row_costs_itself_alone(run, line):
     rows, path = run.rows, run.folder / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + line + b"\n" + line + b"\n" + b"".join(lines[1:]) + line)
-    said = "2 lines that are no rows, the first is line 2; left out"
+    said = "skipped 2 lines that are no rows, the first is line 2"
     with pytest.warns(UserWarning, match=said) as noted:
         assert Run(run.folder).rows == rows
     assert len(noted) == 1
