@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import cost, left_out, ranks, tiers
-from helpers.collector import freeze_imports
+from helpers.collector import freeze_imports, freeze_more
 from helpers.once import ask_once
 
 from paceline.callbacks import curves
@@ -58,6 +58,7 @@ def pytest_collection_finish():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     tiers.begin(item)
+    freeze_more(item.path)
     rng._last_given.clear()  # for the fixtures of several tests too
     try:
         return (yield)

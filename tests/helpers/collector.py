@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from importlib import import_module
 
 OF_EVERY_FIT = (
@@ -13,6 +14,7 @@ OF_EVERY_FIT = (
     "paceline.trainer.loops.fit_setup",
 )
 count_frozen = gc.get_freeze_count
+_seen: tuple[int, object] = (0, None)
 
 
 def freeze_imports() -> None:
@@ -27,3 +29,16 @@ def freeze_imports() -> None:
     gc.freeze()
     number = count_frozen()
     gc.get_freeze_count = lambda: number
+
+
+def freeze_more(file: object) -> None:
+    """Before each test: what tests before imported, and what the files before this one keep.
+
+    mlflow alone brings 200,000 objects, which each fit would scan from then on.
+    """
+    global _seen
+    now = len(sys.modules), file
+    if now != _seen:
+        _seen = now
+        gc.collect()
+        gc.freeze()
