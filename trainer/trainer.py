@@ -12,6 +12,7 @@ from ..faultpoints import faultpoint
 from ..lazy_names import uncollected_imports
 from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .on_ranks import on_ranks
+from .runtime.garbage_collection import older_objects_frozen
 from .tuner import Tuner
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ class Trainer(Tuner):
 
     @uncaught_errors_shortened()
     @on_ranks
+    @older_objects_frozen()
     def fit(
         self,
         module: TrainModule | None = None,
@@ -233,7 +235,6 @@ class Trainer(Tuner):
         from .loops.lifecycle import end_as_signalled, report_interrupt
         from .loops.training_loop import TrainLoop
         from .run.run import Run
-        from .runtime.garbage_collection import older_objects_frozen
         from .runtime.torch_settings import torch_settings
 
         refuse_arguments("fit", unknown)
@@ -248,7 +249,6 @@ class Trainer(Tuner):
         find_micro_batch = self._find_micro_batch if self.settings.batch_size else None
         with (
             torch_settings(self.settings),
-            older_objects_frozen() as freeze,
             self._begin("fit", module, datamodule) as begun,
         ):
             fit_setup.check_module(begun.module)
@@ -265,7 +265,6 @@ class Trainer(Tuner):
             else:
                 hooks.call("on_fit_start", self)
                 fit_setup.sanity_check(context)
-                freeze()
                 context.clock.start()
                 with context.watchdog.during("step"):
                     loop.run()

@@ -14,7 +14,6 @@ from ...callbacks.monitor import monitor_name
 from ...durations import Duration
 from ...errors import PacelineError, nearest
 from ...faultpoints import faultpoint
-from ...lazy_names import uncollected_imports
 from ...schedules import RunLength
 from ...strategies import StepPlan
 from ...strategies.launch.job_notes import note_run, noted_micro_batch
@@ -26,6 +25,7 @@ from ..module import is_overridden
 from ..optimization import Optimization, Schedule, read_configuration
 from ..rng import derive, seed_generators
 from ..run.directory import run_config
+from ..runtime.garbage_collection import imports_frozen
 from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of
 from .evaluation_loop import EvaluationLoop
@@ -258,7 +258,7 @@ def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
     module, strategy = context.module, context.strategy
 
     def build() -> Optimization:
-        with uncollected_imports():  # torch's first optimizer imports its compiler
+        with imports_frozen():  # torch's first optimizer imports its compiler
             configured = module.configure_optimizers()
         limits = context.limits
         length = RunLength(limits.total_steps, limits.steps_in(0), limits.decay_steps)

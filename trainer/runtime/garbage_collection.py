@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+
+from ...lazy_names import uncollected_imports
 
 _OF_PYTHON = 1000
 """More frozen objects than Python itself has when it starts (3.12: about 400): a program froze some."""
+_is_ours = False
+"""What is frozen was frozen by the fit that runs, which ends that."""
 
 
 @contextmanager
-def older_objects_frozen() -> Iterator[Callable[[], None]]:
+def older_objects_frozen() -> Iterator[None]:
     """Inside, a collection scans only what is made there; torch alone brings 300,000 objects more.
 
-    Each rank would scan these at another time, 0.1 s long, and the others would wait for it. What is given
-    freezes all that was made meanwhile too; torch imports its compiler with a process's first optimizer.
+    Each rank would scan these at another time, 0.1 s long, and the others would wait for it.
     """
+    global _is_ours
     gc.collect()  # what is garbage already holds memory, a run before too, and would be frozen
-    if gc.get_freeze_count() > _OF_PYTHON:  # what we add could not be separated from it later
-        yield lambda: None
-        return
-
-    def freeze() -> None:
-        gc.collect()
+    before, _is_ours = _is_ours, gc.get_freeze_count() <= _OF_PYTHON
+    if _is_ours:  # what we add to a program's could not be separated from it later
         gc.freeze()
-
-    gc.freeze()
     try:
-        yield freeze
+        yield
     finally:
-        gc.unfreeze()
+        if _is_ours:
+            gc.unfreeze()
+        _is_ours = before
+
+
+@contextmanager
+def imports_frozen() -> Iterator[None]:
+    """For what imports much in a fit: no collection inside, and what is made is frozen with the rest."""
+    with uncollected_imports():
+        yield
+        if _is_ours:
+            gc.freeze()
