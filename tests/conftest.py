@@ -11,6 +11,7 @@ from helpers.collector import freeze_imports, freeze_more
 from helpers.once import ask_once
 
 from paceline.callbacks import curves
+from paceline.lazy_names import uncollected_imports
 from paceline.trainer import rng
 
 
@@ -48,6 +49,12 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if not left_out.is_run(item):
             item.add_marker(pytest.mark.skip(reason="long; --soak runs it"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    with uncollected_imports():  # of 300 files, and all that they import
+        return (yield)
 
 
 def pytest_collection_finish():
