@@ -192,9 +192,10 @@ class FSDP(ShardedEstimate, Distributed):
             if split is not None:
                 split.apply(part)
             shard_by_dtype(module, part, shard, self._is_reduced)
-        for name, buffer in [*module.named_buffers()]:
-            owner = module.get_submodule(name.rpartition(".")[0])
-            setattr(owner, name.rpartition(".")[2], buffer.to(self.device))
+        placed: dict[Tensor, Tensor] = {}  # one that several parts have stays one
+        for part in module.modules():
+            for name, buffer in [*part.named_buffers(recurse=False)]:
+                setattr(part, name, placed.setdefault(buffer, buffer.to(self.device)))
 
     def _is_reduced(self, parameter: nn.Parameter) -> bool:
         """Whether a parameter is not sharded yet, and has a gradient at any time of the run."""

@@ -16,6 +16,7 @@ from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
 from .media_logs import MediaLogs
 from .model_steps import ModelSteps
+from .plain_names import PlainNames
 from .recorded import Recorded
 from .user_methods import UserMethods
 
@@ -42,7 +43,7 @@ _LOG_PEERS = {
 }
 
 
-class TrainModule(UserMethods, Hooks, nn.Module, BatchHooks, MediaLogs, Recorded):
+class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorded):
     """Subclass it, write ``training_step`` and ``configure_optimizers``, and give it to ``Trainer.fit``.
 
     Attributes:
