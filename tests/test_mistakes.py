@@ -257,6 +257,23 @@ def test_all_parameters_frozen():
 
 
 @pytest.mark.parametrize(
+    ("lazy", "named"),
+    [(nn.LazyLinear(2), "net.weight"), (nn.LazyBatchNorm1d(affine=False), "net.running_mean")],
+)
+def test_sizes_that_a_first_batch_would_give_are_asked_for(lazy, named):
+    module = Net()
+    module.body = nn.Linear(4, 4)
+    module.net = lazy
+    with pytest.raises(PacelineError) as caught:
+        quiet(max_steps=1).fit(module, samples())
+    text = str(caught.value)
+    assert "has no size before a first batch" in text
+    assert f"got: {named}" in text
+    assert "self.net(torch.zeros(2, ...))" in text
+    assert module.calls == 0
+
+
+@pytest.mark.parametrize(
     ("returned", "expected"),
     [
         (lambda self: None, ["got: None", "allowed: an optimizer"]),

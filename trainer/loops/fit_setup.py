@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ...callbacks import Checkpoint
@@ -55,6 +56,15 @@ def check_module(module: Any) -> None:
                 else "def configure_optimizers(self): return torch.optim.AdamW(self.parameters())"
             )
             raise PacelineError(f"{name} has no {method}", fix=example)
+    lazy = [n for n, t in (*module.named_parameters(), *module.named_buffers()) if is_lazy(t)]
+    if lazy:
+        layer = lazy[0].rpartition(".")[0] or "layer"
+        raise PacelineError(
+            f"a lazy layer of {name} has no size before a first batch, and its optimizer is made before",
+            got=", ".join(lazy[:6]),
+            fix=f"give its size, as nn.Linear does; or at the end of __init__: with torch.no_grad(): "
+            f"self.{layer}(torch.zeros(2, ...)), with the shape of its input",
+        )
     if not any(p.requires_grad for p in module.parameters()):
         raise PacelineError(
             f"{name} has no trainable parameter",
