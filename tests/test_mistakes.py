@@ -13,7 +13,7 @@ import torch
 from helpers.ranks import Job, run_ranks
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import paceline
 from paceline import PacelineError, Trainer, TrainModule, seed_everything
@@ -254,6 +254,45 @@ def test_all_parameters_frozen():
     text = printed(fit_fails(module))
     assert "no trainable parameter" in text
     assert "requires_grad_(True)" in text
+
+
+def test_a_last_batch_of_one_sample_that_batch_norm_refuses():
+    module = Net()
+    module.net = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+    data = DataLoader(TensorDataset(torch.randn(5, 4), torch.zeros(5).long()), 4)
+    with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
+        quiet().fit(module, data)
+    assert "in step 2, epoch 1, on the batch" in notes(caught.value)
+    assert "drop_last=True in the training DataLoader" in notes(caught.value)
+
+
+class Longer(IterableDataset):
+    """Says that it has 8 samples, and has 16."""
+
+    def __iter__(self):
+        return iter([(torch.zeros(4), 0)] * 16)
+
+    def __len__(self):
+        return 8
+
+
+@pytest.mark.parametrize(
+    ("steps", "cure"),
+    [
+        (None, "was to have 2 steps, by the 2 of an epoch that the data's len() gives"),
+        (1, "total_steps=self.trainer.total_steps"),
+    ],
+)
+def test_a_schedule_that_ends_before_the_run(steps, cure):
+    def optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        length = steps or self.trainer.total_steps
+        rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=length)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    with pytest.raises(ValueError, match="Tried to step") as caught:
+        quiet().fit(configured(optimizers), DataLoader(Longer(), 4))
+    assert cure in notes(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -1095,7 +1134,7 @@ _HEAD = """
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from paceline import Trainer, TrainModule
 
 class Encoder(nn.Module):

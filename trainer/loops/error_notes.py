@@ -32,6 +32,7 @@ from .optimizer_step import OptimizerStep
 _MISREAD = (ValueError, TypeError, AttributeError)
 _AS_TUPLE = r"to unpack|must be Tensor, not (str|dict)|got \((str|dict)|'(str|dict)' object|unhashable"
 _AS_ONE = r"to unpack|indices must|be Tensor, not (list|tuple)|got \((list|tuple)|'(list|tuple)' object"
+_ENDED = re.compile(r"Tried to step \d+ times\. The specified number of total steps is (\d+)")
 _FULL = "PACELINE_TRACEBACK=full shows every frame"
 
 
@@ -125,6 +126,8 @@ def _explain_step(error: Exception, frame: FrameType, frames: dict[CodeType, Fra
     in_users_step = code in frames
     if batch is None or not (in_users_step or "modified by an inplace" in str(error)):
         error.add_note(f"in {loop.state.step_label}")
+        if ended := _ENDED.search(str(error)):
+            error.add_note(f"fix: {_longer_schedule(int(ended[1]), loop.context)}")
         return
     if "modified by an inplace operation" in str(error):
         place = _saved_where(loop, batch) or "an operation of training_step"
@@ -159,6 +162,11 @@ def _cure(error: Exception, batch: Any) -> str | None:
     if isinstance(batch, (tuple, list)) and isinstance(error, _MISREAD) and re.search(_AS_ONE, text):
         kind = type(batch).__name__
         return f"the batch is a {kind} of {len(batch)}: unpack it as {len(batch)} values"
+    if "Expected more than 1 value per channel" in text and any(len(t) == 1 for t in tensors if t.ndim):
+        return (
+            "batch norm cannot normalise one sample: drop_last=True in the training DataLoader skips the "
+            "last batch of an epoch where it is smaller than the others"
+        )
     if isinstance(error, RuntimeError) and re.search(r"dtype|Byte|type|Long|Double|Half", text):
         small = [t for t in tensors if t.dtype == torch.uint8]
         if small:
@@ -168,6 +176,17 @@ def _cure(error: Exception, batch: Any) -> str | None:
             return "numpy's float64 came through: x.float() in the dataset, or precision='64'"
         return "give the tensors of the batch the dtype the model takes, for instance labels.long()"
     return None
+
+
+def _longer_schedule(steps: int, context: StageContext) -> str:
+    """What to do about a schedule that ended before the run."""
+    limits = context.limits
+    if steps != limits.total_steps:
+        return "total_steps=self.trainer.total_steps makes the schedule as long as the run"
+    return (
+        f"the run was to have {steps} steps, by the {limits.steps_in(0)} of an epoch that the data's len() "
+        "gives, and it has more: __len__ must count all samples that __iter__ gives; or set max_steps"
+    )
 
 
 def _missed_key(error: Exception, batch: Mapping[Any, Any]) -> Any:
