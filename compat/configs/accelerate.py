@@ -46,7 +46,8 @@ def read_accelerate(text: YamlText, file: Path, program: str) -> Reading:
     precision = _precision(top)
     ranks = None if machines.ranks is None else machines.ranks * machines.count
     if kind == "DEEPSPEED":
-        trainer |= read_zero(top.section("deepspeed_config"), findings, file, ranks, precision, top)
+        section = top.section("deepspeed_config", keys=(*names.DEEPSPEED, *names.READ_DEEPSPEED))
+        trainer |= read_zero(section, findings, file, ranks, precision, top)
     else:
         trainer |= {"precision": precision} if precision else {}
         _strategy(top, kind, ranks, machines.count, trainer)
@@ -172,7 +173,8 @@ def _note_precision(top: Section, said: str | None, final: str | None) -> None:
 def _strategy(top: Section, kind: str, ranks: int | None, machines: int, trainer: dict[str, Any]) -> None:
     parallel = top.section("parallelism_config", "parallelism_config_")
     if kind == "FSDP":
-        trainer["strategy"] = read_sharded(top.section("fsdp_config", "fsdp_"), parallel, ranks, machines)
+        section = top.section("fsdp_config", "fsdp_", keys=(*names.FSDP, *names.READ_FSDP))
+        trainer["strategy"] = read_sharded(section, parallel, ranks, machines)
         top.read("distributed_type", "strategy", trainer["strategy"])
         return
     parallel.skip("it is for FSDP of version 2")

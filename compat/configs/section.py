@@ -104,9 +104,22 @@ class Section:
         value = self.values.get(self._keys.get(name, ""))
         return None if value is None or value in ("", {}, []) else value
 
-    def section(self, name: str, prefix: str = "") -> Section:
-        """The mapping under a key; one without values where there is none."""
+    def section(self, name: str, prefix: str = "", keys: Iterable[str] = ()) -> Section:
+        """The mapping under a key; one without values where there is none.
+
+        Args:
+            name: The key.
+            prefix: What keys in it begin with.
+            keys: Keys of it that people write beside it: they are read where there is no such mapping, and
+                else a problem.
+        """
         value = self.get(name)
+        beside = {key: self.values[key] for key in keys if key in self.values}
+        if value is None and beside:
+            self._done.update(beside)
+            return Section(self.findings, beside, self._path, prefix)
+        for key in beside:
+            self.problem(key, f"it belongs into {name}, below that line")
         if value is not None and not isinstance(value, dict):
             self.wrong(name, "key: value lines below it")
         if isinstance(value, dict):

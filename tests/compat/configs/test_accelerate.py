@@ -340,3 +340,31 @@ def test_the_json_file_and_mixed_precision(tmp_path, monkeypatch):
 def test_an_odd_address_is_quoted(tmp_path, monkeypatch):
     text = TWO_MACHINES.replace("192.168.20.1", "'gpu 1; rm'")
     assert "--master-addr 'gpu 1; rm' " in read(tmp_path, text, monkeypatch).launch[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "strategy"),
+    [
+        ("DEEPSPEED", "zero_stage: 3", "deepspeed_stage_3"),
+        ("DEEPSPEED", "zero_stage: 1", "deepspeed_stage_1"),
+        ("FSDP", "fsdp_sharding_strategy: NO_SHARD", "ddp"),
+        ("FSDP", "fsdp_offload_params: true", {"class": "FSDP", "cpu_offload": True}),
+    ],
+)
+def test_a_key_that_decides_the_strategy_is_read_where_tutorials_write_it(
+    kind, line, strategy, tmp_path, monkeypatch
+):
+    """Beside the section that is to hold it; and refused where there is such a section too."""
+    text = f"distributed_type: {kind}\nnum_processes: 2\n{line}\n"
+    reading = read(tmp_path, text, monkeypatch)
+    assert reading.trainer["strategy"] == strategy
+    (note,) = [note for note in reading.notes if line.startswith(note.path)]
+    assert (note.outcome, note.place) == ("read", "default_config.yaml:3")
+    section = {
+        "DEEPSPEED": "deepspeed_config:\n  gradient_clipping: 1.0",
+        "FSDP": "fsdp_config:\n  fsdp_version: 2",
+    }
+    with pytest.raises(
+        PacelineError, match=rf"default_config.yaml:3\): it belongs into {kind.lower()}_config"
+    ):
+        read(tmp_path, f"{text}{section[kind]}\n", monkeypatch)
