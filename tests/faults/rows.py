@@ -207,6 +207,10 @@ _ROWS = [
         "It saves and is requeued once; its next start resumes in the same folder, bit-identical. "
         "A cancelled job stays cancelled.",
     ),
+    (
+        "A key, token or password in an option, an hparam, a variable, an address or the text of an error",
+        "`***` stands in its place in `config.yaml`, `env.json`, manifests, logs, crash files and loggers.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

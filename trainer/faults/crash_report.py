@@ -9,13 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..utils.paths import shown_path
+from ..utils.secrets import masked_text
 from .thread_stacks import all_stacks
 
 
 def write_crash_report(
     folder: Path, rank: int, error: BaseException, where: str, parts: Mapping[str, str]
 ) -> Path | None:
-    """``crash-rank-<n>.txt`` in the run folder: the error, ``parts``, env.json, and all threads' stacks.
+    """``crash-rank-<n>.txt`` in the run folder: the error, ``parts``, env.json, and all threads' stacks;
+    without secrets.
 
     Args:
         folder: The run folder.
@@ -34,12 +36,12 @@ def write_crash_report(
             "where": where,
             "error": "".join(traceback.format_exception(error)),
             **parts,
-            "environment": environment.read_text() if environment.exists() else "",
+            "environment": environment.read_text("utf-8", "replace") if environment.exists() else "",
             "stacks": all_stacks(),
         }
         with path.open("w", encoding="utf-8") as file:
             for name, text in found.items():
-                file.write(f"== {name}\n{text.rstrip()}\n\n")
+                file.write(f"== {name}\n{masked_text(text).rstrip()}\n\n")
         return path
     return None
 

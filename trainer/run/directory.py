@@ -28,7 +28,7 @@ from ..faults.thread_stacks import set_stacks_aside
 from ..model_steps import ModelSteps
 from ..recorded import HParams
 from ..storage.remote import RemoteError
-from ..utils.secrets import masked, masked_command
+from ..utils.secrets import masked, masked_command, masked_text
 from .environment_report import environment_report
 from .lock import FolderLock, check_writable
 from .numbering import make_run_folder
@@ -238,7 +238,7 @@ def run_name(given: str | None, module: Any) -> str:
 
 
 def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dict[str, Any]:
-    """The resolved configuration, as plain data for config.yaml."""
+    """The resolved configuration without secrets, as plain data for config.yaml."""
     trainer = {field: _shown(getattr(settings, field)) for field in type(settings).model_fields}
     if settings.run_dir is not None:
         trainer["run_dir"] = url_of(Path(settings.run_dir)) or trainer["run_dir"]
@@ -247,13 +247,14 @@ def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dic
         "trainer": trainer | {"strategy": strategy.name, "precision": strategy.precision.name},
         "module": {
             "class": f"{type(module).__module__}:{type(module).__qualname__}",
-            "hparams": masked({field: _shown(value) for field, value in module.hparams.items()}),
+            "hparams": {field: _shown(value) for field, value in module.hparams.items()},
         },
     }
     if settings.source is not None:  # read again by `paceline fit .../config.yaml`
-        given = masked(_shown(settings.source))
+        given = _shown(settings.source)
         config["config"] = given | {"trainer": {"seed": settings.seed} | given.get("trainer", {})}
-    return config
+    found: dict[str, Any] = masked(config)
+    return found
 
 
 def _shown(value: Any) -> Any:
@@ -300,7 +301,7 @@ def write_environment(folder: Path, more: dict[str, Any]) -> None:
         "machine": environment_report(initialise=False),
     }
     environment |= more
-    _write_json(folder / "env.json", environment)
+    _write_json(folder / "env.json", masked(environment))
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:
@@ -349,4 +350,4 @@ class RunLog:
         stamp = time.strftime("%H:%M:%S")
         # A full disk is no reason to end: what matters more raises by itself.
         with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
-            file.write("".join(f"{stamp} {line}\n" for line in text.splitlines()))
+            file.write("".join(f"{stamp} {line}\n" for line in masked_text(text).splitlines()))

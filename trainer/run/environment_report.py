@@ -147,9 +147,8 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
         >>> variables({"NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_abc", "HOME": "/root"})
         {'HF_TOKEN': '***', 'NCCL_DEBUG': 'INFO'}
     """
-    chosen = {name: cut(environment[name], _LONGEST) for name in sorted(environment) if _matters(name)}
-    found: dict[str, str] = masked(chosen)
-    return found
+    found = masked({name: environment[name] for name in sorted(environment) if _matters(name)})
+    return {name: cut(text, _LONGEST) for name, text in found.items()}  # half a password has no @ after it
 
 
 def _matters(name: str) -> bool:

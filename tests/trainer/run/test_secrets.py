@@ -18,8 +18,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
+from paceline.callbacks import Checkpoint
 from paceline.trainer.debug.replay import run_again
-from paceline.trainer.utils.secrets import MASK, is_secret, masked_command
+from paceline.trainer.utils.secrets import MASK, is_secret, masked, masked_command
 
 SECRETS = {
     "api_key": "k-1-secret-value",
@@ -94,6 +95,75 @@ def test_crash_reports_are_masked_too(tmp_path):
     assert files_with_a_secret(tmp_path) == []
 
 
+FORMS = [
+    "https://host/data?x=1&token=1-secret-value&y=2",
+    "https://bucket/key?X-Amz-Credential=2-secret-value&X-Amz-Date=2026&X-Amz-Signature=3-secret-value",
+    "https://account.blob/x?sv=2026&sig=4-secret-value",
+    "access_token=5-secret-value",
+    "https://6-secret-value@host/repository",
+    "https://me:7-secret-value@host/repository",
+    "postgres://me:8@-secret-value@host/runs",
+    "Authorization: Bearer 9-secret-value",
+    "curl -H 'authorization: Basic 10-secret-value'",
+    "Bearer 11-secret-value",
+    "connecting with {'api_key': '12-secret-value', 'user': 'me'} failed",
+    'connecting with {"password": "13-secret-value 13-secret-value"} failed',
+    "AccountName=me;AccountKey=14-secret-value",
+]
+"""Texts that hold a secret, as tools and services write them."""
+
+
+@pytest.mark.fault(47)
+def test_each_form_of_a_secret_is_masked_in_every_file_of_a_run(tmp_path, monkeypatch):
+    options = [word for number, form in enumerate(FORMS) for word in (f"--option-{number}", form)]
+    options += ["--header", "Authorization:", "Bearer", "15-secret-value"]
+    monkeypatch.setattr(sys, "argv", ["train.py", *options])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", *options])
+    for number, form in enumerate(FORMS):
+        monkeypatch.setenv(f"HF_OPTION_{number}", form)
+    monkeypatch.setenv("HF_LONG", f"{'x' * 260}://me:{'16-secret-value' * 10}@host")  # cut within the password
+    headers = {"Authorization": "Bearer 17-secret-value", "X-Auth": "18-secret-value"}
+
+    class Failing(Net):
+        def training_step(self, batch):
+            if self.global_step:
+                self.trainer.log_line("\n".join(FORMS))
+                raise ConnectionError("\n".join(FORMS))
+            return super().training_step(batch)
+
+    module = Failing(urls=FORMS, headers=headers, **{f"option_{n}": form for n, form in enumerate(FORMS)})
+    data = DataLoader(TensorDataset(torch.zeros(8, 3)), 4)
+    trainer = Trainer(
+        run_dir=tmp_path, accelerator="cpu", progress=False, callbacks=Checkpoint(every=1), log_every=1
+    )
+    with pytest.raises(ConnectionError):
+        trainer.fit(module, data)
+    found = {path.name.split(".")[0] for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"config", "env", "log", "crash-rank-0", "manifest", "events"} <= found
+    assert files_with_a_secret(tmp_path) == []
+    crash = next(tmp_path.rglob("crash-rank-0.txt")).read_text()
+    assert f"https://host/data?x=1&token={MASK}&y=2" in crash
+    assert f"https://me:{MASK}@host/repository" in crash
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ssh://git@github.com/me/runs",
+        "s3://bucket/runs?versionId=3",
+        "def login(token: str, password: str) -> None:",
+        "pad_token='<pad>', eos_token: </s>",
+        "user@host:/data",
+        "KeyError: 'label'",
+        "bearer of news",
+        "tokens: 5, author=me, assignment=3",
+        "https://host/a:b@c",
+    ],
+)
+def test_texts_without_a_secret_stay(text):
+    assert masked(text) == text
+
+
 def test_options_of_the_command_are_masked(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
@@ -145,6 +215,12 @@ def test_options_of_the_command_are_masked(tmp_path):
         ("password", "", False),
         ("password", None, False),
         ("api_key", 7, False),
+        ("Authorization", "Bearer x", True),
+        ("proxy_auth", "x", True),
+        ("X-Amz-Signature", "x", True),
+        ("sig", "x", True),
+        ("signature_length", "x", False),
+        ("author", "x", False),
     ],
 )
 def test_which_names_look_like_secrets(name, value, expected):
