@@ -25,7 +25,7 @@ from paceline.commands import (
     train,
 )
 from paceline.commands.targets import WithSettings
-from paceline.errors import PacelineError, short_tracebacks, shorten_traceback
+from paceline.errors import PacelineError, short_tracebacks, shorten_traceback, users_line
 
 
 def _hyphens(name: str) -> str:
@@ -129,6 +129,13 @@ def main() -> None:
             sys.exit("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]))
         except KeyboardInterrupt:
             sys.exit(130)
+        except OSError as error:
+            if users_line(error) is not None:
+                shorten_traceback(error)
+                raise
+            sys.exit(
+                f"error: {' '.join(str(error).split())}\n  fix: make room there, or get the right to it"
+            )
         except Exception as error:  # of a user's code
             shorten_traceback(error)
             raise

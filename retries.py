@@ -29,13 +29,13 @@ def retried(operation: Callable[[], T]) -> T:
         try:
             return operation()
         except Exception as error:
-            if _number_of(error) not in _TRANSIENT:
+            if error_number(error) not in _TRANSIENT:
                 raise
         time.sleep(pause)
     return operation()
 
 
-def _number_of(error: Exception) -> int | None:
+def error_number(error: Exception) -> int | None:
     """The system's error number; safetensors gives it in its message alone."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno

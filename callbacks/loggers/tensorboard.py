@@ -98,9 +98,11 @@ class TensorBoard(Logger):
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         writer, self._folder = self._writer, None
         if writer is not None:
-            self._add_hparams(trainer)
-            self._writer = None
-            writer.close()  # writes what is queued
+            try:
+                self._add_hparams(trainer)
+            finally:
+                self._writer = None
+                writer.close()  # writes what is queued
 
     def _add_hparams(self, trainer: TrainerView) -> None:
         """A row of the HParams page: the settings, and which scalars are its metrics."""

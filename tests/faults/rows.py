@@ -211,6 +211,11 @@ _ROWS = [
         "A key, token or password in an option, an hparam, a variable, an address or the text of an error",
         "`***` stands in its place in `config.yaml`, `env.json`, manifests, logs, crash files and loggers.",
     ),
+    (
+        "A disk that is full before the start, or full or read-only under a command or a logger",
+        "`fit` ends before step 1 with an error that names the folder; a command ends with one line. A "
+        "logger that cannot write is a warning, and training is the same.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +23,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
-from paceline.callbacks import Checkpoint
+from paceline.__main__ import main
+from paceline.callbacks import Callback, Checkpoint, CSVLogger, TensorBoard
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
 
@@ -44,6 +49,7 @@ class Net(TrainModule):
 
 def fit(folder, *callbacks, module=None, max_epochs=2, **options):
     settings = {"accelerator": "cpu", "progress": False, "loggers": False, "max_epochs": max_epochs}
+    settings |= {name: options.pop(name) for name in list(options) if name != "resume"}
     trainer = Trainer(run_dir=folder, name="n", callbacks=callbacks, **settings)
     samples = TensorDataset(torch.randn(20, 3, generator=torch.Generator().manual_seed(1)))
     return trainer, trainer.fit(module or Net(), DataLoader(samples, 4, shuffle=True), **options)
@@ -157,6 +163,90 @@ def test_a_checkpoint_is_staged_beside_its_target(in_memory, tmp_path, monkeypat
         assert source.parent == checkpoint.parent
         verify(checkpoint)
     assert list(temporary.iterdir()) == []
+
+
+# -- no room ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(capsys):
+    """A disk that ``full()`` fills within its block; what is printed meanwhile goes into memory."""
+    _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Disk:
+        def full(self):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+            return self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return Disk()
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize("resume", [None, "latest"])
+def test_a_disk_that_is_full_before_the_start_is_an_error_before_step_1(resume, tmp_path, disk):
+    fit(tmp_path, max_epochs=1, loggers=["-tensorboard", "-curves"])
+    module = Net()
+    with (
+        disk.full(),
+        pytest.raises(PacelineError, match=r"(?s)n/\d.*File too large.*fix: make room") as raised,
+    ):
+        fit(tmp_path, module=module, resume=resume, loggers=["-tensorboard", "-curves"])
+    assert str(tmp_path) in str(raised.value)
+    assert module.steps == 0
+
+
+@pytest.mark.fault(48)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of tensorboard's thread
+def test_a_disk_that_fills_up_is_a_warning_of_each_logger(tmp_path, disk, capsys):
+    pytest.importorskip("tensorboard")
+
+    class Fills(Callback):
+        def on_step_end(self, trainer):
+            written = (trainer.folder / "tb").glob("*")
+            if trainer.global_step > 2 and any(file.stat().st_size for file in written):
+                disk.full()
+
+        def on_step_start(self, trainer):
+            deadline = time.monotonic() + 60
+            while trainer.global_step == 3 and not any((trainer.folder / "tb").glob("*")):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+    loggers = [TensorBoard(), CSVLogger(), "-curves"]
+    with disk:
+        trainer, _ = fit(tmp_path, Fills(), loggers=loggers, checkpoint=False, log_every=1)
+    printed = capsys.readouterr().out
+    assert trainer.global_step == 10
+    for name in ("TensorBoard", "CSVLogger", "JSONLogger"):
+        assert re.search(rf"warning: {name} .*File too large", printed), printed
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize("command", ["report", "plot", "export", "consolidate"])
+def test_a_command_that_cannot_write_says_so_in_one_line(command, tmp_path, disk, monkeypatch):
+    if command == "plot":
+        pytest.importorskip("matplotlib")
+    _, run = fit(tmp_path, max_epochs=1, loggers=["-tensorboard", "-curves"])
+    words = {
+        "report": ["report", run.folder, "--out", tmp_path / "new/page.html"],
+        "plot": ["plot", run.folder, "--out", tmp_path / "new.png"],
+        "export": ["export", run.folder, tmp_path / "new"],
+        "consolidate": ["checkpoint", "consolidate", run.folder, tmp_path / "new"],
+    }
+    monkeypatch.setattr(sys, "argv", ["paceline", *map(str, words[command])])
+    with disk.full(), pytest.raises(SystemExit) as raised:
+        main()
+    text = str(raised.value.code)
+    assert text.startswith("error: ")
+    assert "File too large" in text
+    assert "make room" in text
+    assert "Traceback" not in text
 
 
 # -- a writer that fails -----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...errors import PacelineError, nearest
 from ...strategies import Single, Strategy
 from ...strategies.collectives import Collectives
-from ..utils.paths import as_path
+from ..utils.paths import as_path, writing
 from . import format as files
 from . import pretrained
 from .integrity import verify
@@ -164,10 +164,8 @@ def _not_from_a_checkpoint(
 
 
 def _make(folder: Path) -> None:
-    try:
+    with writing("the folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PacelineError("weights cannot be written here", where=str(folder), got=str(error)) from None
 
 
 def _write(
@@ -183,11 +181,12 @@ def _write_files(folder: Path, tensors: dict[str, Tensor], name: str, texts: dic
     """A safetensors file and texts, each appearing whole."""
     _make(folder)
     kept = {n: v.detach().to("cpu", copy=True).contiguous() for n, v in tensors.items()}
-    files.save_tensors(kept, folder / f".{name}", {"format": "pt"})
-    for file, text in texts.items():
-        files.write_synced(folder / f".{file}", text.encode())
-    for file in (name, *texts):
-        os.replace(folder / f".{file}", folder / file)
+    with writing("the weights", folder):
+        files.save_tensors(kept, folder / f".{name}", {"format": "pt"})
+        for file, text in texts.items():
+            files.write_synced(folder / f".{file}", text.encode())
+        for file in (name, *texts):
+            os.replace(folder / f".{file}", folder / file)
 
 
 def consolidate(source: Path, target: Path, compared: Callable[[int], object] | None = None) -> Path:
@@ -202,6 +201,7 @@ def consolidate(source: Path, target: Path, compared: Callable[[int], object] | 
 
     Raises:
         CheckpointError: for a damaged checkpoint, and where ``target`` exists.
+        PacelineError: where it cannot be written.
     """
     target = as_path(target, "consolidate")
     manifest = verify(source, compared=compared)
@@ -211,15 +211,11 @@ def consolidate(source: Path, target: Path, compared: Callable[[int], object] | 
     stored = files.tensor_files(source, manifest)
     tensors = Single().load_tensors(stored, stored_shapes(source, manifest))
     shard = Single().shard(str(target), tensors, lambda name, tensor: tensor)
-    try:
-        files.begin(target)
-    except OSError as error:
-        raise files.CheckpointError(
-            "a checkpoint cannot be written here", where=str(target), got=str(error)
-        ) from None
-    entries = write_shard(target, shard)
     state = (source / files.STATE).read_bytes()
-    files.write_synced(files.staging_of(target) / files.STATE, state)
-    kept = {k: v for k, v in manifest.items() if k not in ("format", "files", "block")}
-    files.commit(target, kept, entries)
+    with writing("the checkpoint", target):
+        files.begin(target)
+        entries = write_shard(target, shard)
+        files.write_synced(files.staging_of(target) / files.STATE, state)
+        kept = {k: v for k, v in manifest.items() if k not in ("format", "files", "block")}
+        files.commit(target, kept, entries)
     return target

@@ -16,8 +16,7 @@ from .thread_stacks import all_stacks
 def write_crash_report(
     folder: Path, rank: int, error: BaseException, where: str, parts: Mapping[str, str]
 ) -> Path | None:
-    """``crash-rank-<n>.txt`` in the run folder: the error, ``parts``, env.json, and all threads' stacks;
-    without secrets.
+    """``crash-rank-<n>.txt`` in the run folder: the error, ``parts``, env.json and stacks; no secrets.
 
     Args:
         folder: The run folder.

@@ -18,7 +18,7 @@ from ...callbacks.panels import RATES, in_order, place_of, starts_at_zero
 from ...callbacks.series import POSITION, Array, Series
 from ...version import __version__
 from ..run.find import find_runs
-from ..utils.paths import as_path
+from ..utils.paths import as_path, writing
 from ..utils.svg import Curve, chart
 from . import tables
 from .series import EXACT, encode_position, encode_values, reduced, reduced_position
@@ -41,12 +41,13 @@ def write_report(paths: Sequence[str | Path], out: str | Path = "report.html") -
         The page.
 
     Raises:
-        PacelineError: where there is no run.
+        PacelineError: where there is no run, and where the page cannot be written.
     """
     page = Path(out) / "report.html" if as_path(out, "report").is_dir() else Path(out).expanduser()
     text = build_page(summarize(find_runs(paths)))
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8", errors="replace")
+    with writing("the report", page):
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8", errors="replace")
     return page
 
 

@@ -9,7 +9,7 @@ from ...callbacks.picture import Line, draw_panels, lines_of
 from ...callbacks.series import POSITION
 from ...errors import PacelineError, nearest
 from ..run.find import find_runs
-from ..utils.paths import as_path
+from ..utils.paths import as_path, writing
 from .summary import chosen_panels, is_chosen, summarize
 
 _FORMATS = (".png", ".pdf", ".svg", ".jpg")
@@ -58,8 +58,9 @@ def plot_runs(
         raise PacelineError(
             "a picture of this kind cannot be written", got=str(out), allowed=", ".join(_FORMATS)
         )
-    picture.parent.mkdir(parents=True, exist_ok=True)
     names = [run.label for run in runs] if several else []
     title = f"{len(runs)} runs" if several else runs[0].label
-    draw_panels(drawn, picture, title=title, axis=axis, families=names)
+    with writing("the picture", picture):
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        draw_panels(drawn, picture, title=title, axis=axis, families=names)
     return picture

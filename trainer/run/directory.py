@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from ...errors import PacelineError
 from ...remote_paths import url_of
 from ...strategies import Strategy
 from ...strategies.collectives import Collectives
@@ -28,6 +29,7 @@ from ..faults.thread_stacks import set_stacks_aside
 from ..model_steps import ModelSteps
 from ..recorded import HParams
 from ..storage.remote import RemoteError
+from ..utils.paths import writing
 from ..utils.secrets import masked, masked_command, masked_text
 from .environment_report import environment_report
 from .lock import FolderLock, check_writable
@@ -180,14 +182,19 @@ class RunDirectory:
             size: In samples, at most.
         """
         if self.path is not None and self._ranks.is_global_zero:
-            earlier = json.loads((self.path / "env.json").read_text()).get("micro_batches", [])
-            self._change_environment({"micro_batches": [*earlier, [step, size]]})
+            earlier = read_environment(self.path).get("micro_batches")
+            earlier = earlier if isinstance(earlier, list) else []
+            try:
+                self._change_environment({"micro_batches": [*earlier, [step, size]]})
+            except PacelineError as error:  # the run needs no such note
+                self.log_line(f"warning: {' '.join(str(error).split())}")
 
     def _change_environment(self, values: dict[str, Any]) -> None:
         assert self.path is not None
         file = self.path / "env.json"
-        with suppress(FileNotFoundError):
-            _write_json(file, json.loads(file.read_text()) | values)
+        if file.exists():
+            with writing("the run folder", file):
+                _write_json(file, read_environment(self.path) | values)
 
     @property
     def is_disposable(self) -> bool:
@@ -302,6 +309,15 @@ def write_environment(folder: Path, more: dict[str, Any]) -> None:
     }
     environment |= more
     _write_json(folder / "env.json", masked(environment))
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """The content of a run's env.json; one that is missing or damaged is empty."""
+    try:
+        found = json.loads((folder / "env.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:

@@ -6,11 +6,13 @@ import errno
 import os
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from ...errors import PacelineError
 from ...retries import retried
+from ..utils.paths import writing
 
 _held_here: set[Path] = set()
 
@@ -54,17 +56,19 @@ class FolderLock:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise _held(folder, owner or "another process") from None
             return
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
-        self._files[folder] = file
+        self._files[folder] = file  # from here on released with the others, whatever comes
         _held_here.add(folder)
+        with writing("the run folder", folder, "give resume= a checkpoint's path and another run_dir"):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
 
     def release(self) -> None:
         """Let all of them go."""
         for folder, file in self._files.items():
             _held_here.discard(folder)
-            file.close()
+            with suppress(OSError):  # what is written says who holds it, and matters no more
+                file.close()
         self._files.clear()
 
 

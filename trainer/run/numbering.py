@@ -6,10 +6,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from ...errors import PacelineError
 from ...remote_paths import url_of
 from ..checkpoint.remote_run import RemoteRun, numbered_runs
 from ..storage.locked import locked
+from ..utils.paths import writing
+
+_ELSEWHERE = "give Trainer(run_dir=...) another folder"
 
 
 def make_run_folder(runs: Path, fill: Callable[[Path], None]) -> Path:
@@ -25,7 +27,7 @@ def make_run_folder(runs: Path, fill: Callable[[Path], None]) -> Path:
     if url_of(runs) is not None:
         with locked(runs):
             return _remote_folder(runs, fill)
-    try:
+    with writing("the run folder", runs, _ELSEWHERE):
         runs.mkdir(parents=True, exist_ok=True)
         number = max((n for n, _ in numbered(runs)), default=0)
         while True:
@@ -36,14 +38,12 @@ def make_run_folder(runs: Path, fill: Callable[[Path], None]) -> Path:
             except FileExistsError:  # another process took the number
                 continue
             break
-    except OSError as error:
-        raise PacelineError(
-            "the run folder cannot be written",
-            where=str(runs),
-            got=str(error),
-            fix="give Trainer(run_dir=...) a folder that can be",
-        ) from None
-    fill(folder)
+    try:
+        with writing("the run folder", folder, _ELSEWHERE):
+            fill(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # half of its files make no run
+        raise
     return folder
 
 

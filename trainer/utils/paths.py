@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
 from ...remote_paths import cached_path, is_remote, url_of
+from ...retries import error_number
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def as_path(given: Any, what: str, *, remote: bool = False) -> Path:
@@ -40,6 +46,43 @@ def as_path(given: Any, what: str, *, remote: bool = False) -> Path:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:
         raise PacelineError(f"{what}: the path cannot be expanded", got=text, allowed=str(error)) from None
+
+
+@contextmanager
+def writing(what: str, path: Path, elsewhere: str = "write elsewhere") -> Iterator[None]:
+    """Name what cannot be written, and what to do, where the system refuses to write in this block.
+
+    Args:
+        what: As the beginning of a sentence.
+        path: Where it goes.
+        elsewhere: How another place is chosen.
+
+    Raises:
+        PacelineError: in place of an error of the system, and of what safetensors makes of one.
+
+    Example:
+        >>> with writing("the report", Path("/dev/full")):
+        ...     Path("/dev/full").write_text("a page")
+        Traceback (most recent call last):
+        paceline.errors.PacelineError: the report cannot be written
+          where: /dev/full
+          got: [Errno 28] No space left on device
+          fix: make room there, or write elsewhere
+    """
+    try:
+        yield
+    except Exception as error:
+        number, text = error_number(error), str(error)
+        by_system = isinstance(error, OSError) or number is not None
+        if isinstance(error, PacelineError) or not by_system:
+            raise
+        raise PacelineError(
+            f"{what} cannot be written",
+            where=str(path),
+            got=text.splitlines()[0] if text else type(error).__name__,
+            fix=f"{'make room there' if number in _NO_ROOM else 'get the right to write there'}, "
+            f"or {elsewhere}",
+        ) from None
 
 
 def shown_path(path: Path) -> str:

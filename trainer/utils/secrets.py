@@ -38,7 +38,9 @@ _BEFORE_KEY = {
 _NO_SECRET = {"pad", "bos", "eos", "unk", "sep", "cls", "mask", "image", "start", "end", "special", "stop"}
 _LOOKS_RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[\w+/=.:-]{16,}")
 _PASSWORD = re.compile(r"(://[^/?#\s:@'\"]*:)[^/?#\s'\"]+(?=@)")
-_USER = re.compile(r"(https?://)[^/?#\s:@'\"]+(?=@)", re.IGNORECASE)  # a token alone; ssh://git@host has none
+_USER = re.compile(
+    r"(https?://)[^/?#\s:@'\"]+(?=@)", re.IGNORECASE
+)  # a token alone; ssh://git@host has none
 _BEARER = re.compile(r"\b(bearer\s+)(?=\S*\d)[^\s'\",;]{6,}", re.IGNORECASE)
 _NAMED = re.compile(
     r"""(?<![\w.-])(?P<name>[A-Za-z][\w.-]*)(?P<between>["']?\s*[=:]\s*)"""

@@ -121,7 +121,9 @@ def test_each_form_of_a_secret_is_masked_in_every_file_of_a_run(tmp_path, monkey
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", *options])
     for number, form in enumerate(FORMS):
         monkeypatch.setenv(f"HF_OPTION_{number}", form)
-    monkeypatch.setenv("HF_LONG", f"{'x' * 260}://me:{'16-secret-value' * 10}@host")  # cut within the password
+    monkeypatch.setenv(
+        "HF_LONG", f"{'x' * 260}://me:{'16-secret-value' * 10}@host"
+    )  # cut within the password
     headers = {"Authorization": "Bearer 17-secret-value", "X-Auth": "18-secret-value"}
 
     class Failing(Net):
