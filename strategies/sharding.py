@@ -29,3 +29,23 @@ def whole(tensor: Tensor) -> Tensor:
     """A DTensor as a plain tensor on every rank; any other as it is. To be called on all ranks."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
+
+
+def shard_held(tensor: Tensor, rank: int, world_size: int) -> tuple[int, int]:
+    """Which shard of a tensor a rank holds, and how many there are: ``(0, 1)`` where each rank has all.
+
+    Ranks with the same number hold copies.
+
+    Args:
+        tensor: As it is in the module.
+        rank: This rank.
+        world_size: The number of ranks.
+    """
+    if hasattr(tensor, "placements"):
+        mesh, number, count = tensor.device_mesh, 0, 1
+        for dimension, placement in enumerate(tensor.placements):
+            if not placement.is_replicate():
+                size = mesh.size(dimension)
+                number, count = number * size + mesh.get_local_rank(dimension), count * size
+        return number, count
+    return (rank, world_size) if is_sharded(tensor) else (0, 1)

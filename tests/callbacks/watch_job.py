@@ -141,8 +141,8 @@ class Case:
     rows: dict[str, Any] = field(default_factory=dict)
 
 
-def checked(*changed: str, every: Any = 1) -> Callable[[], list[Callback]]:
-    return lambda: [*([Disturb(3, *changed)] if changed else []), ReplicaCheck(every)]
+def checked(*changed: str, every: Any = 1, at: int = 3) -> Callable[[], list[Callback]]:
+    return lambda: [*([Disturb(at, *changed)] if changed else []), ReplicaCheck(every)]
 
 
 def watched() -> list[Callback]:
@@ -152,8 +152,8 @@ def watched() -> list[Callback]:
 REPLICAS = {
     "equal": Case(checked()),
     "changed": Case(checked("first.bias", "last.weight")),
-    "changed-seen-later": Case(checked("last.bias", every="2st")),
-    "changed-seen-at-epoch-end": Case(checked("last.bias", every="1ep"), steps=20),
+    "changed-seen-later": Case(checked("last.bias", every="3st", at=5), steps=7),
+    "changed-seen-at-epoch-end": Case(checked("last.bias", every="1ep", at=9), steps=20),
     "fsdp": Case(checked()),
     "hsdp": Case(checked()),
     **{f"deepspeed_stage_{stage}": Case(checked()) for stage in range(4)},

@@ -216,6 +216,11 @@ _ROWS = [
         "`fit` ends before step 1 with an error that names the folder; a command ends with one line. A "
         "logger that cannot write is a warning, and training is the same.",
     ),
+    (
+        "A rank's copy of a weight comes to differ from the other ranks'",
+        "Copies are compared after steps 1, 2, 4, 8 ... of a session and before each checkpoint. Every "
+        "rank ends with an error that names the parameter, the ranks and the last step with equal weights.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

@@ -25,7 +25,7 @@ from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, recursive_doubling
 from paceline.trainer.faults import stop as agreement
 
 BLOCKS, WIDTH, BATCH = 3, 16, 4
-WARM, COUNTED = 3, 2  # steps before counting, and counted
+WARM, COUNTED = 5, 2  # steps before counting, and counted; replicas are compared after 1, 2, 4 and 8
 WORDS = 200  # steps over which words about stopping are counted
 SMALL_BUCKETS = 0.002  # MiB
 

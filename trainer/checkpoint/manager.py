@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class CheckpointManager:
         guard: Knows whether the last update was skipped; None where nothing looks.
         folder: The ``checkpoints`` folder of the run; None where nothing is written.
         remote: Where the run's checkpoints are sent to, if anywhere.
+        before_save: Called before each save, on all ranks; its errors are the save's.
 
     Attributes:
         seconds: How long training has waited for saves, on this rank.
@@ -50,10 +51,11 @@ class CheckpointManager:
         guard: Guard | None,
         folder: Path | None,
         remote: RemoteRun | None = None,
+        before_save: Callable[[], None] = lambda: None,
     ) -> None:
         self._ranks, self._run_state, self._logger = ranks, run_state, logger
         self._watchdog, self._guard, self._folder = watchdog, guard, folder
-        self._remote = remote
+        self._remote, self._before_save = remote, before_save
         self._writer = CheckpointWriter(strategy, ranks.on_rank_zero, remote)
         self._repeated = ""
         self.seconds = 0.0
@@ -167,6 +169,7 @@ class CheckpointManager:
         started = time.perf_counter()
         if self._guard is not None:
             self._guard.finish()  # a step whose flag is still pending may have skipped its update
+        self._before_save()
         content = self._run_state.capture(weights_only)
         try:
             with self._watchdog.during("save"):

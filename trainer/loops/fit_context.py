@@ -11,6 +11,7 @@ from ..optimization import Optimization
 from .context import StageContext
 from .evaluation_loop import EvaluationLoop
 from .manual_optimizer import ManualOptimization
+from .replicas import Replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class FitContext(StageContext):
         guard: Checks losses and gradients; None under ``nonfinite="ignore"``.
         manual: What a module with ``automatic_optimization = False`` steps by.
         validation: None where the run has none.
+        replicas: Compares the ranks' copies of the weights.
     """
 
     feed: Feed
@@ -30,3 +32,4 @@ class FitContext(StageContext):
     manual: ManualOptimization
     checkpoints: CheckpointManager
     validation: EvaluationLoop | None
+    replicas: Replicas

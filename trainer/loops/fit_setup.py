@@ -9,7 +9,7 @@ from typing import Any
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ...callbacks import Checkpoint
+from ...callbacks import Checkpoint, ReplicaCheck
 from ...callbacks.epoch_schedule import EpochSchedule
 from ...callbacks.monitor import monitor_name
 from ...durations import Duration
@@ -34,6 +34,7 @@ from .fit_context import FitContext
 from .fit_data import FitData, FitFeeds, Resumption, schedule_of
 from .manual_optimizer import ManualOptimization, ManualOptimizer
 from .rank_check import check_ranks
+from .replicas import Replicas
 from .resume_source import Source
 from .startup_report import first_lines, report_restart
 
@@ -193,6 +194,7 @@ def _put_together(
         for one in optimization.optimizers
     ]
     directory = context.directory
+    replicas = Replicas(module, strategy, context.state.global_step)
     checkpoints = CheckpointManager(
         strategy,
         context.ranks,
@@ -202,11 +204,14 @@ def _put_together(
         guard,
         directory.checkpoints,
         directory.remote,
+        before_save=lambda: replicas.compare(context.state.global_step),
     )
     context.closing.push(partial(_close_checkpoints, checkpoints, context.ranks.world_size))
     for callback in context.callbacks:
         if isinstance(callback, Checkpoint):
             callback.catch_up(context.trainer, checkpoints)
+        if isinstance(callback, ReplicaCheck):
+            callback.compare_with(replicas.compare if replicas.exist else None)
     return FitContext(
         **parts_of(context),
         feed=feed,
@@ -215,6 +220,7 @@ def _put_together(
         manual=ManualOptimization(optimizers, strategy, guard),
         checkpoints=checkpoints,
         validation=EvaluationLoop(context, "validate", validation) if validation else None,
+        replicas=replicas,
     )
 
 

@@ -49,6 +49,7 @@ class TrainLoop:
         for cadence in (self.log_cadence, self.validate_cadence):
             if cadence is not None:
                 cadence.restart(self.seconds())
+        self.replicas = context.replicas
         self.logged_step = self.state.global_step or -1
         self.logged_at = (time.perf_counter(), self.state.samples)
         self.next_event = self.find_next_event()
@@ -123,6 +124,8 @@ class TrainLoop:
     def events(self, epoch_ended: bool) -> None:
         """What does not happen in every step: a log point, a validation, the end of the epoch."""
         state, at = self.state, self.state.after_step(epoch_ended, self.context.limits)
+        if state.global_step >= self.next_comparison:
+            self.replicas.compare(state.global_step)
         if self.logged_step != state.global_step and (
             state.global_step == 1 or self.log_cadence.due(at, self.seconds)
         ):
@@ -175,11 +178,14 @@ class TrainLoop:
     def find_next_event(self) -> float:
         """The earliest step after which anything but the next step may have to happen."""
         state, limits = self.state, self.context.limits
+        self.next_comparison = self.replicas.due_after(state.global_step)
         if state.global_step == 0 or limits.max_seconds is not None:
             return state.global_step + 1
         cadences = [c for c in (self.log_cadence, self.validate_cadence) if c is not None]
         steps = [c.next_step(state.global_step, state.epoch) for c in cadences]
-        return min([*steps, math.inf if limits.max_steps is None else limits.max_steps])
+        return min(
+            [*steps, self.next_comparison, math.inf if limits.max_steps is None else limits.max_steps]
+        )
 
     def end_epoch(self) -> None:
         """Epoch means, hooks, then the schedules that go by epochs."""
