@@ -314,20 +314,24 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
         return ModelModule(model, loss, optimizer, scheduler, metrics, weight)
 
     @classmethod
-    def load_from_checkpoint(cls: type[T], path: Any, **arguments: Any) -> T:
+    def load_from_checkpoint(cls: type[T], path: Any, *, strict: bool = True, **arguments: Any) -> T:
         """Build the module from a checkpoint's ``hparams`` and load its weights, on the CPU.
 
         Args:
             path: A checkpoint folder, or a run folder (its best checkpoint, else its latest). Weights that
                 others wrote are read too: a Lightning ``.ckpt``, a folder of Accelerate's, a bare state
                 dict, pickled or as safetensors; nothing in a pickle is run.
+            strict: Whether both must have the same names and shapes. False, for a changed head, say, loads
+                what fits; one warning lists what was missing, left over, or had another shape. A
+                constructor's own ``strict`` keeps the recorded value.
             **arguments: Constructor arguments that replace the recorded ones, or were not plain data.
 
         Returns:
             The module, on the CPU.
 
         Raises:
-            PacelineError: for a damaged checkpoint, missing arguments, and weights of another model.
+            PacelineError: for a damaged checkpoint, missing arguments, and weights of another model; with
+                ``strict=False`` where no weight fits.
 
         Example:
             >>> module = Net.load_from_checkpoint(run.latest)
@@ -336,7 +340,7 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
         """
         from .checkpoint.weights import build_from_checkpoint
 
-        return build_from_checkpoint(cls, path, arguments)
+        return build_from_checkpoint(cls, path, arguments, strict)
 
 
 class ModelModule(ModelSteps, TrainModule):

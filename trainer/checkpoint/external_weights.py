@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -125,7 +125,10 @@ def _split(path: Path, content: Any) -> ExternalWeights:
 
 
 def fit_names(
-    tensors: dict[str, Tensor], mine: dict[str, Any], ties: Collection[Collection[str]] = ()
+    tensors: dict[str, Tensor],
+    mine: dict[str, Any],
+    ties: Collection[Collection[str]] = (),
+    strict: bool = True,
 ) -> dict[str, Tensor]:
     """The tensors under this module's names.
 
@@ -135,13 +138,23 @@ def fit_names(
         tensors: By the file's names.
         mine: The module's, by its names.
         ties: The names of each tensor that the module has under several: files have one of them.
+        strict: Whether all names are to agree; else the prefix with which most weights fit is taken.
     """
     plain = {_unwrapped(name): value for name, value in tensors.items()}
+    candidates: list[dict[str, Tensor]] = []
     for prefix in ["", *sorted({f"{name.partition('.')[0]}." for name in mine})]:
         renamed = _under_all_names({prefix + name: value for name, value in plain.items()}, ties)
         if renamed.keys() == mine.keys():
             return renamed
+        candidates.append(renamed)
+    if not strict:
+        return max(candidates, key=lambda found: sum(is_fit(n, v.shape, mine) for n, v in found.items()))
     return _under_all_names(tensors if tensors.keys() & mine.keys() else plain, ties)
+
+
+def is_fit(name: str, shape: Sequence[int], mine: Mapping[str, Tensor]) -> bool:
+    """Whether the module has a tensor of this name and shape."""
+    return name in mine and list(mine[name].shape) == list(shape)
 
 
 def _under_all_names(tensors: dict[str, Tensor], ties: Collection[Collection[str]]) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Collection, Iterable
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from .remote_run import local_path
 M = TypeVar("M", bound=nn.Module)
 V = TypeVar("V")
 _SHOWN = 6
+_SHOWN_OF_A_KIND = 3
 
 
 def stored_shapes(folder: Path, manifest: dict[str, Any]) -> dict[str, list[int]]:
@@ -129,30 +131,36 @@ def refuse(what: str, folder: Path, differences: list[str], fix: str | None = No
         )
 
 
-def load_weights(module: nn.Module, path: Path, strategy: Strategy, strict: bool = True) -> None:
+def load_weights(
+    module: nn.Module, path: Path, strategy: Strategy, strict: bool = True, fix: str | None = None
+) -> None:
     """Load what ``find_weights`` found into ``module``. To be called on all ranks.
 
     Args:
         module: As the strategy has it.
         path: A checkpoint, or weights that others wrote.
         strategy: Reads and loads the tensors.
-        strict: Whether both must have the same names; else what both have is loaded.
+        strict: Whether both must have the same names and shapes; else what fits is loaded, and a warning
+            lists the rest.
+        fix: What to do where they have not.
 
     Raises:
         CheckpointError: for a damaged checkpoint.
-        PacelineError: one report of everything missing, unexpected or of another shape.
+        PacelineError: one report of everything missing, unexpected or of another shape; without
+            ``strict`` where nothing fits.
     """
     if not files.is_checkpoint(path):
-        _load_external(module, path, external_weights.read(path), strategy, strict)
+        _load_external(module, path, external_weights.read(path), strategy, strict, fix)
         return
     with begin(path, strategy) as check:
         shapes = stored_shapes(path, check.manifest)
         mine = strategy.module_tensors(module)
         of_model = model_shapes(shapes)
-        if not strict:
-            of_model = _only(of_model, mine)
-            mine = _only(mine, of_model)
-        refuse("the checkpoint is of another model", path, weight_differences(mine, of_model))
+        differences = weight_differences(mine, of_model)
+        if strict:
+            refuse("the checkpoint is of another model", path, differences, fix)
+        else:
+            of_model = _fitting(of_model, mine, path, differences)
         names = stored_names(of_model, shapes, check.manifest)
         like = {stored: mine[name] for name, stored in names.items()}
         loaded = strategy.load_tensors(files.tensor_files(path, check.manifest), like, like)
@@ -160,6 +168,8 @@ def load_weights(module: nn.Module, path: Path, strategy: Strategy, strict: bool
         finish_on_all(check, strategy)
     if strategy.environment.is_global_zero:
         files.warn_of_unlisted(path, check.manifest)
+        if not strict:
+            _warn_of(differences, path)
     values = {name: loaded[stored] for name, stored in names.items()}
     if not strict:
         kept = {**strategy.module_tensors(module), **extra_state(module)}
@@ -172,20 +182,51 @@ def _only(values: dict[str, V], names: Collection[str]) -> dict[str, V]:
     return {name: value for name, value in values.items() if name in names}
 
 
+def _fitting(
+    shapes: dict[str, list[int]], mine: dict[str, Tensor], path: Path, differences: list[str]
+) -> dict[str, list[int]]:
+    """Those of ``shapes`` that the module has too.
+
+    Raises:
+        PacelineError: where there is none.
+    """
+    found = {n: s for n, s in shapes.items() if external_weights.is_fit(n, s, mine)}
+    if not found:
+        refuse("no weight of the checkpoint fits the model", path, differences)
+    return found
+
+
+def _warn_of(differences: list[str], path: Path) -> None:
+    """One warning of what was not loaded, where there is any."""
+    if differences:
+        lines = [f"not loaded from {path}; what the model has is as its constructor made it:"]
+        for kind in ("missing in ", "not in ", ""):  # some of each: a new part can have thousands
+            found = [d for d in differences if (d.startswith(kind) if kind else ": shape [" in d)]
+            lines += found[:_SHOWN_OF_A_KIND]
+            if len(found) > _SHOWN_OF_A_KIND:
+                lines[-1] += f", and {len(found) - _SHOWN_OF_A_KIND} more"
+        warnings.warn("\n    ".join(lines), stacklevel=2)
+
+
 def _load_external(
     module: nn.Module,
     path: Path,
     content: external_weights.ExternalWeights,
     strategy: Strategy,
     strict: bool = True,
+    fix: str | None = None,
 ) -> None:
     mine = strategy.module_tensors(module)
     ties = [names for names in names_of_parameters(module).values() if len(names) > 1]
-    values = external_weights.fit_names(content.tensors, mine, ties)
-    if not strict:
-        values = mine | _only(values, mine)
+    values = external_weights.fit_names(content.tensors, mine, ties, strict)
     shapes = {name: list(value.shape) for name, value in values.items()}
-    refuse("the weights are of another model", path, weight_differences(mine, shapes))
+    differences = weight_differences(mine, shapes)
+    if strict:
+        refuse("the weights are of another model", path, differences, fix)
+    else:
+        values = mine | _only(values, _fitting(shapes, mine, path, differences))
+        if strategy.environment.is_global_zero:
+            _warn_of(differences, path)
     strategy.load_module(module, {**values, **extra_state(module)})
 
 
@@ -203,6 +244,8 @@ def find_weights(path: Any) -> Path:
 
 def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any], strict: bool = True) -> M:
     """``TrainModule.load_from_checkpoint``; ``strict`` as in ``load_weights``."""
+    if not isinstance(strict, bool):
+        raise PacelineError("load_from_checkpoint: strict is True or False", got=strict)
     folder = find_weights(path)
     content = None if files.is_checkpoint(folder) else external_weights.read(folder)
     if content is None:
@@ -230,10 +273,11 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any], st
         vars(module)["_configured"] = True
     strategy = Single()
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
+    fix = f"{cls.__name__}.load_from_checkpoint(path, strict=False) loads what fits and lists the rest"
     if content is None:
-        load_weights(module, folder, strategy, strict)
+        load_weights(module, folder, strategy, strict, fix)
     else:
-        _load_external(module, folder, content, strategy, strict)
+        _load_external(module, folder, content, strategy, strict, fix)
     return cast(M, module)
 
 

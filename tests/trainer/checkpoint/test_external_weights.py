@@ -240,3 +240,52 @@ def test_a_tied_weight_that_the_file_has_under_no_name_is_missing(tmp_path):
     save_file(given, tmp_path / "weights.safetensors")
     with pytest.raises(PacelineError, match=r"missing in the checkpoint: net\.weight"):
         Tied.load_from_checkpoint(tmp_path / "weights.safetensors")
+
+
+class NewHead(Net):
+    """Another head, one part more, and one part less."""
+
+    def __init__(self, width=4, deep=False, strict="of the module"):
+        super().__init__(width, deep)
+        del self.net.bias
+        self.net.register_parameter("bias", None)
+        self.head, self.norm = nn.Linear(4, 2), nn.LayerNorm(2)
+
+
+@pytest.mark.parametrize("kind", ["own", "lightning", "model.safetensors", "wrapped", "bare part"])
+def test_weights_that_fit_are_loaded_and_the_others_are_one_warning(kind, tmp_path):
+    weights = state()
+    if kind == "own":
+        run = Trainer(run_dir=tmp_path, accelerator="cpu", progress=False, max_steps=1).fit(Net(), data())
+        path, weights = run.latest, Net.load_from_checkpoint(run.latest).state_dict()
+    elif kind == "bare part":
+        path = tmp_path / "bare.pt"
+        torch.save({"weight": weights["net.weight"], "bias": weights["net.bias"]}, path)
+    else:
+        path = write(kind, tmp_path / "from")
+    way = r"NewHead\.load_from_checkpoint\(path, strict=False\)"
+    with pytest.raises(PacelineError, match=way):
+        NewHead.load_from_checkpoint(path)
+    with pytest.warns(UserWarning, match="not loaded") as caught:
+        module = NewHead.load_from_checkpoint(path, strict=False)
+    assert torch.equal(module.net.weight, weights["net.weight"])
+    assert module.hparams["strict"] == "of the module"
+    (text,) = [str(one.message) for one in caught]
+    expected = ["not in the model: net.bias", "missing in the checkpoint: norm.weight"]
+    if kind != "bare part":
+        expected.append("head.weight: shape [1, 4] in the checkpoint, [2, 4] in the model")
+    assert [line for line in expected if line not in text] == []
+    assert len(text.splitlines()) <= 12
+
+
+def test_what_has_no_weight_in_common_is_an_error_without_strict_too(tmp_path):
+    torch.save({"other.weight": torch.ones(2)}, tmp_path / "x.pt")
+    with pytest.raises(PacelineError, match="no weight") as caught:
+        Net.load_from_checkpoint(tmp_path / "x.pt", strict=False)
+    assert "strict=False" not in str(caught.value)
+
+
+def test_strict_is_true_or_false(tmp_path):
+    torch.save(state(), tmp_path / "x.pt")
+    with pytest.raises(PacelineError, match="strict is True or False"):
+        Net.load_from_checkpoint(tmp_path / "x.pt", strict="no")

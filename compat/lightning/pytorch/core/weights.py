@@ -48,8 +48,8 @@ class Weights(nn.Module):
             checkpoint_path: A checkpoint, or a run folder: its best one, else its latest.
             map_location: The device to put the module on; the CPU unless given.
             hparams_file: A YAML file of constructor arguments; those in the checkpoint come first.
-            strict: Whether both must have the same names; False loads what both have. The module's
-                ``strict_loading`` unless given.
+            strict: Whether both must have the same names; False loads what both have in the
+                same shape, and warns of the rest. The module's ``strict_loading`` unless given.
             weights_only: Accepted: nothing in a pickle is run.
             **kwargs: Constructor arguments that replace the recorded ones.
 
