@@ -306,7 +306,7 @@ def _command_of(run: Path) -> str:
     try:
         environment = json.loads((run / "env.json").read_text(encoding="utf-8"))
         return f"in {environment['folder']}: python {shlex.join(environment['program'])}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "start the script again"
 
 

@@ -221,6 +221,11 @@ _ROWS = [
         "Copies are compared after steps 1, 2, 4, 8 ... of a session and before each checkpoint. Every "
         "rank ends with an error that names the parameter, the ranks and the last step with equal weights.",
     ),
+    (
+        "A file of a run that is emptied, cut, of another form, or has foreign lines or bytes",
+        "What reads it goes on without what it holds, or ends with one sentence that names it. A run "
+        "resumes whatever became of its `env.json`, `config.yaml` and `metrics.jsonl`.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import random
 import shutil
+import sys
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -22,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import paceline
 from paceline import PacelineError, Run, Trainer, TrainModule, callbacks, seed_everything, strategies
+from paceline.__main__ import main
 from paceline.callbacks import Checkpoint, EarlyStopping
 from paceline.config import RunConfig
 from paceline.trainer.checkpoint import format as files
@@ -31,8 +35,9 @@ from paceline.trainer.checkpoint.listing import (
     list_checkpoints,
     problem_of,
 )
+from paceline.trainer.report.page import write_report
 
-USUAL = {"arguments": 1000, "configs": 1000, "checkpoints": 100}
+USUAL = {"arguments": 1000, "configs": 1000, "checkpoints": 100, "files": 150}
 LONGEST = 3000  # characters of a message
 
 
@@ -397,3 +402,107 @@ def test_predictions_are_no_checkpoint(tmp_path):
     quiet().predict(Net(), DATA, out=tmp_path / "out")
     with pytest.raises(PacelineError, match="holds predictions, and no checkpoint"):
         Net.load_from_checkpoint(tmp_path / "out")
+
+
+# -- files of a run ------------------------------------------------------------------------------
+
+BODIES = [
+    *(b"", b"\n", b"3", b"null", b"[]", b"{}", b"true", b'"x"', b"\xff\xfe", b"\x00" * 100),
+    *(b"[" * 1200, b"{" * 1200, b"9" * 5000, b"1e400", b"a: [", b"- 1\n- 2", b'{"a": 1}'),
+    *(b"trainer: 3", b"module: 3", b"module: {class: 3}", b"!!timestamp foo", b"!!bool foo"),
+    *(b'{"step": "x"}', b'{"step": 1, "train/loss": {}}', b'{"program": 3, "folder": [], "fit": {}}'),
+    *(b'{"command": 3, "micro_batches": {}, "machine": 3}', b'{"machine": {"git": 3}, "world": "x"}'),
+]
+"""What files are replaced with, or have among their lines: of another form, and of no form."""
+
+
+class Small(TrainModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 1)
+
+    def training_step(self, batch):
+        return self.net(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def trained(folder, steps, resume=None):
+    trainer = Trainer(
+        run_dir=folder, name="n", accelerator="cpu", progress=False, log_every=1, max_steps=steps,
+        callbacks=[Checkpoint(every=2, keep=2), callbacks.StepRecord()],
+        loggers=["-tensorboard", "-curves"],
+    )  # fmt: skip
+    return trainer.fit(Small(), DataLoader(TensorDataset(torch.zeros(16, 2)), 4), resume=resume)
+
+
+def uses(run, whole):
+    """What reads a run's files, by name; of commands, their words."""
+    commands = [
+        *(("report", run, "--out", run / "page.html"), ("diff", run, whole), ("replay", run, "--step", 3)),
+        *(("checkpoint", "ls", run), ("checkpoint", "show", run), ("checkpoint", "verify", run)),
+        *(("config", "show", run), ("config", "check", run)),
+    ]
+    return [
+        lambda: Run(run).rows,
+        lambda: Run(run)._repr_html_(),
+        lambda: Run(run).config,
+        lambda: Run(run).environment,
+        lambda: Run(run).step_record,
+        lambda: Run(run).load(Small, which="latest"),
+        lambda: trained(run.parent.parent, 6, resume="auto"),
+        *(partial(commanded, *words) for words in commands),
+    ]
+
+
+def commanded(*words):
+    with pytest.MonkeyPatch.context() as patch, suppress(SystemExit):
+        patch.setattr(sys, "argv", ["paceline", *map(str, words)])
+        main()
+
+
+def damaged(chance, whole):
+    lines = whole.splitlines(keepends=True)
+    place = chance.randrange(len(lines) + 1)
+    flipped = bytearray(whole)
+    for _ in range(min(len(whole), chance.choice([1, 3]))):
+        flipped[chance.randrange(len(whole))] = chance.randrange(256)
+    body = chance.choice(BODIES)
+    among = b"".join([*lines[:place], body, b"\n", *lines[place:]])
+    return chance.choice([body, body, among, bytes(flipped), whole[: chance.randrange(len(whole) + 1)]])
+
+
+@pytest.mark.fault(50)
+@pytest.mark.filterwarnings("ignore")
+def test_a_file_of_a_run_that_is_damaged_in_any_way_costs_what_it_holds(
+    tmp_path, cases, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("a damaged run was started again"))
+    whole = trained(tmp_path / "whole", 4).folder
+    names = [p.relative_to(whole) for p in sorted(whole.rglob("*")) if p.is_file()]
+    run = tmp_path / "copy" / "n" / "1"
+    for seed in cases("files"):
+        chance = random.Random(seed)
+        shutil.rmtree(run.parent, ignore_errors=True)
+        shutil.copytree(whole, run, symlinks=True)
+        # Those that people open and tools write count for more than the tensors.
+        name = chance.choice([*names, *(n for n in names if n.suffix in (".yaml", ".json", ".jsonl"))])
+        (run / name).write_bytes(damaged(chance, (whole / name).read_bytes()))
+        use = chance.choice(uses(run, whole))
+        answered(seed, f"{name}, {use}", use)
+        assert "Traceback" not in "".join(capsys.readouterr()), f"seed {seed}, {name}, {use}"
+
+
+@pytest.mark.fault(50)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "value"), [("env.json", "environment"), ("config.yaml", "config")])
+def test_a_damaged_description_of_a_run_leaves_its_report_and_its_resume(name, value, tmp_path):
+    run = trained(tmp_path, 2).folder
+    for body in BODIES:
+        (run / name).write_bytes(body)
+        answered(body[:40], name, lambda: getattr(Run(run), value))
+        assert "n/1" in write_report([run], tmp_path / "page.html").read_text()
+        assert "n/1" in Run(run)._repr_html_()
+    assert trained(tmp_path, 4, resume="auto").latest.name == "step-00000004"

@@ -202,7 +202,9 @@ def test_a_disk_that_is_full_before_the_start_is_an_error_before_step_1(resume, 
 
 
 @pytest.mark.fault(48)
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of tensorboard's thread
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # of tensorboard's thread
 def test_a_disk_that_fills_up_is_a_warning_of_each_logger(tmp_path, disk, capsys):
     pytest.importorskip("tensorboard")
 

@@ -111,7 +111,7 @@ def read_yaml(text: str, where: str) -> YamlText:
     except yaml.reader.ReaderError as error:
         line = f":{text.count(chr(10), 0, error.position) + 1}"
         raise PacelineError("this is no YAML", where=f"{where}{line}", got=error.reason) from None
-    except (ValueError, TypeError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError) as error:
         raise PacelineError("this is no YAML", where=where, got=str(error)[:200]) from None
     return YamlText(content, dict(_places(node, where, "")))
 

@@ -162,7 +162,11 @@ def compare(a: Run, b: Run) -> Difference:
 def _environment(run: Run) -> dict[str, Any]:
     found = run.environment
     kept = {name: found[name] for name in _ENVIRONMENT if name in found}
-    return kept | {"command": " ".join(found.get("command", []))}
+    return kept | {"command": " ".join(map(str, _list(found.get("command"))))}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _changed(a: dict[str, Any], b: dict[str, Any], ignored: tuple[str, ...] = ()) -> list[Changed]:

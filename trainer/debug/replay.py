@@ -27,6 +27,7 @@ from ..checkpoint.integrity import verify
 from ..checkpoint.reading import data_ranks_of, read_manifest, read_state
 from ..config.built_in import make
 from ..rng import derive, full_state, seed_generators, set_full_state, untouched
+from ..run.directory import read_environment
 from ..run.run import Run
 from ..utils.nested import listed
 from ..utils.paths import as_path
@@ -179,7 +180,7 @@ def replay(
         given["seed"] = Run(run).config.get("trainer", {}).get("seed", settings.seed)
     arguments = alone(given, request.accelerator, strategy)
     twin = trainer_class(**arguments | {"callbacks": [*arguments["callbacks"], at_step]})
-    at_step.micro_batches = json.loads((run / "env.json").read_text()).get("micro_batches", [])
+    at_step.micro_batches = read_environment(run).get("micro_batches", [])
     vars(twin)["_find_micro_batch"] = lambda context, feed: feed.step_size  # at_step knows them
     strategy.load(source, twin.settings.seed)
     start = source.name if source is not None else "its beginning"
@@ -213,7 +214,7 @@ def require_first_weights(run: str, step: int, weights: int) -> None:
     Raises:
         PacelineError: where they are others.
     """
-    began = json.loads((Path(run) / "env.json").read_text()).get("weights")
+    began = read_environment(Path(run)).get("weights")
     if began is not None and began != weights:
         raise PacelineError(
             f"there is no checkpoint before step {step}, and the script now builds other "
@@ -238,8 +239,11 @@ def checkpoint_before(run: Path, step: int) -> tuple[Path | None, int]:
                 return folder, data_ranks_of(verify(folder))
             except files.CheckpointError:
                 continue
-    about = json.loads((run / "env.json").read_text())
-    return None, int(about.get("world", 1)) // int(about.get("tensor", 1))
+    about = read_environment(run)
+    world, tensor = (about.get(name, 1) for name in ("world", "tensor"))
+    if type(world) is not int or type(tensor) is not int or not 1 <= tensor <= world:
+        raise PacelineError("the run's env.json is damaged", where=str(run), got=f"{world} ranks")
+    return None, world // tensor
 
 
 class _Reached(Exception):

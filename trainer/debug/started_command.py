@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import PacelineError
+from ..run.directory import read_environment
 from ..utils.secrets import MASK
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "PACELINE_JOB")
@@ -33,15 +33,15 @@ def started_by(run: Path, step: int) -> Command:
     Raises:
         PacelineError: for a folder that is no run's, and for a command that cannot be started again.
     """
-    try:
-        environment = json.loads((run / "env.json").read_text())
-        command, folder, fit = environment["program"], environment["folder"], environment["fit"]
-    except (OSError, KeyError, ValueError):
+    environment = read_environment(run)
+    command, folder, fit = (environment.get(name) for name in ("program", "folder", "fit"))
+    words = isinstance(command, list) and all(isinstance(word, str) for word in command)
+    if not (words and isinstance(folder, str) and type(fit) is int):
         raise PacelineError(
             "there is no run in this folder that can be replayed",
             where=str(run),
             fix="give the folder of a run, runs/<name>/<n>",
-        ) from None
+        )
     if not command:
         raise PacelineError(
             "this run was started in a notebook or at a prompt, so its command is not known",

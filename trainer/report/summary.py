@@ -17,7 +17,7 @@ from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
 from ..checkpoint.reading import read_manifest
 from ..run.facts import Extremes, Facts, extremes_of, read_facts
-from ..run.run import Run
+from ..run.run import Run, described
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ def summarize(runs: Sequence[Run]) -> list[RunSummary]:
 
 
 def _summary(run: Run, label: str) -> RunSummary:
-    rows = run.rows
+    rows, (config, environment) = run.rows, described(run)
     return RunSummary(
         label=label,
         folder=run.folder,
-        facts=read_facts(run.folder, run.config, run.environment, rows),
-        config=_flat(run.config),
-        environment=_flat(_compared(run.environment)),
+        facts=read_facts(run.folder, config, environment, rows),
+        config=_flat(config),
+        environment=_flat(_compared(environment)),
         series=read_series(rows),
         checkpoints=_checkpoints(run),
         warnings=_warnings(run.folder / "log.txt"),

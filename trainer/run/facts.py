@@ -46,7 +46,9 @@ def read_facts(
         environment: Its env.json.
         rows: Its metrics.jsonl.
     """
-    trainer = config.get("trainer") or {}
+    trainer = config.get("trainer")
+    if not isinstance(trainer, dict):
+        trainer = {}
     accelerator = trainer.get("accelerator")
     if accelerator in (None, "auto"):
         accelerator = environment.get("accelerator", "none")

@@ -7,13 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...strategies.launch.job import find_job
 from ..checkpoint.remote_run import RemoteRun
 from ..utils.secrets import masked_command
+from .directory import read_environment
 from .numbering import runs_of_name
 
 KEY = "job"
@@ -62,7 +62,5 @@ def requeued_runs(runs: Path, wanted: dict[str, Any]) -> Iterator[Path]:
         remote = RemoteRun.of(folder)
         if remote is not None:
             remote.pull(to_write=False)
-        with suppress(OSError, ValueError):
-            environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
-            if environment.get(KEY) == wanted[KEY]:
-                yield folder
+        if read_environment(folder).get(KEY) == wanted[KEY]:
+            yield folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +63,7 @@ class Run:
         if self._folder is None:
             return "<p>a run that wrote nothing</p>"
         rows = self.rows
-        facts = read_facts(self.folder, self.config, self.environment, rows)
+        facts = read_facts(self.folder, *described(self), rows)
         return run_as_html(facts, read_series(rows))
 
     @property
@@ -88,14 +89,11 @@ class Run:
         """
         path = self.folder / "config.yaml"
         try:
-            found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-            if not isinstance(found, dict):
-                raise ValueError("no mapping")
-        except (ValueError, yaml.YAMLError) as error:
+            return _mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except (*_WRONG, yaml.YAMLError) as error:
             raise PacelineError(
                 "the run's config.yaml is damaged", where=str(path), got=str(error)
             ) from None
-        return found
 
     @cached_property
     def environment(self) -> dict[str, Any]:
@@ -108,10 +106,9 @@ class Run:
         if not path.is_file():
             return {}
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            return _mapping(json.loads(path.read_text(encoding="utf-8")))
+        except _WRONG as error:
             raise PacelineError("the run's env.json is damaged", where=str(path), got=str(error)) from None
-        return found
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -201,6 +198,32 @@ class Run:
             raise PacelineError("the run has no checkpoint", where=str(self.folder))
         found = module_class or _imported(read_manifest(folder)["module"]["class"])
         return found.load_from_checkpoint(folder, **arguments)
+
+
+_WRONG = (ValueError, TypeError, AttributeError, KeyError, RecursionError)
+"""What the readers of JSON and YAML raise for a text that is none: ``!!timestamp x`` an AttributeError."""
+
+
+def _mapping(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ValueError("no mapping")
+    return found
+
+
+def described(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """config.yaml and env.json, for what has more of the run to show: one that is damaged is empty.
+
+    Args:
+        run: The run. A file that is damaged is warned of.
+    """
+    found: list[dict[str, Any]] = []
+    for name in ("config", "environment"):
+        try:
+            found.append(getattr(run, name))
+        except PacelineError as error:
+            warnings.warn(" ".join(str(error).split()), stacklevel=3)
+            found.append({})
+    return found[0], found[1]
 
 
 def _imported(name: str) -> type[TrainModule]:
