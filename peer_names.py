@@ -109,6 +109,7 @@ _OTHERS = {
     "MixUp": "mixing:MixUp",
     "CutMix": "mixing:CutMix",
 }
+_TRAINERS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "composer")
 CLASSES = _LIGHTNING | _OTHERS
 """What other trainers export under a name that is none here, and what to use."""
 
@@ -132,6 +133,20 @@ def missing_name(module: str, name: str) -> Exception:
     if imports and hint:
         return ImportError(f"cannot import name {name!r} from {module!r}; {hint}", name=module)
     return AttributeError(f"module {module!r} has no attribute {name!r}" + (hint and f"; {hint}"))
+
+
+def object_hint(value: Any) -> str:
+    """What to import in the place of an object of another trainer's class, or of one derived from it.
+
+    Returns:
+        Ends in an import, or is a sentence; "" for all other objects.
+    """
+    for cls in type(value).__mro__:
+        if cls.__module__.partition(".")[0] in _TRAINERS:
+            found = _hint(f"{_ROOT}.callbacks", cls.__name__)
+            if found and not found.startswith("did you mean"):
+                return found
+    return ""
 
 
 def _hint(module: str, name: str) -> str:

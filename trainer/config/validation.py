@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...argument_checks import is_valid
-from ...callbacks import Profiler
+from ...callbacks import Callback, Profiler
 from ...callbacks.epoch_schedule import EpochSchedule
 from ...errors import PacelineError, nearest, report, shown
+from ...peer_names import object_hint
 from ...strategies import STRATEGIES, Precision, find_environment, make_precision, make_strategy
 from ..run.runs_folder import runs_folder
 from ..runtime.compilation import BLOCKS, MODES
@@ -16,6 +17,7 @@ from . import built_in
 from .arguments import OFF, TrainerArguments, allowed
 from .peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
+_SHOWN = 3
 _CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
 
 
@@ -49,6 +51,7 @@ def find_problems(given: dict[str, Any]) -> Findings:
     """The validated arguments, where they can be read, and what is wrong with each bad one."""
     fields = TrainerArguments.model_fields
     problems = [(name, _unknown(name)) for name in given if name not in fields]
+    as_given = given
     given, errors = _with_plugins(given)
     problems += [(name, _line(error)) for name, error in errors]
     arguments = None
@@ -56,7 +59,7 @@ def find_problems(given: dict[str, Any]) -> Findings:
         arguments = TrainerArguments(**{k: v for k, v in given.items() if k in fields})
     except Exception:  # pydantic's, and those of values whose own methods raise
         wrong = [name for name in given if name in fields and not _is_valid(name, given[name])]
-        problems += [(name, _violation(name, given[name])) for name in wrong]
+        problems += [(name, _violation(name, as_given[name])) for name in wrong]
     problems += _precision_problems(given)
     if not {"accelerator", "devices", "num_nodes"} & {name for name, _ in problems}:
         problems += _device_problems(given, arguments)
@@ -121,12 +124,38 @@ def _unknown(name: str) -> str:
 
 
 def _violation(name: str, value: Any) -> str:
+    if name in ("callbacks", "loggers"):
+        return _wrong_items(name, value)
     got = shown(value, 60)
     meant = ""
     if isinstance(value, str) and name in _CHOICES:
         near = nearest(value, _CHOICES[name])
         meant = f"; did you mean {near!r}?" if near else ""
     return f"got {got}; allowed: {allowed(name)}{meant}"
+
+
+def _wrong_items(name: str, value: Any) -> str:
+    """Which of several callbacks or loggers are none, and what is to be there."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    places = {f"{name}[{i}]": one for i, one in enumerate(value)} if is_list else {"": value}
+    # Names have been looked up: what is wrong with one is said already.
+    wrong = {p: one for p, one in places.items() if not isinstance(one, str) and not _is_valid(name, [one])}
+    items, fixes = [], []
+    for place, one in wrong.items() if is_list else places.items():
+        is_class = isinstance(one, type)
+        what = (
+            f"the class {one.__name__}" if is_class else f"of type {type(one).__name__}: {shown(one, 60)}"
+        )
+        items.append(f"{place}, {what}" if place else shown(one, 60))
+        if is_class and issubclass(one, Callback):
+            fixes.append(f"make an object, {one.__name__}(...)")
+        elif isinstance(one, Callback):
+            fixes.append(f"{type(one).__name__} is no logger: pass it in callbacks=[...]")
+        else:
+            fixes.append(object_hint(one))
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    hints = "".join(f"; {fix}" for fix in dict.fromkeys(filter(None, fixes[:_SHOWN])))
+    return f"got {'; '.join(items[:_SHOWN])}{more}{hints}; allowed: {allowed(name)}"
 
 
 def _line(error: PacelineError) -> str:

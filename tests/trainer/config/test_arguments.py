@@ -366,3 +366,39 @@ def test_built_in_callbacks_and_loggers_have_names():
 )
 def test_a_name_that_cannot_be_used_is_explained(given, said):
     assert said in refusal(**given)
+
+
+def of_lightning(name, *bases):
+    return type(name, bases, {"__module__": "lightning.pytorch.callbacks"})
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong", "place", "answer"),
+    [
+        ("callbacks", 3, "callbacks[1], of type int: 3", "objects of paceline.callbacks.Callback"),
+        ("callbacks", EarlyStopping, "callbacks[1], the class EarlyStopping", "EarlyStopping(...)"),
+        ("callbacks", of_lightning("ModelCheckpoint")(), "of type ModelCheckpoint", "import Checkpoint"),
+        ("callbacks", of_lightning("EarlyStopping")(), "of type EarlyStopping", "import EarlyStopping"),
+        (
+            "callbacks",
+            type("Mine", (of_lightning("Callback"),), {})(),
+            "of type Mine",
+            "import Callback",
+        ),
+        ("loggers", of_lightning("WandbLogger")(), "loggers[1], of type WandbLogger", "import WandB"),
+        ("loggers", EarlyStopping("val/loss"), "loggers[1], of type EarlyStopping", "callbacks=[...]"),
+    ],
+)
+def test_the_wrong_one_of_several_is_named(argument, wrong, place, answer):
+    text = refusal(**{argument: [JSONLogger(), wrong]})
+    assert place in text
+    assert answer in text
+    assert "JSONLogger object" not in text
+    for line in re.findall(r"from paceline[\w.]* import \w+", text):
+        exec(line, {})
+
+
+def test_one_wrong_object_and_several_are_named():
+    assert "import Checkpoint" in refusal(callbacks=of_lightning("ModelCheckpoint")())
+    text = refusal(callbacks=["no_such", 3, JSONLogger(), 4.5])
+    assert "callbacks[1], of type int: 3; callbacks[3], of type float: 4.5" in text
