@@ -27,11 +27,25 @@ class PlainNames(nn.Module):
         self.register_load_state_dict_pre_hook(_take_plain_names)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """As ``nn.Module`` has it, without the names of wrappers."""
+        """As ``nn.Module`` has it, with the names that parameters have where nothing is wrapped.
+
+        Example:
+            >>> module = Net()
+            >>> module.layer = torch.compile(module.layer)
+            >>> [name for name, _ in module.named_parameters()]
+            ['layer.weight', 'layer.bias']
+        """
         return ((plain_name(name), value) for name, value in super().named_parameters(*args, **kwargs))
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
-        """As ``nn.Module`` has it, without the names of wrappers."""
+        """As ``nn.Module`` has it, with the names that buffers have where nothing is wrapped.
+
+        Example:
+            >>> module = Net()
+            >>> module.norm = torch.compile(nn.BatchNorm1d(2))
+            >>> [name for name, _ in module.named_buffers()]
+            ['norm.running_mean', 'norm.running_var', 'norm.num_batches_tracked']
+        """
         return ((plain_name(name), value) for name, value in super().named_buffers(*args, **kwargs))
 
 
