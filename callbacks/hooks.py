@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PacelineError, nearest
+from ..errors import nearest
 from .hook_arguments import Problem, wrong_arguments
 
 if TYPE_CHECKING:
@@ -164,11 +164,22 @@ _PEERS = {
 
 
 class HookTable:
-    """For each hook the functions that really exist, built once: ``for hook in table["on_step_end"]``."""
+    """For each hook the functions that really exist, built once: ``for hook in table["on_step_end"]``.
 
-    def __init__(self, module: Any, callbacks: Iterable[Any]) -> None:
-        from .loggers.logger import Logger  # a callback, so it has these hooks itself
+    Args:
+        module: Has the same hooks as callbacks.
+        callbacks: In their order.
+        around: Of the owner of a hook, the hook's name and the hook, what is called in its place.
+    """
 
+    def __init__(
+        self,
+        module: Any,
+        callbacks: Iterable[Any],
+        around: Callable[[Any, str, Callable[..., None]], Callable[..., None]] = lambda owner, name, hook: (
+            hook
+        ),
+    ) -> None:
         self._table: dict[str, tuple[Callable[..., None], ...]] = {}
         watchers = list(callbacks)
         for name in HOOKS:
@@ -176,10 +187,9 @@ class HookTable:
             opening = name.endswith("_start") or name in _OPENING
             owners = [*watchers, module] if opening else [module, *watchers]
             self._table[name] = tuple(
-                _of_logger(type(owner).__name__, hook, name) if isinstance(owner, Logger) else hook
+                around(owner, name, with_arity(getattr(owner, name), arity))
                 for owner in owners
                 if _overrides(owner, name)
-                for hook in [with_arity(getattr(owner, name), arity)]
             )
 
     def __getitem__(self, name: str) -> tuple[Callable[..., None], ...]:
@@ -194,25 +204,6 @@ class HookTable:
 def _overrides(owner: Any, name: str) -> bool:
     found = getattr(owner, name, None)
     return found is not None and getattr(found, "__func__", found) is not getattr(Hooks, name)
-
-
-def _of_logger(who: str, hook: Callable[..., None], name: str) -> Callable[..., None]:
-    """A logger's hook: where it cannot write, no step is taken, or the steps that were taken stand."""
-
-    def call(trainer: TrainerView, *args: Any) -> None:
-        try:
-            hook(trainer, *args)
-        except OSError as error:
-            if name in ("on_setup", "on_fit_start"):
-                raise PacelineError(
-                    f"{who} cannot write",
-                    where=str(error.filename or trainer.folder),
-                    got=str(error),
-                    fix="make room there, or get the right to write there; loggers=... leaves a logger out",
-                ) from error
-            trainer.log_line(f"warning: {who} could not write in {name}, and the run goes on: {error}")
-
-    return call
 
 
 def with_arity(hook: Callable[..., Any], given: int) -> Callable[..., Any]:

@@ -187,7 +187,7 @@ def _source(place: str) -> str:
 
 
 def _is_index(holder: Any, part: str) -> bool:
-    return isinstance(holder, list) and part.isdigit() and int(part) < len(holder)
+    return isinstance(holder, list) and part.isdecimal() and int(part) < len(holder)
 
 
 def _inner(holder: Any, key: str) -> Any:

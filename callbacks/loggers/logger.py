@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from ...errors import PacelineError
 from ..base import Callback
 from ..series import POSITION
 from .media import Media
+
+if TYPE_CHECKING:
+    from ..trainer_view import TrainerView
 
 
 class Logger(Callback):
@@ -56,3 +61,31 @@ class Logger(Callback):
 def values_of(row: dict[str, float]) -> dict[str, Any]:
     """The values of a row, without where it belongs."""
     return {name: value for name, value in row.items() if name not in POSITION}
+
+
+def guarded(owner: Any, name: str, hook: Callable[..., None]) -> Callable[..., None]:
+    """A logger's hook that ends no run under way where it cannot write; a hook of others as it is.
+
+    Args:
+        owner: A callback or module.
+        name: Of the hook. Before the first step, a logger that cannot write is an error.
+        hook: Called with the trainer first.
+    """
+    if not isinstance(owner, Logger):
+        return hook
+    who = type(owner).__name__
+
+    def call(trainer: TrainerView, *args: Any) -> None:
+        try:
+            hook(trainer, *args)
+        except OSError as error:
+            if name in ("on_setup", "on_fit_start"):
+                raise PacelineError(
+                    f"{who} cannot write",
+                    where=str(error.filename or trainer.folder),
+                    got=str(error),
+                    fix="make room there, or get the right to write there; loggers=... leaves a logger out",
+                ) from error
+            trainer.log_line(f"warning: {who} could not write in {name}, and the run goes on: {error}")
+
+    return call

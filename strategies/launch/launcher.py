@@ -136,7 +136,7 @@ def launch(arguments: list[str]) -> int:
         parsed.rdzv_backend, parsed.rdzv_endpoint = "c10d", "localhost:0"
         parsed.rdzv_id = str(uuid.uuid4())
     count = parsed.nproc_per_node
-    if count.isdigit() and "OMP_NUM_THREADS" not in os.environ:
+    if count.isdecimal() and "OMP_NUM_THREADS" not in os.environ:
         os.environ["OMP_NUM_THREADS"] = str(max(1, _processors() // max(int(count), 1)))
     with new_job_folder() as job:
         is_ours = not (parsed.log_dir or parsed.redirects != "0" or parsed.tee != "0")
@@ -166,7 +166,7 @@ def remove_left_folders() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{glob.escape(_job_prefix())}*-*"):
         process = folder.name.removeprefix(_job_prefix()).partition("-")[0]
         with suppress(OSError):
-            if process.isdigit() and not _is_alive(int(process)):
+            if process.isdecimal() and not _is_alive(int(process)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

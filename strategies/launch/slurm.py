@@ -112,7 +112,7 @@ def current_job() -> SlurmJob | None:
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     if array and task:  # the number of one task is the array's, and would mean all of them
         job = f"{array}_{task}"
-    return SlurmJob(job, int(restarts) if restarts.isdigit() else 0) if job else None
+    return SlurmJob(job, int(restarts) if restarts.isdecimal() else 0) if job else None
 
 
 def ignore_signals() -> dict[int, Any]:

@@ -358,7 +358,7 @@ def finished(folder: Path, kind: str = STEP) -> list[Path]:
 
 
 def _is_named(name: str, *kinds: str) -> bool:
-    return any(name.startswith(k) and name.removeprefix(k).isdigit() for k in kinds)
+    return any(name.startswith(k) and name.removeprefix(k).isdecimal() for k in kinds)
 
 
 _TAIL = (b',\n "checksum": "', b'"\n}')

@@ -146,7 +146,7 @@ def find_checkpoints(path: Path) -> list[Path]:
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    return [(int(part) if part.isdigit() else 0, part) for part in path.parts]
+    return [(int(part) if part.isdecimal() else 0, part) for part in path.parts]
 
 
 def _pointers(folder: Path) -> list[str]:

@@ -290,7 +290,7 @@ def numbered_runs(runs: Path) -> list[Path]:
     """
     url = url_of(runs)
     assert url is not None
-    names = [name for name in Remote(url).folders() if name.isdigit()]
+    names = [name for name in Remote(url).folders() if name.isdecimal()]
     return [runs / name for name in sorted(names, key=int, reverse=True)]
 
 
@@ -346,7 +346,7 @@ def _attempts(there: Iterable[str], name: str) -> Iterator[tuple[int, str]]:
     """The folders of a checkpoint in the store, complete or not, with their numbers."""
     for folder in {PurePosixPath(path).parts[1] for path in there if path.count("/") > 1}:
         first, _, number = folder.partition(".")
-        if first == name and (number.isdigit() or not number):
+        if first == name and (number.isdecimal() or not number):
             yield int(number or 0), folder
 
 

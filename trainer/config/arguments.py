@@ -78,7 +78,7 @@ def _devices(value: Any) -> Any:
 
 
 def _are_ids(parts: Any) -> bool:
-    return all(type(p) in (int, str) and str(p).strip().isdigit() for p in parts)
+    return all(type(p) in (int, str) and str(p).strip().isdecimal() for p in parts)
 
 
 def _folder(value: Any) -> Any:

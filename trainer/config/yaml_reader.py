@@ -19,6 +19,14 @@ _DEEPEST = 50
 class _Loader(yaml.SafeLoader):
     """Of YAML 1.2: ``1e-3`` is a number, ``no``, ``off``, ``1:30`` and ``2024-01-01`` are words."""
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """The value of a node; one that its tag does not take, as in ``!!bool foo``, has its line."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, AttributeError, KeyError):
+            what = f"a value that is no {node.tag.rpartition(':')[2]}: {cut(str(node.value), 60)}"
+            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from None
+
 
 _Loader.yaml_implicit_resolvers = {
     first: [
@@ -111,7 +119,7 @@ def read_yaml(text: str, where: str) -> YamlText:
     except yaml.reader.ReaderError as error:
         line = f":{text.count(chr(10), 0, error.position) + 1}"
         raise PacelineError("this is no YAML", where=f"{where}{line}", got=error.reason) from None
-    except (ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, yaml.YAMLError) as error:
         raise PacelineError("this is no YAML", where=where, got=str(error)[:200]) from None
     return YamlText(content, dict(_places(node, where, "")))
 

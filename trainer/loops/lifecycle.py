@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks.hooks import HookTable, with_arity
+from ...callbacks.loggers.logger import guarded
 from ...callbacks.trainer_view import TrainerView
 from ...errors import PacelineError
 from ...faultpoints import faultpoint
@@ -159,7 +160,7 @@ def _open_stage(
     closing: ExitStack,
 ) -> StageContext:
     """Put the parts together; ``closing`` ends them, from the last to the first."""
-    hooks = HookTable(module, run.callbacks)
+    hooks = HookTable(module, run.callbacks, guarded)
     settings, strategy = run.settings, run.strategy
     run.stop.begin_stage()
     closing.callback(_leave, run, module, datamodule)

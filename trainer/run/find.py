@@ -59,4 +59,4 @@ def _no_run(path: Path) -> PacelineError:
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    return [(int(part) if part.isdigit() else 0, part) for part in path.parts]
+    return [(int(part) if part.isdecimal() else 0, part) for part in path.parts]

@@ -66,7 +66,7 @@ def numbered(parent: Path) -> list[tuple[int, Path]]:
     """The runs under a name, oldest first."""
     if not parent.is_dir():
         return []
-    return sorted((int(p.name), p) for p in parent.iterdir() if p.name.isdigit() and p.is_dir())
+    return sorted((int(p.name), p) for p in parent.iterdir() if p.name.isdecimal() and p.is_dir())
 
 
 def runs_of_name(runs: Path) -> list[Path]:

@@ -58,12 +58,12 @@ def _upwards(root: Path, path: str) -> list[Path]:
 def _read_limits(folder: Path, quotas: list[float], sizes: list[int]) -> None:
     for name in ("memory.max", "memory.limit_in_bytes"):
         text = _text(folder / name)
-        if text.isdigit() and int(text) < _UNLIMITED:
+        if text.isdecimal() and int(text) < _UNLIMITED:
             sizes.append(int(text))
     quota, _, period = _text(folder / "cpu.max").partition(" ")
     if not quota:
         quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
-    if quota.isdigit() and period.isdigit() and int(period):
+    if quota.isdecimal() and period.isdecimal() and int(period):
         quotas.append(int(quota) / int(period))
 
 

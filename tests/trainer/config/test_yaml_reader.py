@@ -65,6 +65,9 @@ WRONG = {
     "tab": ("epochs: 1\n\tname: x", 2, "no YAML"),
     "two documents": ("epochs: 1\n---\nepochs: 2", 2, "no YAML"),
     "an object": ("epochs: 1\nmore: !!python/object/apply:os.system [ls]", 2, "no YAML"),
+    "a tag of other values": ("epochs: 1\nname: !!timestamp foo", 2, "no YAML"),
+    "a tag of few values": ("epochs: 1\nmore: {x: !!bool foo}", 2, "no YAML"),
+    "a digit that is no number": ("epochs: 1\ntrainer:\n  devices: ²", 3, "trainer.devices"),
     "unknown alias": ("epochs: 1\nname: *nobody", 2, "no YAML"),
     "long value": ("epochs: " + "x" * 100_000, 1, "epochs"),
 }

@@ -13,6 +13,7 @@ from paceline import PacelineError
 from paceline.strategies import Environment, Single, make_precision
 from paceline.strategies.collectives import Collectives
 from paceline.trainer.run.directory import RunDirectory
+from paceline.trainer.run.numbering import make_run_folder, numbered
 
 
 def directory(run_dir=Path("runs"), **options):
@@ -41,6 +42,13 @@ def test_it_makes_a_numbered_folder_with_configuration_environment_and_log(opene
     logged = [line.split(" ", 1)[1] for line in (opened.path / "log.txt").read_text().splitlines()]
     assert logged == ["before there is a folder", "after", "for the log only"]
     assert "for the log only" not in capsys.readouterr().out
+
+
+def test_a_folder_whose_name_is_a_digit_and_no_number_is_no_run(tmp_path):
+    for name in ("2", "²", "x"):
+        (tmp_path / name).mkdir()
+    assert make_run_folder(tmp_path, lambda folder: None).name == "3"
+    assert [n for n, _ in numbered(tmp_path)] == [2, 3]
 
 
 def test_the_next_run_of_the_name_gets_the_next_number(opened):
