@@ -594,7 +594,54 @@ def test_no_train_module():
     text = printed(fit_fails(nn.Linear(4, 2)))
     assert "fit takes a TrainModule" in text
     assert "got: Linear" in text
-    assert "fix: subclass TrainModule" in text
+    assert "fix: subclass TrainModule, or TrainModule.of(model, loss, optimizer)" in text
+
+
+@pytest.mark.parametrize("method", ["fit", "validate"])
+def test_data_in_the_place_of_the_module(method):
+    with pytest.raises(PacelineError) as caught:
+        getattr(quiet(), method)(samples(), Net())
+    text = printed(caught.value)
+    assert "got: DataLoader" in text
+    assert f"fix: the module comes first: {method}(module, ...)" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "meant"),
+    [
+        ("fit", {"resume": "atuo"}, "auto"),
+        ("fit", {"resume": "lastest"}, "latest"),
+        ("validate", {"weights": "bset"}, "best"),
+        ("fit", {"resume": "runs/atuo"}, None),
+        ("validate", {"weights": "atuo"}, None),
+    ],
+)
+def test_a_misspelt_word_for_a_checkpoint(method, given, meant, tmp_path, monkeypatch):
+    class Judged(Net):
+        def validation_step(self, batch):
+            return self.training_step(batch)
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PacelineError) as caught:
+        getattr(quiet(), method)(Judged(), samples(), **given)
+    text = printed(caught.value)
+    assert "there is no checkpoint at this path" in text
+    assert (f"did you mean: {meant}?" in text) if meant else "did you mean" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("gradient_clip", "clip_grad_norm"),
+        ("grad_clip", "clip_grad_norm"),
+        ("clip_grad", "clip_grad_norm"),
+        ("resume", "fit(resume=...)"),
+    ],
+)
+def test_an_argument_that_has_another_name_or_place(name, answer):
+    with pytest.raises(PacelineError) as caught:
+        quiet(**{name: 1})
+    assert f"{name}: unknown argument; use {answer}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import PacelineError
+from ...errors import PacelineError, nearest
 from ...ray_experiment import POINTER
 from . import format as files
 from .pointers import read_pointer
 from .remote_run import local_path
 
 
-def find_checkpoint(path: Any, weights: bool = False) -> Path:
+def find_checkpoint(path: Any, weights: bool = False, words: Sequence[str] = ()) -> Path:
     """The checkpoint folder that ``path`` is, or the best, else latest, of the run folder it is.
 
     Args:
         path: A checkpoint folder, a run folder, or a folder that Ray Train keeps as a checkpoint.
         weights: Accept a checkpoint of weights only, too.
+        words: What may be given in the place of a path.
 
     Raises:
         PacelineError: when it is neither.
@@ -38,7 +40,9 @@ def find_checkpoint(path: Any, weights: bool = False) -> Path:
         "there is no checkpoint at this path"
         + ("" if folder.exists() else ", and nothing else: it does not exist"),
         where=str(folder),
-        allowed="a folder with manifest.json, or a run folder with checkpoints",
+        allowed="".join(f"{word!r}, " for word in words)
+        + "a folder with manifest.json, or a run folder with checkpoints",
+        meant=None if folder.exists() else nearest(str(path), words),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -230,8 +230,12 @@ def _load_external(
     strategy.load_module(module, {**values, **extra_state(module)})
 
 
-def find_weights(path: Any) -> Path:
+def find_weights(path: Any, words: Sequence[str] = ()) -> Path:
     """What ``path`` means: a checkpoint, a run's best or latest one, or weights that others wrote.
+
+    Args:
+        path: One of these.
+        words: What may be given in the place of a path.
 
     Raises:
         PacelineError: when it is none of them.
@@ -239,7 +243,7 @@ def find_weights(path: Any) -> Path:
     found = local_path(path, "weights")
     if external_weights.is_readable(found) and not files.is_checkpoint(found):
         return found
-    return find_checkpoint(found, weights=True)
+    return find_checkpoint(found if found.exists() else path, weights=True, words=words)
 
 
 def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any], strict: bool = True) -> M:

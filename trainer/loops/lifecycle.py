@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...callbacks.hooks import HookTable, with_arity
 from ...callbacks.loggers.logger import guarded
 from ...callbacks.trainer_view import TrainerView
@@ -75,10 +77,17 @@ def check_stage(name: str, module: Any, current: str) -> None:
     if module is None:
         raise PacelineError(f"{name} takes a TrainModule", got=None, fix=f"{name}(module, ...)")
     if not isinstance(module, TrainModule):
+        fix = "subclass TrainModule"
+        if isinstance(module, type):
+            fix = f"{module.__name__}()"
+        elif isinstance(module, torch.nn.Module):
+            fix += ", or TrainModule.of(model, loss, optimizer)"
+        elif isinstance(module, (torch.utils.data.DataLoader, torch.utils.data.Dataset, DataModule)):
+            fix = f"the module comes first: {name}(module, ...)"
         raise PacelineError(
             f"{name} takes a TrainModule",
             got=f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__,
-            fix=f"{module.__name__}()" if isinstance(module, type) else "subclass TrainModule",
+            fix=fix,
         )
     if current:
         raise PacelineError(

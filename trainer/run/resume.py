@@ -101,11 +101,12 @@ class ResumeSearch:
                 got=resume,
                 allowed="'auto', 'latest', 'best', or the path of a checkpoint or run",
             )
-        if resume not in ("auto", "latest", "best"):
+        words = ("auto", "latest", "best")
+        if resume not in words:
             path = as_path(resume, "fit(resume=...)", remote=True)
             if is_readable(path) and not files.is_checkpoint(path):
                 raise self._only_weights(path)
-            return self._with_state(self._ranks.on_rank_zero(lambda: find_checkpoint(resume)))
+            return self._with_state(self._ranks.on_rank_zero(lambda: find_checkpoint(resume, words=words)))
         runs = self._ranks.on_rank_zero(self._newest_runs_first)
         found: Path | None = None
         if resume in ("latest", "auto"):
