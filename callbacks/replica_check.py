@@ -61,5 +61,5 @@ class ReplicaCheck(Callback):
         if self._compare is not None and self._cadence is not None and trainer.is_due(self._cadence):
             self._compare(trainer.global_step)
 
-    def on_teardown(self) -> None:
+    def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         self._compare = None

@@ -24,12 +24,12 @@ class Copy(NamedTuple):
     Attributes:
         part: A plain tensor.
         shard: The number of the shard that it is; 0 where it is whole.
-        count: The number of shards.
+        shards: How many there are.
     """
 
     part: Tensor
     shard: int
-    count: int
+    shards: int
 
 
 def copies(strategy: Strategy, module: nn.Module) -> dict[str, Copy]:
@@ -66,7 +66,7 @@ def find_difference(strategy: Strategy, module: nn.Module) -> str | None:
     mine = torch.stack([checksum(copy.part) for copy in held.values()]).cpu()
     shards = torch.tensor([copy.shard for copy in held.values()])
     places = torch.arange(len(held)), shards
-    found = torch.full((2, len(held), max(copy.count for copy in held.values())), _NONE)
+    found = torch.full((2, len(held), max(copy.shards for copy in held.values())), _NONE)
     found[0][places], found[1][places] = mine, -mine
     highest, negated_lowest = strategy.all_reduce(found, "max")
     differ = ((highest != -negated_lowest) & (highest != _NONE)).any(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 
@@ -42,7 +44,8 @@ def shard_held(tensor: Tensor, rank: int, world_size: int) -> tuple[int, int]:
         world_size: The number of ranks.
     """
     if hasattr(tensor, "placements"):
-        mesh, number, count = tensor.device_mesh, 0, 1
+        mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
+        number, count = 0, 1
         for dimension, placement in enumerate(tensor.placements):
             if not placement.is_replicate():
                 size = mesh.size(dimension)

@@ -23,8 +23,8 @@ class PlainNames(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_state_dict_post_hook(_give_plain_names)
-        self.register_load_state_dict_pre_hook(_take_plain_names)
+        self.register_state_dict_post_hook(_give_plain_names)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_take_plain_names)  # type: ignore[no-untyped-call]
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """As ``nn.Module`` has it, with the names that parameters have where nothing is wrapped.
