@@ -300,7 +300,7 @@ def test_all_mistakes_are_reported_together():
     ):
         assert sum(line.strip().startswith(start) for line in lines) == 1, start
     assert any("max_epochs: got 0" in line for line in lines)
-    assert any("callbacks: got [3]" in line for line in lines)
+    assert any("callbacks: got callbacks[2], of type int: 3" in line for line in lines)
     assert type(error.__cause__) is ModuleNotFoundError
 
 

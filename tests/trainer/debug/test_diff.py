@@ -28,7 +28,7 @@ FOUND = {
     "worker": (2, "loss", "step 2, batch 0[1]: up to"),
     "augmentation": (4, "loss", "step 4, batch 0[0]: up to"),
     "layer": (1, "loss", "step 1, output of net.1: ReLU and GELU, up to"),
-    "rate": (1, "rate", "step 1, weight after long on rank 1: up to"),
+    "rate": (1, "rate", "the tensors of step 1 are the same in both runs"),
     "threads": (None, "loss", "loss 0: up to"),
     "shuffle": (1, "samples", "step 1, batch 0[0]: up to"),
     "draw": (5, "random", "the tensors of step 5 are the same in both runs"),

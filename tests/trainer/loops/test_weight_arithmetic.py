@@ -141,6 +141,7 @@ class World:
             manual=ManualOptimization([ManualOptimizer(optimizer, strategy)], strategy, None),
             checkpoints=None,
             validation=None,
+            replicas=None,
         )
         trainer._run = trainer._fit = context
         vars(module).update(_trainer=trainer, _logger=context.logger)
