@@ -70,16 +70,18 @@ def _hang(stuck: dict[int, Report], folder: Path, seconds: float) -> tuple[str, 
         if not stack:
             silent.append(rank)
         elif _late(stack):
-            late[rank] = stack[0]
+            late[rank] = stack
     cure = "see where that rank is, below; on a machine with much other work (`top`) a larger --timeout"
     if silent:
         rank = silent[0]
         cure = "it was stopped (`ps`: T), or is stuck in the kernel or a driver (`ps`: D; see `dmesg`)"
         return f"rank {rank} hangs: it did not answer at all for {seconds:g} s", cure, _end(folder, rank)
     if late:
-        rank, (file, line, function) = next(iter(late.items()))
+        rank, stack = next(iter(late.items()))
+        file, line, function = stack[0]
         text = f"rank {rank} hangs for {seconds:g} s in {function} ({file}:{line})"
-        return text, cure, _end(folder, rank)
+        frames = [cut(f"  {file}:{line} in {function}", 160) for file, line, function in stack[:_LINES]]
+        return text, cure, [f"the stack of rank {rank}, the innermost call first:", *frames]
     rank = min(stuck, default=0)
     text = f"all ranks wait for each other for {seconds:g} s"
     cure = (
