@@ -18,7 +18,7 @@ class ReplicaCheck(Callback):
 
     Every run on several ranks does so after its steps 1, 2, 4, 8 ... and before each checkpoint; this
     adds further steps. Every bit counts. A comparison reads each parameter once, where it lies, and
-    sends two numbers for it. Parameters of which each rank has a part of its own are skipped; where all
+    sends two numbers for it. Parameters of which each rank has another part are skipped; where all
     of them are, a line in the log reports it. On one device it does nothing.
 
     Args:

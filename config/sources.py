@@ -6,7 +6,6 @@ environment, and ``key=value`` of the command line.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -303,10 +302,12 @@ def read_config_file(file: Path, is_target: bool = False) -> YamlText:
 
 def _command_of(run: Path) -> str:
     """What started a run, as far as it is known."""
+    from ..trainer.run.directory import read_environment  # loads torch
+
+    environment = read_environment(run)
     try:
-        environment = json.loads((run / "env.json").read_text(encoding="utf-8"))
         return f"in {environment['folder']}: python {shlex.join(environment['program'])}"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (KeyError, TypeError):
         return "start the script again"
 
 

@@ -33,7 +33,7 @@ class Copy(NamedTuple):
 
 
 def copies(strategy: Strategy, module: nn.Module) -> dict[str, Copy]:
-    """By name, in the module's order, what other ranks hold too; tensors of other types are left out.
+    """By name, in the module's order, what other ranks hold too; tensors of other types are skipped.
 
     Args:
         strategy: Of the run, after ``setup``.

@@ -86,6 +86,6 @@ def guarded(owner: Any, name: str, hook: Callable[..., None]) -> Callable[..., N
                     got=str(error),
                     fix="make room there, or get the right to write there; loggers=... leaves a logger out",
                 ) from error
-            trainer.log_line(f"warning: {who} could not write in {name}, and the run goes on: {error}")
+            trainer.log_line(f"warning: {who} could not write in {name}, and the run continues: {error}")
 
     return call

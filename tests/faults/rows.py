@@ -223,7 +223,7 @@ _ROWS = [
     ),
     (
         "A file of a run that is emptied, cut, of another form, or has foreign lines or bytes",
-        "What reads it goes on without what it holds, or ends with one sentence that names it. A run "
+        "What reads it continues without what it holds, or ends with one sentence that names it. A run "
         "resumes whatever became of its `env.json`, `config.yaml` and `metrics.jsonl`.",
     ),
 ]

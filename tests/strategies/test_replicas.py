@@ -49,7 +49,7 @@ def test_a_rank_that_changes_a_weight_by_itself_is_named(found, case):
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float8_e4m3fn, torch.int8, torch.bool]
 )
-def test_one_bit_changes_thechecksum(dtype):
+def test_one_bit_changes_the_checksum(dtype):
     tensor = torch.arange(6).reshape(2, 3).to(dtype)
     before = checksum(tensor.T)
     assert checksum(tensor.T.clone()) == before
@@ -58,7 +58,7 @@ def test_one_bit_changes_thechecksum(dtype):
     assert checksum(tensor.T) != before
 
 
-def test_complex_numbers_and_nothing_have_achecksum():
+def test_complex_numbers_and_nothing_have_a_checksum():
     assert checksum(torch.ones(2, dtype=torch.complex64)) != checksum(1j * torch.ones(2))
     assert checksum(nn.Parameter(torch.empty(0))) == 0
 

@@ -17,12 +17,13 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import PacelineError
+from ..plain_names import plain_name
 
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin")
 _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _USUAL = ("state_dict", "model_state_dict", "model")
-_WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
+_WRAPPERS = ("module.", "_forward_module.")
 
 
 @dataclass
@@ -168,6 +169,7 @@ def _under_all_names(tensors: dict[str, Tensor], ties: Collection[Collection[str
 
 @cache
 def _unwrapped(name: str) -> str:
+    name = plain_name(name)
     for wrapper in _WRAPPERS:
         name = name.removeprefix(wrapper).replace(f".{wrapper}", ".")
     return name
