@@ -42,7 +42,7 @@ class Replicas:
         Raises:
             PacelineError: on every rank, where they differ.
         """
-        if self._equal_after == step:
+        if self._equal_after == step or self._strategy.environment.world_size == 1:
             return
         difference = find_difference(self._strategy, self._module)
         if difference is not None:
