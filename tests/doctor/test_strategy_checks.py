@@ -148,7 +148,8 @@ def test_the_rank_that_kept_the_others_is_named(outputs, reports, said, tmp_path
             "  /home/me/train.py:3 in <module>",
         ]
     else:
-        assert details[0].startswith("the output of rank ") or details == [f"{said[:6]} has printed nothing"]
+        printed = details[0].startswith("the output of rank ")
+        assert printed or details == [f"{said[:6]} has printed nothing"]
     assert "(`ps`: D" in cure or "did not answer" not in said
     if "bad" in said:
         assert cure == "do"
