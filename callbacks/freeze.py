@@ -86,6 +86,8 @@ class Freeze(Callback):
             parameter.requires_grad_(False)
 
     def on_fit_start(self, trainer: TrainerView) -> None:
+        for parameter in self._matching(trainer).values():
+            parameter.requires_grad_(False)  # whatever a checkpoint says: ``until`` decides
         if self.until is None or not self._names:
             return
         held = {id(p) for o in trainer.optimizers for group in o.param_groups for p in group["params"]}
@@ -118,7 +120,6 @@ class Freeze(Callback):
         self._unfrozen = True
         for parameter in self._matching(trainer).values():
             parameter.requires_grad_(True)
-        trainer.strategy.trainable_changed(trainer.module)
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         if stage == "fit":

@@ -22,6 +22,7 @@ from .estimate.description import Described
 from .launch.environment import Environment
 from .precision import Precision
 from .sharding import is_sharded, local_part, whole
+from .trained import TrainedChange
 
 T = TypeVar("T")
 
@@ -137,10 +138,6 @@ class Strategy(Described, DataRanks, ABC):
         """Take what writes a line for the user: the log of each new run."""
         self.log_line = log_line
 
-    def set_plan(self, plan: StepPlan) -> None:
-        """Take what a step of the run will be, before ``setup``."""
-        self.plan = plan
-
     def rank_of(self, micro_batch: int) -> int:
         """The rank whose micro-batch it is, of the current step: this one, except in a replay."""
         return self.environment.rank
@@ -167,8 +164,12 @@ class Strategy(Described, DataRanks, ABC):
             PacelineError: where what is trained is fixed at the start.
         """
 
-    def trainable_changed(self, module: nn.Module) -> None:
-        """Take note that parameters were frozen or unfrozen, between two steps. On all ranks."""
+    def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
+        """Follow a change of what is trained since ``setup`` or the last call; on all ranks, between steps.
+
+        Raises:
+            PacelineError: where it cannot be followed; the error names the parameters.
+        """
 
     @abstractmethod
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from .estimate.replicated import ReplicatedEstimate
 from .reduction_dtype import average_in
 from .step_wrapper import Dispatch
 from .torch_internals import expect_every_gradient, rebuild_buckets
+from .trained import TrainedChange
 
 T = TypeVar("T")
 _SHOWN = 6
@@ -132,8 +133,11 @@ class DDP(ReplicatedEstimate, Distributed):
         self._first, self._reducer_works = self._looks, not self._looks
         self.synchronise_gradients(True)
 
-    def trainable_changed(self, module: nn.Module) -> None:
-        if self._wrapped is None:
+    def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
+        self._broadcast_tensors([module.get_parameter(name) for name in change.placed])
+        if self._wrapped is None or not (
+            change.unfrozen or change.frozen or change.placed or change.removed
+        ):
             return
         self._wrap(module, init_sync=False)  # ranks have the same weights, and buffers may be their own
         self.load_state_dict({"order": self._order})  # of a resumed run

@@ -26,6 +26,7 @@ from .precision import Precision
 from .sharding import whole
 from .single import Single
 from .sync_batchnorm import SyncedBatchNorms
+from .trained import TrainedChange
 
 _OBJECT = "an object"
 
@@ -83,6 +84,13 @@ class Distributed(Single):
         if self.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module)
         self._broadcast_tensors([*module.parameters(), *module.buffers()])
+
+    def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
+        raise PacelineError(
+            f"strategy {self.name!r} fixes at the start which parameters are trained",
+            got=str(change),
+            fix="strategy='ddp' follows every change; else make it before fit, or in on_setup",
+        )
 
     def _broadcast_tensors(self, tensors: list[Tensor]) -> None:
         if self.environment.world_size > 1:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..errors import PacelineError
+from .trained import TrainedChange
 
 Counts = Callable[[nn.Parameter], bool]
 
@@ -37,6 +38,35 @@ def shard_by_dtype(
         if inner is not part and own and all(p.dtype != main for p in own):
             shard_by_dtype(whole, inner, shard, counts)
     shard(part, main)
+
+
+def refuse_several_dtypes(parts: Sequence[nn.Module], change: TrainedChange) -> None:
+    """See that what is trained now, and is sharded together, has one dtype.
+
+    Args:
+        parts: The modules that were sharded.
+        change: What is trained otherwise than before.
+
+    Raises:
+        PacelineError: naming what was unfrozen beside parameters of another dtype.
+    """
+    sharded = {id(part) for part in parts}
+
+    def of_group(module: nn.Module) -> Iterator[nn.Parameter]:
+        yield from module.parameters(recurse=False)
+        for child in module.children():
+            if id(child) not in sharded:
+                yield from of_group(child)
+
+    for part in parts:
+        dtypes = {parameter.dtype for parameter in of_group(part) if parameter.requires_grad}
+        if len(dtypes) > 1:
+            raise PacelineError(
+                "what was unfrozen is sharded together with parameters of another dtype",
+                got=f"{change} ({', '.join(sorted(str(d).removeprefix('torch.') for d in dtypes))})",
+                fix="the callback Freeze(patterns, until=...) has them apart from the start; or one dtype; "
+                "or strategy='ddp'",
+            )
 
 
 def _main_dtype(whole: nn.Module, part: nn.Module, counts: Counts) -> torch.dtype | None:

@@ -23,7 +23,7 @@ from ..argument_checks import (
 from ..errors import PacelineError
 from .base import parameters_of
 from .distributed import Distributed
-from .dtype_groups import shard_by_dtype
+from .dtype_groups import refuse_several_dtypes, shard_by_dtype
 from .estimate.description import Layout
 from .estimate.sharded import ShardedEstimate
 from .launch.environment import Environment
@@ -37,6 +37,7 @@ from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
 from .tensor_parallel import AXIS, EqualGradients, LayerSplit, SplitLoss, counted_norm
 from .torch_internals import end_iteration, forget_gradients, ignore_redistribution_order
+from .trained import TrainedChange
 
 T = TypeVar("T")
 _ROOT = "_sharded_root"
@@ -205,6 +206,11 @@ class FSDP(ShardedEstimate, Distributed):
     def check_unfreezing(self) -> None:
         self._unfreezes = True
 
+    def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
+        if change.placed or change.removed:
+            super().trainable_changed(module, change)
+        refuse_several_dtypes(self._parts(), change)
+
     def _outer_parts(self, module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
         """Under manual optimization: the outermost parts that can be called, each a root of units."""
         if not self._manual:
@@ -322,12 +328,8 @@ class FSDP(ShardedEstimate, Distributed):
 
         def placed(name: str, value: Any) -> Any:
             shards = mine.get(name)  # None for a name that is not in the module, which torch reports
-            if (
-                shards is None
-                or not is_sharded(shards)
-                or not isinstance(value, Tensor)
-                or is_sharded(value)
-            ):
+            is_whole = isinstance(value, Tensor) and not is_sharded(value)
+            if shards is None or not is_whole or not is_sharded(shards):
                 return value
             return distribute_tensor(value, shards.device_mesh, shards.placements, src_data_rank=None)
 

@@ -52,12 +52,16 @@ def parameter_names(module: nn.Module) -> dict[int, str]:
 
 
 def optimizer_state(module: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Moments by ``<parameter>.<key>``, and the rest: groups and plain values, by parameter name."""
+    """Moments by ``<parameter>.<key>``, and the rest: groups and plain values, by parameter name.
+
+    Parameters that the module does not have are skipped.
+    """
     names = parameter_names(module)
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     own_dtype: list[str] = []
-    for parameter, state in optimizer.state.items():
+    known = ((p, state) for p, state in optimizer.state.items() if id(p) in names)
+    for parameter, state in known:
         for key, value in state.items():
             name = f"{names[id(parameter)]}.{key}"
             (tensors if isinstance(value, Tensor) else values)[name] = value
@@ -65,7 +69,7 @@ def optimizer_state(module: nn.Module, optimizer: Optimizer) -> tuple[dict[str, 
                 own_dtype.append(name)  # torch itself knows what a step is kept in
     groups = [
         {key: value for key, value in group.items() if key != "params"}
-        | {"params": [names[id(p)] for p in group["params"]]}
+        | {"params": [names[id(p)] for p in group["params"] if id(p) in names]}
         for group in optimizer.param_groups
     ]
     tensors, quantised = take_apart(tensors, dict(module.named_parameters()))
@@ -93,7 +97,7 @@ def load_optimizer(
         for group, saved in zip(optimizer.param_groups, content["param_groups"], strict=True)
         for position, parameter in zip(saved["params"], group["params"], strict=True)
     }
-    by_position = {position: names[id(parameter)] for position, parameter in parameters.items()}
+    by_position = {position: names[id(p)] for position, p in parameters.items() if id(p) in names}
     tensors = put_together(tensors, plain.get("quantised", {}), dict(module.named_parameters()))
     by_name = by_parameter(tensors, plain)
     content["state"] = {i: by_name[n] for i, n in by_position.items() if n in by_name}

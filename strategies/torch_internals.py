@@ -27,13 +27,25 @@ multiply_each = torch._foreach_mul_
 
 
 # -- Modules -------------------------------------------------------------------------------------
-# A step that failed is undone. named_buffers leaves out a buffer that is None, which a step may fill; and
-# whether a parameter was written to, its values do not show without a copy of them.
+# A step that failed is undone. named_buffers skips a buffer that is None, which a step may fill; and
+# whether a parameter was written to, its values do not show without a copy of them. A module that changes
+# what is loaded into it is asked before a checkpoint is refused, and only such a one.
+
+_OURS = __name__.partition(".")[0]
 
 
 def buffers_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
     """The buffers of a module itself by name, those that are None too."""
     return module._buffers
+
+
+def loads_by_itself(module: nn.Module) -> bool:
+    """Whether a module has a say in how a state dict is loaded into it: an override, or a load pre-hook.
+
+    Those of torch's own modules, for the versions of their states, do not count, nor do ours.
+    """
+    hooks = [type(module)._load_from_state_dict, *module._load_state_dict_pre_hooks.values()]
+    return any(getattr(h, "__module__", "").partition(".")[0] not in ("torch", _OURS) for h in hooks)
 
 
 def writes_to(tensors: Iterable[torch.Tensor]) -> list[int]:

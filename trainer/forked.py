@@ -16,6 +16,7 @@ from ..strategies import Environment, Single, find_environment
 from ..strategies.launch.forked_ranks import run_forked
 from ..strategies.launch.launcher import new_job_folder
 from .checkpoint import format as files
+from .checkpoint.module_changes import make_buffers
 from .checkpoint.stateful import CallbackStates
 from .checkpoint.weights import extra_state, refuse, weight_differences
 from .faults.signals import raise_signal
@@ -83,6 +84,7 @@ def _be_rank(trainer: Any, verb: str, work: Callable[[], Any], given: dict[str, 
         "state": _state(trainer),
         "result": result,
         "extra": extra_state(module) if weights else {},
+        "buffers": {n: str(b.dtype)[6:] for n, b in module.named_buffers()} if weights else {},
         "module": _name_of(module, given),
         "datamodule": _name_of(trainer._datamodule, given),
     }
@@ -107,11 +109,11 @@ def _take_back(trainer: Any, verb: str, given: dict[str, Any], folder: Path) -> 
     _continue(trainer, rest["state"])
     trainer._module = given.get(rest["module"], trainer._module)
     trainer._datamodule = given.get(rest["datamodule"])
-    _load_weights(trainer, rest["extra"], folder)
+    _load_weights(trainer, rest["extra"], rest["buffers"], folder)
     return rest["result"]
 
 
-def _load_weights(trainer: Any, extra: dict[str, Any], folder: Path) -> None:
+def _load_weights(trainer: Any, extra: dict[str, Any], buffers: dict[str, str], folder: Path) -> None:
     from safetensors.torch import load_file
 
     tensors = load_file(folder / _WEIGHTS)
@@ -122,7 +124,10 @@ def _load_weights(trainer: Any, extra: dict[str, Any], folder: Path) -> None:
     configure(module)
     here.prepare_module(module)
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    differences = weight_differences(here.module_tensors(module), shapes)
+    mine = here.module_tensors(module)
+    other = {n: dtype for n, dtype in buffers.items() if n in shapes and _other(mine.get(n), shapes[n])}
+    make_buffers(module, {"buffers": other}, shapes, here.device)
+    differences = weight_differences(here.module_tensors(module), shapes, module)
     try:
         refuse(
             "the ranks have changed the module's parts, and the notebook's module has others",
@@ -137,6 +142,10 @@ def _load_weights(trainer: Any, extra: dict[str, Any], folder: Path) -> None:
         )
         raise
     here.load_module(module, {**tensors, **extra})
+
+
+def _other(tensor: torch.Tensor | None, shape: list[int]) -> bool:
+    return tensor is None or list(tensor.shape) != shape
 
 
 # -- both --------------------------------------------------------------------------------------

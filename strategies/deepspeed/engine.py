@@ -23,6 +23,7 @@ from ..precision import Precision
 from ..repeated_blocks import find_units, untied
 from ..step_wrapper import Dispatch
 from ..torch_internals import multiply_each
+from ..trained import TrainedChange
 from . import internals, nvme, zero_matrices, zero_state
 from .config import make_config, read_config
 from .estimate import ZeroEstimate
@@ -172,6 +173,11 @@ class DeepSpeed(ZeroEstimate, Distributed):
             f"strategy {self.name!r} fixes at the start which parameters are trained",
             fix="strategy='fsdp' or 'ddp'; or freeze them for the whole run",
         )
+
+    def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
+        if self._engine is not None:  # it could not be closed with a group that it does not know
+            del self._engine.basic_optimizer.param_groups[len(self._groups) :]
+        super().trainable_changed(module, change)
 
     def _only_optimizer(self, built: Any) -> Optimizer:
         optimizers: list[Optimizer] = built.optimizers

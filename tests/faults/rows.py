@@ -226,6 +226,16 @@ _ROWS = [
         "What reads it continues without what it holds, or ends with one sentence that names it. A run "
         "resumes whatever became of its `env.json`, `config.yaml` and `metrics.jsonl`.",
     ),
+    (
+        "Parameters are unfrozen, frozen, added, replaced, tied or put into a parameter group under way",
+        "Each strategy ends with the weights that one device has, or with an error in that step that names "
+        "the parameters. With `ddp` it is always the same weights.",
+    ),
+    (
+        "A run that had unfrozen parameters, added a parameter group or reshaped a buffer is resumed",
+        "It continues with the same parameters trained, the same groups and buffers. What a run has "
+        "changed and no resume can make again is a warning at the next save.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

@@ -82,7 +82,7 @@ def refuse_differences(
         PacelineError: one report of every difference in model, optimizers, schedules and data.
     """
     mine = run.strategy.module_tensors(run.module)
-    found = weight_differences(mine, model_shapes(shapes))
+    found = weight_differences(mine, model_shapes(shapes), run.module)
     found += _optimizers(run, state["optimizers"]) + _schedules(run.optimization, state["schedulers"])
     fix = None
     if not run.feed.reloads and "data" not in allow and (data := data_differences(run.feed, manifest)):

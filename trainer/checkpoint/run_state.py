@@ -28,6 +28,7 @@ from . import format as files
 from .compatibility import OTHER_DATA, callback_differences, data_differences, refuse_differences
 from .integrity import begin, finish_on_all
 from .json_codec import encode
+from .module_changes import ModuleChanges
 from .optimizer_settings import resume_settings
 from .pretrained import describe_parts
 from .reading import data_ranks_of, loading, read_state
@@ -40,7 +41,7 @@ from .stateful import (
     ScheduleStates,
     Stateful,
 )
-from .weights import callback_tensor, extra_state, recorded_hparams, refuse, stored_shapes
+from .weights import callback_tensor, extra_state, model_shapes, recorded_hparams, refuse, stored_shapes
 from .writer import Content
 
 
@@ -56,6 +57,7 @@ class RunState:
     """A run as checkpoints see it.
 
     Args:
+        changes: What the run has changed of the module.
         counters: Steps, epochs and samples done.
         clock: The seconds of training.
         hooks: Calls ``on_save_checkpoint`` and ``on_load_checkpoint`` with ``trainer`` and a dictionary.
@@ -67,6 +69,7 @@ class RunState:
     module: Any
     strategy: Strategy
     optimization: Optimization
+    changes: ModuleChanges
     counters: TrainState
     clock: Clock
     logger: MetricLogger
@@ -121,7 +124,9 @@ class RunState:
         counters = Counters(self.counters, self.clock).state_dict()
         if weights_only:
             state: dict[str, Any] = {"extra_state": extra_state(module)}
+            state["module"] = self.changes.state_dict()
         else:
+            self.changes.warn()
             tensors |= self._others_buffers(whole)
             state = self._plain_state(tensors)
         hparams, missing = recorded_hparams(module)
@@ -196,6 +201,7 @@ class RunState:
             "datamodule": {},
             **{name: part.state_dict() for name, part in self._shared().items()},
             "extra_state": extra_state(module),
+            "module": self.changes.state_dict(),
             "hooks": hooks,
         }
 
@@ -275,6 +281,9 @@ class RunState:
                 self.feed.prepare(manifest["counters"]["epoch"])
             state = read_state(folder, manifest)
             shapes = stored_shapes(folder, manifest)
+            if pending:
+                self.changes.load_state_dict(state.get("module", {}), model_shapes(shapes))
+                self.changes.add_groups(state["optimizers"])
             mine = refuse_differences(self, folder, manifest, state, shapes, allow)
             like = self._wanted(shapes, data_ranks_of(manifest), mine)
             like = {n: t for n, t in like.items() if pending or not n.startswith("grad.")}
@@ -296,7 +305,7 @@ class RunState:
         for full in shapes:
             kind, _, name = full.partition(".")
             if kind == "model":
-                wanted[full] = mine[name]
+                wanted[full] = mine.get(name)  # None: the module itself takes it
             elif kind == "own":
                 if owners is not None and name.partition(".")[0] in owners:
                     wanted[full] = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import shown
@@ -138,7 +139,20 @@ class _Metrics(_Form):
     train: _Logged
 
 
+def _is_dtype(value: str | None) -> str | None:
+    if value is not None and not isinstance(getattr(torch, value, None), torch.dtype):
+        raise ValueError("this is no dtype of torch")
+    return value
+
+
+class _Changes(_Form):
+    unfrozen: list[str]
+    frozen: list[str]
+    buffers: dict[str, Annotated[str | None, AfterValidator(_is_dtype)]]
+
+
 class _State(_Form):
+    module: _Changes | None = None
     counters: _Counters
     ranks: Annotated[list[_Rank], Field(min_length=1)]
     optimizers: dict[str, _Optimizer]
@@ -153,6 +167,7 @@ class _State(_Form):
 
 
 class _WeightsOnly(_Form):
+    module: _Changes | None = None
     extra_state: dict[str, Any]
 
 

@@ -17,19 +17,23 @@ from ...errors import PacelineError
 from ...parameter_groups import names_of_parameters
 from ...retries import retried
 from ...strategies import Environment, Single, Strategy, make_precision
+from ...strategies.torch_internals import loads_by_itself
+from ..plain_names import plain_name
 from ..utils.secrets import holds_secret
 from . import external_weights
 from . import format as files
 from .integrity import begin, finish_on_all
 from .json_codec import encode, is_plain
 from .locate import find_checkpoint
-from .reading import hparams_of, read_manifest, read_state
+from .module_changes import make_buffers
+from .reading import hparams_of, loading, read_manifest, read_state
 from .remote_run import local_path
 
 M = TypeVar("M", bound=nn.Module)
 V = TypeVar("V")
 _SHOWN = 6
 _SHOWN_OF_A_KIND = 3
+_MISSING, _UNKNOWN = "missing in the checkpoint", "not in the model"
 
 
 def stored_shapes(folder: Path, manifest: dict[str, Any]) -> dict[str, list[int]]:
@@ -103,15 +107,30 @@ def extra_state(module: nn.Module) -> dict[str, Any]:
     return {n: v for n, v in module.state_dict().items() if not isinstance(v, Tensor)}
 
 
-def weight_differences(mine: dict[str, Tensor], shapes: dict[str, list[int]]) -> list[str]:
-    """How a module's tensors differ from those of a checkpoint, by name."""
-    differences = [f"missing in the checkpoint: {n}" for n in mine if n not in shapes]
-    differences += [f"not in the model: {n}" for n in shapes if n not in mine]
-    return differences + [
+def weight_differences(
+    mine: dict[str, Tensor], shapes: dict[str, list[int]], module: nn.Module
+) -> list[str]:
+    """How a module's tensors differ from those of a checkpoint, by name.
+
+    What is below a part that changes by itself what is loaded into it is no difference.
+    """
+    differences = [f"{_MISSING}: {n}" for n in mine if n not in shapes]
+    differences += [f"{_UNKNOWN}: {n}" for n in shapes if n not in mine]
+    differences += [
         f"{n}: shape {list(shapes[n])} in the checkpoint, {list(mine[n].shape)} in the model"
         for n in mine
         if n in shapes and list(mine[n].shape) != list(shapes[n])
     ]
+    if differences:
+        parts = [f"{plain_name(n)}." if n else "" for n, m in module.named_modules() if loads_by_itself(m)]
+        differences = [d for d in differences if not any(_name(d).startswith(part) for part in parts)]
+    return differences
+
+
+def _name(difference: str) -> str:
+    """The tensor that it is about."""
+    what, _, rest = difference.partition(": ")
+    return rest if what in (_MISSING, _UNKNOWN) else what
 
 
 def refuse(what: str, folder: Path, differences: list[str], fix: str | None = None) -> None:
@@ -154,17 +173,18 @@ def load_weights(
         return
     with begin(path, strategy) as check:
         shapes = stored_shapes(path, check.manifest)
-        mine = strategy.module_tensors(module)
         of_model = model_shapes(shapes)
-        differences = weight_differences(mine, of_model)
+        state = read_state(path, check.manifest)
+        make_buffers(module, state.get("module", {}), of_model, strategy.device)
+        mine = strategy.module_tensors(module)
+        differences = weight_differences(mine, of_model, module)
         if strict:
             refuse("the checkpoint is of another model", path, differences, fix)
         else:
             of_model = _fitting(of_model, mine, path, differences)
         names = stored_names(of_model, shapes, check.manifest)
-        like = {stored: mine[name] for name, stored in names.items()}
-        loaded = strategy.load_tensors(files.tensor_files(path, check.manifest), like, like)
-        state = read_state(path, check.manifest)
+        like = {stored: mine[name] for name, stored in names.items() if name in mine}
+        loaded = strategy.load_tensors(files.tensor_files(path, check.manifest), names.values(), like)
         finish_on_all(check, strategy)
     if strategy.environment.is_global_zero:
         files.warn_of_unlisted(path, check.manifest)
@@ -175,7 +195,8 @@ def load_weights(
         kept = {**strategy.module_tensors(module), **extra_state(module)}
         values = kept | values
         state["extra_state"] = _only(state["extra_state"], kept)
-    strategy.load_module(module, {**values, **state["extra_state"]})
+    with loading(path, "extra_state"):
+        strategy.load_module(module, {**values, **state["extra_state"]})
 
 
 def _only(values: dict[str, V], names: Collection[str]) -> dict[str, V]:
@@ -200,7 +221,7 @@ def _warn_of(differences: list[str], path: Path) -> None:
     """One warning of what was not loaded, where there is any."""
     if differences:
         lines = [f"not loaded from {path}; what the model has is as its constructor made it:"]
-        for kind in ("missing in ", "not in ", ""):  # some of each: a new part can have thousands
+        for kind in (_MISSING, _UNKNOWN, ""):  # some of each: a new part can have thousands
             found = [d for d in differences if (d.startswith(kind) if kind else ": shape [" in d)]
             lines += found[:_SHOWN_OF_A_KIND]
             if len(found) > _SHOWN_OF_A_KIND:
@@ -220,7 +241,7 @@ def _load_external(
     ties = [names for names in names_of_parameters(module).values() if len(names) > 1]
     values = external_weights.fit_names(content.tensors, mine, ties, strict)
     shapes = {name: list(value.shape) for name, value in values.items()}
-    differences = weight_differences(mine, shapes)
+    differences = weight_differences(mine, shapes, module)
     if strict:
         refuse("the weights are of another model", path, differences, fix)
     else:

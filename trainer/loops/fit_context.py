@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...strategies.trained import TrainedParameters
 from ..checkpoint.manager import CheckpointManager
 from ..data.feed import Feed
 from ..faults.nonfinite import Guard
@@ -23,6 +24,7 @@ class FitContext(StageContext):
         guard: Checks losses and gradients; None under ``nonfinite="ignore"``.
         manual: What a module with ``automatic_optimization = False`` steps by.
         validation: None where the run has none.
+        trained: Notices that something else is trained; None where the strategy does not mind.
         replicas: Compares the ranks' copies of the weights.
     """
 
@@ -32,4 +34,5 @@ class FitContext(StageContext):
     manual: ManualOptimization
     checkpoints: CheckpointManager
     validation: EvaluationLoop | None
+    trained: TrainedParameters | None
     replicas: Replicas

@@ -16,9 +16,11 @@ from ...durations import Duration
 from ...errors import PacelineError, nearest
 from ...faultpoints import faultpoint
 from ...schedules import RunLength
-from ...strategies import StepPlan
+from ...strategies import StepPlan, Strategy
 from ...strategies.launch.job_notes import note_run, noted_micro_batch
+from ...strategies.trained import TrainedParameters
 from ..checkpoint.manager import CheckpointManager
+from ..checkpoint.module_changes import ModuleChanges
 from ..checkpoint.run_state import RunState
 from ..data.feed import Feed
 from ..faults.nonfinite import Guard, NonfinitePolicy
@@ -101,6 +103,7 @@ def prepare(
     first_weights = sample_of_weights(module)
     source.place(context.state)  # configure_optimizers may depend on it
     optimization = _build_optimizers(context, feed)
+    trained = _trained_parameters(context, optimization)
     faultpoint("start.restore")
     if context.ranks.data_rank:  # what is drawn in the model from here on is another rank's own
         seed_generators(derive(settings.seed, context.ranks.data_rank))
@@ -111,6 +114,7 @@ def prepare(
         module=module,
         strategy=strategy,
         optimization=optimization,
+        changes=ModuleChanges(module, strategy, optimization.optimizers, trained),
         counters=context.state,
         clock=context.clock,
         logger=context.logger,
@@ -127,10 +131,8 @@ def prepare(
     if source.path is None:  # none of the checkpoints was whole
         source.place(context.state)
     context.state.decay_start, context.state.decay_steps = decay
-    about = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": first_weights}
-    if strategy.tensor_parallel_size > 1:
-        about["tensor"] = strategy.tensor_parallel_size
-    context.directory.open(source.path, config, about | source.identity, in_place=source.in_place)
+    about = _about(context, first_weights) | source.identity
+    context.directory.open(source.path, config, about, in_place=source.in_place)
     if context.directory.path is not None:
         note_run(context.fit_number, context.directory.path)
     if micro_batch:
@@ -143,7 +145,24 @@ def prepare(
     for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
         context.directory.log_line(line)
     _report_late_validation(context, monitors)
-    return _put_together(context, feed, optimization, run_state, validation)
+    return _put_together(context, feed, optimization, run_state, validation, trained)
+
+
+def _about(context: StageContext, weights: Any) -> dict[str, Any]:
+    """What env.json has of the fit."""
+    split = context.strategy.tensor_parallel_size
+    about = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": weights}
+    return about | ({"tensor": split} if split > 1 else {})
+
+
+def _trained_parameters(context: StageContext, optimization: Optimization) -> TrainedParameters | None:
+    """What tells the strategy that something else is trained, where the strategy minds."""
+    tell = context.strategy.trainable_changed
+    if type(context.strategy).trainable_changed is Strategy.trainable_changed:
+        return None
+    trained = TrainedParameters(context.module, optimization.optimizers, tell)
+    context.closing.callback(trained.close)
+    return trained
 
 
 def _micro_batch(context: StageContext, feed: Feed, source: Source, find: FindMicroBatch) -> int:
@@ -172,6 +191,7 @@ def _put_together(
     optimization: Optimization,
     run_state: RunState,
     validation: dict[str, Feed],
+    trained: TrainedParameters | None,
 ) -> FitContext:
     """The parts that use what was prepared."""
     strategy, module, settings = context.strategy, context.module, context.settings
@@ -220,6 +240,7 @@ def _put_together(
         manual=ManualOptimization(optimizers, strategy, guard),
         checkpoints=checkpoints,
         validation=EvaluationLoop(context, "validate", validation) if validation else None,
+        trained=trained,
         replicas=replicas,
     )
 
@@ -287,14 +308,12 @@ def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
         return found
 
     whole, pieces = feed.step_size, feed.micro_batches * context.ranks.data_world_size
-    strategy.set_plan(
-        StepPlan(
-            samples=whole,
-            micro_batch=None if whole is None else -(-whole // pieces),
-            micro_batches=feed.micro_batches,
-            clip_norm=context.settings.clip_grad_norm,
-            hooked=bool(context.hooks["on_before_optimizer_step"]),
-        )
+    strategy.plan = StepPlan(
+        samples=whole,
+        micro_batch=None if whole is None else -(-whole // pieces),
+        micro_batches=feed.micro_batches,
+        clip_norm=context.settings.clip_grad_norm,
+        hooked=bool(context.hooks["on_before_optimizer_step"]),
     )
     for parameter in module.parameters():
         parameter.grad = None  # gradients that a module comes with are no part of step 1

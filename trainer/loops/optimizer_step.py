@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import PacelineError
 from ...faultpoints import faultpoint
+from ...strategies.trained import TrainedParameters
 from ..faults.nan_trace import FailedStep, Origin, find_origin
 from ..faults.nonfinite import Guard
 from ..faults.overflow import Overflows
@@ -78,6 +80,9 @@ class OptimizerStep:
         self.on_step_start = context.hooks["on_step_start"]
         if self.strategy.tensor_parallel_size > 1:
             self.on_step_start = (SameSamples(self.strategy), *self.on_step_start)
+        self.trained = context.trained
+        if self.trained is not None:  # after the hooks, which may change it
+            self.on_step_start = (*self.on_step_start, self.note_change)
         self.on_before_optimizer_step = context.hooks["on_before_optimizer_step"]
         self.touches_gradients = bool(
             settings.clip_grad_norm is not None
@@ -144,6 +149,22 @@ class OptimizerStep:
         if optimizer.updated:
             self.step_schedules()
 
+    def note_change(self, trainer: Any, batches: list[Any]) -> None:
+        """Tell the strategy what is trained otherwise than in the step before."""
+        assert self.trained is not None
+        self.trained.follow()
+
+    def refuse_change(self, trained: TrainedParameters) -> None:
+        """After a forward: the strategy has prepared for what was trained when the step began."""
+        change = trained.change(within_step=True)
+        if change is not None:
+            raise PacelineError(
+                "what is trained was changed within training_step",
+                where=f"{self.state.step_label}{self.source}",
+                got=str(change),
+                fix="change it between two steps: in on_step_start, on_train_epoch_start or a callback",
+            )
+
     def begin_micro_batch(self, step: _StepUnderWay, index: int) -> None:
         """A forward comes next."""
         self.store.weight = step.sizes[index]
@@ -165,6 +186,8 @@ class OptimizerStep:
             loss = self.weigh(loss, weight, step.weights, index, size * self.data_ranks / (total or 1))
         if step.weights and is_last:  # on an accelerator it is on its way while backward runs
             step.sum_of_weights = self.strategy.all_reduce_async(self.as_word(sum(step.weights)))
+        if self.trained is not None:
+            self.refuse_change(self.trained)
         faultpoint("step.backward")
         self.backward(loss)
         return loss

@@ -13,6 +13,7 @@ from paceline.strategies import Environment, Single, make_precision
 from paceline.strategies.collectives import Collectives
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.manager import CheckpointManager
+from paceline.trainer.checkpoint.module_changes import ModuleChanges
 from paceline.trainer.checkpoint.pointers import read_pointer
 from paceline.trainer.checkpoint.run_state import RunState
 from paceline.trainer.metrics.logger import MetricLogger
@@ -71,6 +72,7 @@ def make(folder, step=0):
         module=module,
         strategy=strategy,
         optimization=Optimization([optimizer]),
+        changes=ModuleChanges(module, strategy, [optimizer], None),
         counters=state,
         clock=clock,
         logger=logger,

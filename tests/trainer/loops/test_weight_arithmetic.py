@@ -142,6 +142,7 @@ class World:
             checkpoints=None,
             validation=None,
             replicas=None,
+            trained=None,
         )
         trainer._run = trainer._fit = context
         vars(module).update(_trainer=trainer, _logger=context.logger)

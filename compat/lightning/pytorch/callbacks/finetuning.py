@@ -35,7 +35,6 @@ class BaseFinetuning(Callback):
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._finetune(pl_module, trainer.current_epoch, trainer.optimizers)
-        trainer.ours.strategy.trainable_changed(trainer.session.adapter)
 
     def resumed(self, pl_module: Any, optimizers: list[Optimizer], epochs: int) -> None:
         for epoch in range(epochs):
