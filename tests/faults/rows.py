@@ -226,6 +226,11 @@ _ROWS = [
         "What reads it continues without what it holds, or ends with one sentence that names it. A run "
         "resumes whatever became of its `env.json`, `config.yaml` and `metrics.jsonl`.",
     ),
+    (
+        "A folder of another's run whose config or `env.json` names a command, a function or a class",
+        "What is not of the kind that its place needs is never called. Commands that look call nothing; "
+        "`replay` and `diff --replay` show the command, and start it with `--trust` only.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]
