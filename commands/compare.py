@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import PacelineError
+
+if TYPE_CHECKING:
+    from ..trainer.debug.started_command import Command
+
+_TRUST = Annotated[
+    bool, typer.Option("--trust", help="Start a command that another user, another host or `-c` gave.")
+]
+_YES = Annotated[bool, typer.Option("--yes", help="With --trust: do not ask first; for scripts.")]
 
 
 def replay(
@@ -17,14 +26,48 @@ def replay(
     debug: Annotated[
         bool, typer.Option("--pdb", help="Enter the debugger at the step, and after an error.")
     ] = False,
+    trust: _TRUST = False,
+    yes: _YES = False,
 ) -> None:
     """Run a step of a run again, alone, with its samples and random draws, and without its update.
 
-    The run's own command is started again in its folder; nothing is written.
+    The run's own command, which is shown first, is started again in its folder; nothing is written.
     """
     from ..trainer.debug.replay import run_again
 
-    run_again(run, step, accelerator, debug)
+    run_again(_consented(run, step, trust, yes), run, step, accelerator, debug)
+
+
+def _consented(run: Path, step: int, trust: bool, yes: bool) -> Command:
+    """The command that a run names, shown, and agreed to where others may have written it.
+
+    Raises:
+        PacelineError: where it is not, with the flag that does.
+        typer.Abort: for another answer than yes on the terminal.
+    """
+    from ..trainer.debug.started_command import started_by
+
+    command = started_by(run, step)
+    typer.echo(f"{run} was started by: {command}", err=True)
+    if not command.doubt:
+        return command
+    if not trust:
+        raise PacelineError(
+            f"this folder names a command that is not started unseen: {command.doubt}",
+            where=str(run),
+            got=str(command),
+            fix="read the command and the code that it starts, then give --trust",
+        )
+    if not yes and not sys.stdin.isatty():
+        raise PacelineError(
+            "--trust asks on a terminal before the command is started, and there is none here",
+            where=str(run),
+            got=str(command),
+            fix="--trust --yes starts it without asking",
+        )
+    if not yes:
+        typer.confirm(f"{command.doubt}. Start the command?", abort=True, err=True)
+    return command
 
 
 def diff(
@@ -42,6 +85,8 @@ def diff(
     accelerator: Annotated[
         str | None, typer.Option(help="With --replay: where to compute; else as the scripts say.")
     ] = None,
+    trust: _TRUST = False,
+    yes: _YES = False,
     as_json: Annotated[bool, typer.Option("--json", help="As a JSON object.")] = False,
 ) -> None:
     """Name the first step at which two runs differ.
@@ -53,16 +98,21 @@ def diff(
     from ..trainer.debug.diff import compare
     from ..trainer.run.find import one_run
 
-    if not replay and (code is not None or accelerator is not None):
-        given = "--code" if code is not None else "--accelerator"
+    options = {"--code": code, "--accelerator": accelerator, "--trust": trust, "--yes": yes}
+    given = next((name for name, value in options.items() if value), None)
+    if not replay and given is not None:
         raise PacelineError(f"{given} is for --replay", fix=f"paceline diff {a} {b} --replay {given} ...")
     runs = one_run(a), one_run(b)
     found = compare(*runs)
     if replay and found.first is not None:
         from ..trainer.debug.trace import first_tensor
 
-        found.tensor = first_tensor(
-            (runs[0].folder, runs[1].folder), found.first, code or (None, None), accelerator
+        folders = runs[0].folder, runs[1].folder
+        before = max(1, found.first.step - 1)
+        commands = (
+            _consented(folders[0], before, trust, yes),
+            _consented(folders[1], before, trust, yes),
         )
+        found.tensor = first_tensor(folders, commands, found.first, code or (None, None), accelerator)
     typer.echo(found.as_json() if as_json else str(found))
     raise typer.Exit(3 if found else 0)

@@ -9,13 +9,14 @@ import typer
 
 from ..errors import PacelineError
 from .output import JSON, print_json
-from .targets import CONFIG, SETTINGS, TARGET, load_target
+from .targets import CONFIG, SETTINGS, TARGET, load_target, require_own_folder
 
 _DEVICES = typer.Option(min=1, help="How many devices, of all machines.")
 _PER_NODE = typer.Option(min=1, help="Devices of a machine; 8 unless given.")
 _MEMORY = typer.Option(help='Of each device: "80GiB".')
 _GPU = typer.Option(help='A device by name, for its memory and speed: "H100".')
 _ASSUME = typer.Option(metavar="NAME=VALUE", help="network=12.5e9 attainable=0.5 ... Repeatable.")
+_TRUST = typer.Option("--trust", help="Build what the folder of another user's or host's run names.")
 _PICTURE = typer.Option(metavar="PNG", help="Draw the memory of each strategy.")
 
 
@@ -29,6 +30,7 @@ def estimate(
     gpu: Annotated[str | None, _GPU] = None,
     assume: Annotated[list[str] | None, _ASSUME] = None,
     picture: Annotated[Path | None, _PICTURE] = None,
+    trust: Annotated[bool, _TRUST] = False,
     as_json: JSON = False,
 ) -> None:
     """Show the memory and the modelled speed of each strategy, and recommend one.
@@ -36,6 +38,7 @@ def estimate(
     A step of the first batch is traced without allocating anything; no device is needed. With neither
     --devices nor --gpu nor --memory, for the devices here.
     """
+    require_own_folder(target, trust)
     assumed = dict(map(_assumption, assume or []))
     here = [] if devices is None else ["trainer.devices=1"]
     loaded = load_target(target, config, [*here, *(settings or [])])

@@ -66,6 +66,32 @@ def is_script(target: str) -> bool:
     return not is_recipe_file(Path(target))
 
 
+def require_own_folder(target: str, trust: bool) -> None:
+    """See that a folder of a run, which is only looked at, names no code that others may have chosen.
+
+    Args:
+        target: Of the command line.
+        trust: Whether the user has said that it may.
+
+    Raises:
+        PacelineError: where another user or another host wrote it.
+    """
+    path = Path(target)
+    folder = path.parent if path.name == "config.yaml" else path
+    if trust or not (folder / "config.yaml").is_file() or not (folder / "env.json").is_file():
+        return
+    from ..trainer.debug.started_command import doubt_about
+    from ..trainer.run.directory import read_environment
+
+    doubt = doubt_about(folder, read_environment(folder))
+    if doubt:
+        raise PacelineError(
+            f"this would build the module and the data that a run's folder names: {doubt}",
+            where=str(folder),
+            fix="read its config.yaml and the code that it names, then give --trust",
+        )
+
+
 def load_target(target: str | None, config: list[Path] | None, settings: list[str] | None) -> Loaded:
     """What the user wrote, read and checked."""
     from ..config.load import load

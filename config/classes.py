@@ -19,6 +19,7 @@ from ..errors import PacelineError, nearest, shown, users_line
 from ..plugins import folded
 from ..trainer.utils.secrets import masked
 from .importing import FORMS, import_object, is_import_path
+from .kinds import acts_by_itself, is_subclass, returned
 from .signatures import (
     CONFIG,
     fields_of,
@@ -41,11 +42,12 @@ class Slot:
 
     Args:
         what: In words, for messages: ``an optimizer``.
-        base: What a class must be a subclass of; None: anything.
+        base: What a class must be a subclass of, and a function annotated to return; None: anything.
         modules: Whose classes and functions can be named without their module.
         names: Others that have a name.
         provided: How many of the first arguments are given when it is called, not in the config.
-        is_called: Whether it is called with its arguments; a function that is not is taken as it is.
+        serves: Whether objects of a type that is no subclass of ``base`` may be here too.
+        is_function: Whether a function is what is needed here, and not called to make it.
     """
 
     what: str
@@ -53,13 +55,14 @@ class Slot:
     modules: tuple[ModuleType, ...] = ()
     names: Mapping[str, Any] = field(default_factory=dict)
     provided: int = 0
-    is_called: bool = True
+    serves: Callable[[Any], bool] | None = None
+    is_function: bool = False
 
     def find(self, name: str) -> Any:
         """The class or function of this name, or at this import path.
 
         Raises:
-            PacelineError: where there is none, and where it is no subclass of ``base``.
+            PacelineError: where there is none, and where it is of another kind than this place needs.
         """
         found = next((one for known, one in self.names.items() if folded(known) == folded(name)), None)
         for module in self.modules:
@@ -74,11 +77,40 @@ class Slot:
                 + f"an import path: {FORMS}",
                 meant=nearest(name, known),
             )
-        if self.base is not None and isinstance(found, type) and not issubclass(found, self.base):
-            raise PacelineError(f"{name} is not {self.what}", got=f"the class {found.__name__}")
         if not callable(found):
             raise PacelineError(f"{name} is not {self.what}", got=found)
+        self._check_kind(name, found)
         return found
+
+    def _takes(self, kind: Any) -> bool:
+        if self.base is not None and is_subclass(kind, self.base):
+            return True
+        return self.serves(kind) if self.serves is not None else self.base is None
+
+    def _check_kind(self, name: str, found: Any) -> None:
+        """See that a class is of the kind that is needed here, and that a function makes one."""
+        is_class = isinstance(found, type)
+        if self.base is None and acts_by_itself(found):
+            raise PacelineError(
+                f"{name} of Python's own does more than hold or compute a value: no config may call it",
+                fix="a class or function of your own that calls it",
+            )
+        kinds = (found,) if is_class else returned(found)
+        if (is_class or not self.is_function) and kinds and not any(map(self._takes, kinds)):
+            gives = " or ".join(map(name_of, kinds))
+            is_duck = is_class and hasattr(found, "train_dataloader")
+            raise PacelineError(
+                f"{name} is not {self.what}",
+                got=f"the class {gives}" if is_class else f"a function that returns {gives}",
+                fix=f"class {gives}(paceline.DataModule)" if is_duck else None,
+            )
+        if not kinds and not self.is_function:
+            made = "THE TYPE" if self.base is None else self.base.__name__
+            raise PacelineError(
+                f"{name} is a function that does not say what it returns, so it is not called to make "
+                + self.what,
+                fix=f"def {name_of(found)}(...) -> {made}:",
+            )
 
     def public(self, module: ModuleType) -> list[str]:
         """The names of the classes of a module that fit, without those that it has imported."""
@@ -96,6 +128,7 @@ class Slot:
 
 
 ANYTHING = Slot("a class or function")
+FUNCTION = Slot("a class or function", is_function=True)
 
 
 @dataclass(frozen=True)
@@ -293,9 +326,10 @@ def _is_imported(value: Any, annotation: Any) -> bool:
 def _fits(spec: ClassSpec, annotation: Any) -> bool:
     """Whether an object of a class is what a parameter takes; True where the type does not say."""
     kinds = kinds_of(annotation)
-    if not isinstance(spec.target, type) or spec.is_partial:
+    if spec.is_partial or Any in kinds or not all(map(is_plain_class, kinds)):
         return True
-    return not all(map(is_plain_class, kinds)) or issubclass(spec.target, kinds)
+    made = (spec.target,) if isinstance(spec.target, type) else returned(spec.target)
+    return any(is_subclass(one, kinds) for one in made)
 
 
 def _has_class(value: Any) -> bool:
@@ -307,11 +341,11 @@ def _has_class(value: Any) -> bool:
 def _read_nested(value: Any, is_function: bool, path: str, problems: Problems) -> Any:
     """A value with the classes that are named in it."""
     if isinstance(value, str) and is_function:
-        return attempt(lambda: import_object(value), path, problems)
+        return attempt(lambda: _imported(value), path, problems)
     if isinstance(value, Mapping) and CLASS in value:
         if not is_function:
             return read_class(value, ANYTHING, path, problems)
-        found = find_target(value, ANYTHING, path, problems)
+        found = find_target(value, FUNCTION, path, problems)
         if found is None:
             return None
         target, given = found
@@ -324,6 +358,12 @@ def _read_nested(value: Any, is_function: bool, path: str, problems: Problems) -
     if isinstance(value, list):
         return [_read_nested(one, is_function, f"{path}.{n}", problems) for n, one in enumerate(value)]
     return value
+
+
+def _imported(path: str) -> Any:
+    """A function or class that is not called here, or another object."""
+    found = import_object(path)
+    return FUNCTION.find(path) if callable(found) else found
 
 
 def _unknown(target: Any, name: str, parameters: Mapping[str, Any]) -> str:

@@ -276,16 +276,14 @@ def check(recipe: Recipe, settings: Settings) -> Loaded:
     values = settings.values
     try:
         config = recipe.config(**values)
-        config._recipe = recipe.name
+        config._recipe, config._place = recipe.name, lambda path: _placed(path, settings)
         problems += booleans_as_numbers(values, config)
     except ValidationError as error:
         problems += violations(error, values, lambda path: _keys_beside(recipe.config, path))
     arguments = values.get("trainer") or {}
     if isinstance(arguments, dict):
-        built = read_trainer(arguments, "trainer", problems)
+        built = read_trainer(arguments, "trainer", problems, builds=False)
         problems += [(f"trainer.{name}", text) for name, text in find_problems(built).problems]
-        if config is not None:
-            config._built = (config.trainer, built)
     if recipe is MODULE_RECIPE:
         known = {key for key, _ in problems}
         parts: Problems = []

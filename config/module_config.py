@@ -10,15 +10,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 from torch.utils.data import DataLoader, IterableDataset
 
+from .. import schedules
 from ..errors import PacelineError, nearest
-from ..schedules import RateSchedule
 from ..trainer.datamodule import DataModule
 from ..trainer.model_steps import OWN_NAMES, made_optimizer
 from ..trainer.module import TrainModule
 from ..trainer.rng import seed_generators
-from .classes import ClassSpec, attempt, check_call, find_target, read_class
+from .classes import FUNCTION, ClassSpec, attempt, check_call, find_target, read_class
 from .experiment import Experiment
-from .importing import import_object
 from .names import provided_to, slots
 from .recipe import Recipe
 from .run_config import RunConfig
@@ -170,7 +169,7 @@ class _Parts:
         value, path = self._values.get(key) if path is None else value, path or key
         if value is None:
             return None
-        found = find_target(value, slots()["loss"], path, self._problems)
+        found = find_target(value, slots()[key], path, self._problems)
         if found is None:
             return None
         target, given = found
@@ -190,8 +189,8 @@ class _Parts:
         provided = provided_to(slots()["scheduler"], target)
         arguments = check_call(target, given, provided, "scheduler", self._problems)
         spec = None if arguments is None else ClassSpec(target, arguments)
-        if spec is not None and isinstance(target, type) and issubclass(target, RateSchedule):
-            # It needs no optimizer, and checks its durations.
+        if spec is not None and target in schedules.SCHEDULES.values():
+            # It needs no optimizer, and checks its durations; nothing of the user's is called.
             attempt(spec.build, "scheduler", self._problems)
         return spec
 
@@ -269,7 +268,7 @@ class _Parts:
         else:
             problems = booleans_as_numbers(options, loader)
             if loader.collate_fn is not None:
-                attempt(lambda: import_object(str(loader.collate_fn)), "collate_fn", problems)
+                attempt(lambda: FUNCTION.find(str(loader.collate_fn)), "collate_fn", problems)
         self._problems += [(f"data.{key}", text) for key, text in problems]
         if not sets:
             self._problems.append(("data", f"has none of {', '.join(_PHASES)}, and no class"))
@@ -326,7 +325,7 @@ def _dataloader(found: Any, phase: str, options: LoaderConfig) -> Any:
     training = phase == "train"
     arguments = options.model_dump(exclude={"shuffle", "drop_last", "collate_fn"})
     if options.collate_fn is not None:
-        arguments["collate_fn"] = import_object(options.collate_fn)
+        arguments["collate_fn"] = FUNCTION.find(options.collate_fn)
     if training and not isinstance(found, IterableDataset):
         arguments |= {"shuffle": options.shuffle, "drop_last": options.drop_last}
     return DataLoader(found, **arguments)

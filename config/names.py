@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from .. import callbacks, optimizers, schedules, strategies
 from ..callbacks import Callback, Logger
 from ..strategies import Distributed, Precision, Strategy
 from ..trainer.config.built_in import built_in
-from .classes import Slot
+from ..trainer.datamodule import DataModule
+from .classes import FUNCTION, Slot
+from .kinds import is_called, is_data, is_dataset, is_schedule
 
 
 @cache
@@ -31,11 +35,18 @@ def slots() -> dict[str, Slot]:
         "model": Slot("a model", nn.Module),
         "optimizer": Slot("an optimizer", torch.optim.Optimizer, (torch.optim, optimizers), provided=1),
         "scheduler": Slot(
-            "a scheduler", None, (torch.optim.lr_scheduler,), schedules.SCHEDULES, provided=1
+            "a scheduler",
+            torch.optim.lr_scheduler.LRScheduler,
+            (torch.optim.lr_scheduler,),
+            schedules.SCHEDULES,
+            provided=1,
+            serves=is_schedule,
         ),
-        "loss": Slot("a loss", None, (nn.functional,), _losses()),
-        "data": Slot("a DataModule or function"),
-        "dataset": Slot("a dataset or dataloader"),
+        "loss": Slot("a loss", None, (nn.functional,), _losses(), serves=is_called, is_function=True),
+        "metrics": replace(FUNCTION, what="a metric", serves=is_called),
+        "weight": replace(FUNCTION, what="a function of the batch", serves=is_called),
+        "data": Slot("a DataModule, datasets or dataloaders", DataModule, serves=is_data),
+        "dataset": Slot("a dataset or dataloader", Dataset, serves=is_dataset),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
@@ -28,8 +29,8 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     _recipe: str | None = PrivateAttr(default=None)
-    _built: tuple[Any, dict[str, Any]] | None = PrivateAttr(default=None)
-    """What ``trainer`` was when it was checked, and the arguments with the objects that were built then."""
+    _place: Callable[[str], str] = PrivateAttr(default=str)
+    """A dotted key with the place that its value comes from, for messages."""
 
     trainer: dict[str, Any] = {}
     """Arguments of the Trainer. They take precedence over those that the recipe chooses."""
@@ -56,13 +57,10 @@ class RunConfig(BaseModel):
 
     def _arguments(self) -> dict[str, Any]:
         """The Trainer's arguments of this configuration; objects are for one Trainer each."""
-        checked, self._built = self._built, None
-        if checked is not None and checked[0] == self.trainer:
-            return checked[1]
         problems: Problems = []
         given = read_trainer(self.trainer, "trainer", problems)
         if problems:
-            raise report_of(f"{path}: {text}" for path, text in problems)
+            raise report_of(f"{self._place(path)}: {text}" for path, text in problems)
         return given
 
     def recorded(self) -> dict[str, Any]:

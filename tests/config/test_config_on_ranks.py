@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 
-def points(n: int = 32):
+def points(n: int = 32) -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, 3, generator=generator)
     return TensorDataset(x, (x.sum(1) > 0).long())
@@ -77,7 +77,7 @@ class Net(TrainModule):
         raise KeyError('mine')
 
 
-def data():
+def data() -> list:
     return []
 """
     )
@@ -99,7 +99,7 @@ import time
 from pathlib import Path
 
 
-def downloaded():
+def downloaded() -> TensorDataset:
     if int(os.environ["RANK"]) == 0:
         time.sleep(1)
         Path("downloaded").touch()

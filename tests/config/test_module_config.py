@@ -55,21 +55,21 @@ class MLP(nn.Module):
         return self.net(x)
 
 
-def points(n: int = 24, seed: int = 0):
+def points(n: int = 24, seed: int = 0) -> TensorDataset:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 3, generator=generator)
     return TensorDataset(x, (x.sum(1) > 0).long())
 
 
-def loaders(batch_size: int = 6):
+def loaders(batch_size: int = 6) -> tuple[DataLoader, DataLoader]:
     return DataLoader(points(), batch_size), DataLoader(points(seed=1), batch_size)
 
 
-def named():
+def named() -> "dict[str, DataLoader]":
     return {"train": DataLoader(points(), 6), "test": DataLoader(points(seed=2), 6)}
 
 
-def nothing():
+def nothing() -> list:
     return 3
 
 
@@ -92,19 +92,19 @@ def smooth(predictions, targets, amount: float = 0.0):
     return nn.functional.cross_entropy(predictions, targets, label_smoothing=amount)
 
 
-def made():
+def made() -> Net:
     return Net(5)
 
 
-def valid():
+def valid() -> dict[str, DataLoader]:
     return {"train": loader(), "valid": loader()}
 
 
-def five():
+def five() -> tuple[DataLoader, ...]:
     return (loader(),) * 5
 
 
-def loader():
+def loader() -> DataLoader:
     return DataLoader(points(), 7)
 
 
@@ -326,7 +326,10 @@ def test_an_optimizer_that_takes_a_module_gets_the_module():
             "module.width (c.yaml:1): got 'wide'; allowed: a valid integer",
         ),
         ("module: project:Net\ndata: project:nothing", "data: this gives no data"),
-        ("module: project:points\ndata: project:Points", "the function returned no TrainModule"),
+        (
+            "module: project:points\ndata: project:Points",
+            "project:points is not a module; got: a function that returns TensorDataset",
+        ),
         (
             "model: project:MLP\nmetrics: {a: project:acuracy}",
             "metrics.a (c.yaml:2): project has no 'acuracy'",

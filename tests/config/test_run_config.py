@@ -54,13 +54,6 @@ def test_the_configuration_is_recorded_in_the_run(tmp_path):
     assert trainer.settings.source == {"trainer": {"run_dir": str(tmp_path), "max_epochs": 1}}
 
 
-def test_what_was_changed_after_the_check_counts(tmp_path):
-    config = RunConfig(trainer=QUIET | {"max_epochs": 1})
-    config._built = (dict(config.trainer), {"max_epochs": 1})
-    config.trainer["max_epochs"] = 7
-    assert config.make_trainer().settings.max_epochs == 7
-
-
 def test_a_default_logger_is_turned_off_by_its_name():
     trainer = made({"loggers": ["-tensorboard", "csv"]})
     names = [type(one).__name__ for one in trainer.callbacks]

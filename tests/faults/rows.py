@@ -236,6 +236,11 @@ _ROWS = [
         "It continues with the same parameters trained, the same groups and buffers. What a run has "
         "changed and no resume can make again is a warning at the next save.",
     ),
+    (
+        "A folder of another's run whose config or `env.json` names a command, a function or a class",
+        "What is not of the kind that its place needs is never called. Commands that look call nothing; "
+        "`replay` and `diff --replay` show the command, and start it with `--trust` only.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

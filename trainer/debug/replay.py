@@ -32,7 +32,7 @@ from ..run.run import Run
 from ..utils.nested import listed
 from ..utils.paths import as_path
 from ..utils.tensor_checksum import sample_of_weights
-from .started_command import outside_a_launch, started_by
+from .started_command import Command, outside_a_launch
 
 T = TypeVar("T")
 VARIABLE = "PACELINE_REPLAY"
@@ -92,13 +92,8 @@ class Replay:
 # -- from the command line ---------------------------------------------------------------------
 
 
-def run_again(run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
-    """Start the run's own command again, to replay one step.
-
-    Raises:
-        PacelineError: for a folder that is no run's, and for a command that cannot be started again.
-    """
-    command = started_by(run, step)
+def run_again(command: Command, run: Path, step: int, accelerator: str, debug: bool) -> NoReturn:
+    """Start the run's own command again, to replay one step."""
     request = ReplayRequest(str(run.resolve()), step, command.fit, accelerator, debug)
     os.chdir(command.folder)
     sys.stdout.flush()

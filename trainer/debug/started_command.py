@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
+import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import PacelineError
 from ..run.directory import read_environment
@@ -20,11 +22,22 @@ class Command(NamedTuple):
         program: The arguments of the interpreter.
         folder: In which folder.
         fit: Which ``fit`` of the script the run was, from 1.
+        doubt: Why it is not to be started unseen, in words; "": this user wrote it, on this host.
+
+    Example:
+        >>> str(Command(["train.py", "--name", "a b"], "/home/me", 1))
+        "cd /home/me && python train.py --name 'a b'"
     """
 
     program: list[str]
     folder: str
     fit: int
+    doubt: str = ""
+
+    def __str__(self) -> str:
+        shown = f"cd {shlex.quote(self.folder)} && python {shlex.join(self.program)}"
+        # A terminal would follow control characters, and show another command.
+        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in shown)
 
 
 def started_by(run: Path, step: int) -> Command:
@@ -55,7 +68,47 @@ def started_by(run: Path, step: int) -> Command:
             got=" ".join(command),
             fix=f"trainer.replay(module, dataloader, step={step}, run={str(run)!r}) in a script",
         )
-    return Command(command, folder, fit)
+    doubt = "its code is in the command itself" if _has_code(command) else doubt_about(run, environment)
+    return Command(command, folder, fit, doubt)
+
+
+def doubt_about(run: Path, environment: dict[str, Any]) -> str:
+    """Why a run's files may be another's than this user's on this host, in words; "" where they are not.
+
+    The owner of the files is the system's word; the host and the user that env.json names are the file's.
+
+    Args:
+        run: The run's folder.
+        environment: The content of its env.json.
+    """
+    if not hasattr(os, "getuid"):  # Windows, whose files have no number of a user
+        mine = None
+    else:
+        mine = os.getuid()
+        for file in (run, run / "env.json", run / "config.yaml"):
+            owner = file.stat().st_uid if file.exists() else mine
+            if owner != mine:
+                return f"user {owner} wrote it, and you are user {mine}"
+    host, user = environment.get("host"), environment.get("user", mine)
+    if user != mine:
+        return f"user {user} wrote it, and you are user {mine}"
+    return "" if host == platform.node() else f"it was written on the host {host!r}, and not on this one"
+
+
+def _has_code(program: list[str]) -> bool:
+    """Whether the interpreter's options end in ``-c``, alone or after others: ``-Ic``."""
+    takes_value = False
+    for word in program:
+        if takes_value:
+            takes_value = False
+        elif not word.startswith("-") or word.startswith("--"):
+            return False
+        else:
+            end = next((n for n, letter in enumerate(word) if letter in "cmWX"), None)
+            if end is not None and word[end] in "cm":
+                return word[end] == "c"
+            takes_value = end is not None and end == len(word) - 1
+    return False
 
 
 def outside_a_launch() -> dict[str, str]:

@@ -24,7 +24,7 @@ from ...callbacks import Callback
 from ...errors import PacelineError
 from .diff import ROUNDING, FirstStep
 from .replay import checkpoint_before
-from .started_command import outside_a_launch, started_by
+from .started_command import Command, outside_a_launch
 
 VARIABLE = "PACELINE_TRACE"
 """Names what a script is asked for; with it ``paceline.Trainer`` is a ``TraceTrainer``."""
@@ -162,11 +162,14 @@ def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from tensors_in(one, f"{path}[{number}]")
 
 
-def trace(run: Path, first: int, last: int, code: Path | None, accelerator: str | None) -> list[list[Any]]:
+def trace(
+    run: Path, command: Command, first: int, last: int, code: Path | None, accelerator: str | None
+) -> list[list[Any]]:
     """What each rank of a run keeps of some steps.
 
     Args:
         run: The run's folder.
+        command: How it was started.
         first: The first of the steps, from 1.
         last: The last of them.
         code: The folder to start its command in, where its modules are looked for first; None: the one
@@ -179,7 +182,6 @@ def trace(run: Path, first: int, last: int, code: Path | None, accelerator: str 
     Raises:
         PacelineError: when the script cannot be started again, or ends before the steps.
     """
-    command = started_by(run, first)
     folder = Path(command.folder) if code is None else code.resolve()
     if not folder.is_dir():
         raise PacelineError(
@@ -313,6 +315,7 @@ def _how(a: Any, b: Any, tolerance: float) -> str | None:
 
 def first_tensor(
     runs: tuple[Path, Path],
+    commands: tuple[Command, Command],
     first: FirstStep,
     code: tuple[Path | None, Path | None],
     accelerator: str | None,
@@ -321,6 +324,7 @@ def first_tensor(
 
     Args:
         runs: The folders of both.
+        commands: How both were started.
         first: Which step differs.
         code: Where to start the command of each; None: where it was started.
         accelerator: Where to compute; None: where the scripts say.
@@ -332,7 +336,10 @@ def first_tensor(
         PacelineError: when a run cannot be repeated.
     """
     steps = max(1, first.step - 1), first.step
-    a, b = (trace(run, *steps, where, accelerator) for run, where in zip(runs, code, strict=True))
+    a, b = (
+        trace(run, command, *steps, where, accelerator)
+        for run, command, where in zip(runs, commands, code, strict=True)
+    )
     found = first_difference(a, b)
     if found is None:
         return f"repeated on this machine, the tensors of step {first.step} are the same in both runs"

@@ -297,6 +297,7 @@ def write_environment(folder: Path, more: dict[str, Any]) -> None:
         "program": [] if why_not_relaunch() else masked_command(sys.orig_argv[1:]),
         "folder": os.getcwd(),
         "host": platform.node(),
+        "user": os.getuid() if hasattr(os, "getuid") else None,
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -280,14 +280,14 @@ def test_a_step_the_run_never_came_to(single):
 def test_a_folder_that_is_no_run(tmp_path, single):
     with pytest.raises(PacelineError, match="there is no such step of a run"):
         again({}, 1, tmp_path)
-    from paceline.trainer.debug.replay import run_again
+    from paceline.trainer.debug.started_command import started_by
 
     with pytest.raises(PacelineError, match="no run in this folder") as raised:
-        run_again(tmp_path, 1, "auto", False)
+        started_by(tmp_path, 1)
     assert str(tmp_path) in str(raised.value)
     # What a test has started cannot be started again by its command.
     with pytest.raises(PacelineError, match="its command is not known"):
-        run_again(Path(single["plain"]["run"]), 1, "auto", False)
+        started_by(Path(single["plain"]["run"]), 1)
 
 
 class Late(TrainModule):

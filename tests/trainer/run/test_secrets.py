@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
-from paceline.trainer.debug.replay import run_again
+from paceline.trainer.debug.started_command import started_by
 from paceline.trainer.utils.secrets import MASK, is_secret, masked, masked_command
 
 SECRETS = {
@@ -196,7 +196,7 @@ def test_options_of_the_command_are_masked(tmp_path):
         "--api-key", MASK, f"hub.token={MASK}", f"--password={MASK}", "--lr", "0.1", "--pad-token", "<pad>"
     ]  # fmt: skip
     with pytest.raises(PacelineError, match="the run's command had a secret, which is not kept"):
-        run_again(tmp_path / "runs/net/1", 1, "cpu", debug=False)
+        started_by(tmp_path / "runs/net/1", 1)
 
 
 @pytest.mark.parametrize(
