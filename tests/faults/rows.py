@@ -226,6 +226,13 @@ _ROWS = [
         "What reads it continues without what it holds, or ends with one sentence that names it. A run "
         "resumes whatever became of its `env.json`, `config.yaml` and `metrics.jsonl`.",
     ),
+    (
+        "Gradients that come in parts, or are worked on before the update: a block used twice in a "
+        "reentrant checkpoint, several backwards in a step, clipping by hand, a SAM, ranks that go backward "
+        "unlike",
+        "Every strategy ends with the weights of one device, or with an error in step 1 that names the "
+        "parameter or the call, and the way that works.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]
