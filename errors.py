@@ -24,6 +24,11 @@ _EXPORT = (
     'fix: trainer.export(folder, "model") on all ranks writes the whole of module.model, an adapter too; '
     "load_from_checkpoint(path) of the module's class gives a whole module"
 )
+_MESHES = "must have the same mesh"
+_CLIP = (
+    "some layers are split over ranks and others are not, and torch has no norm of both\n"
+    "fix: Trainer(clip_grad_norm=...) clips in optimizer.step(), under manual optimization too"
+)
 Report = Callable[[BaseException, str], bool]
 """Takes an uncaught error and its text; whether it sees to the printing, as a launcher does."""
 
@@ -141,9 +146,11 @@ def users_line(error: BaseException) -> str | None:
 
 
 def explain_sharded(error: BaseException) -> None:
-    """Add what to call to torch's error for a sharded parameter that was to be saved."""
-    if _NO_DATA in str(error) and _EXPORT not in getattr(error, "__notes__", ()):
-        error.add_note(_EXPORT)
+    """Add what to call to torch's error for sharded parameters that were to be saved or clipped."""
+    text, notes = str(error), getattr(error, "__notes__", ())
+    for sign, note in ((_NO_DATA, _EXPORT), (_MESHES, _CLIP)):
+        if sign in text and note not in notes:
+            error.add_note(note)
 
 
 def shorten_traceback(error: BaseException) -> None:

@@ -14,17 +14,18 @@ from torch.optim import Optimizer
 
 from ..argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE, check_arguments
 from ..errors import PacelineError
+from . import backward_errors
 from .base import nan_loss, parameters_of
 from .distributed import Distributed
 from .estimate.replicated import ReplicatedEstimate
+from .first_step import FirstStep, arrivals, counted, in_parts, listed
+from .own_gradients import CHUNK, OwnGradients, note_averaged
 from .reduction_dtype import average_in
 from .step_wrapper import Dispatch
 from .torch_internals import expect_every_gradient, rebuild_buckets
 from .trained import TrainedChange
 
 T = TypeVar("T")
-_SHOWN = 6
-_CHUNK = 25 * 2**20  # as torch's buckets
 
 
 class DDP(ReplicatedEstimate, Distributed):
@@ -32,8 +33,12 @@ class DDP(ReplicatedEstimate, Distributed):
 
     Step 1 shows which parameters get no gradient: its gradients are averaged after its backward. Where
     all get one, the reducer takes over from step 2 on, and a parameter that is unused later is an error.
-    Else the unused ones are named and every step runs as the first did. Under manual optimization there is
-    no reducer: each ``optimizer.step()`` averages its parameters' gradients.
+    Else the unused ones are named and every step runs as the first did; likewise where some get their
+    gradient in parts, as those of a block that is used twice in a reentrant checkpoint.
+
+    Under manual optimization there is no reducer: each ``manual_backward`` averages the gradients that it
+    changed. After ``synchronise_gradients(False)`` they stay this rank's own until the next
+    ``manual_backward`` after ``synchronise_gradients(True)``, or until their optimizer steps.
 
     In which order sums over three ranks or more are taken depends on how gradients lie in the reducer's
     buckets. torch lays them out again after the reducer's first backward, in the order in which gradients
@@ -101,16 +106,19 @@ class DDP(ReplicatedEstimate, Distributed):
         self._wrapped: DistributedDataParallel | None = None
         self._reducer_works = True
         self._first = False
-        self._seen: tuple[list[str], list[str]] | None = None
+        self._seen: FirstStep | None = None
         self._last_micro_batch = True
-        self._manual = False
+        self._own: OwnGradients | None = None
+        self._optimizers: list[Optimizer] = []
         self._order: list[str] = []
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self.prepare_module(module)
         built = build_optimizers()
-        self._manual = not getattr(module, "automatic_optimization", True)
-        if built is not None and not self._manual:
+        self._own, self._optimizers = None, list(getattr(built, "optimizers", ()))
+        if not getattr(module, "automatic_optimization", True):
+            self._own = OwnGradients(self, lambda: [parameters_of(one) for one in self._optimizers])
+        elif built is not None:
             self._order = []
             self._wrap(module)
         return built
@@ -130,7 +138,8 @@ class DDP(ReplicatedEstimate, Distributed):
         self._wrapped.broadcast_buffers = self._broadcast_buffers
         if any(p.dtype != torch.promote_types(p.dtype, reduce_dtype) for p in module.parameters()):
             self._wrapped.register_comm_hook(reduce_dtype, average_in)
-        self._first, self._reducer_works = self._looks, not self._looks
+        self._first, self._reducer_works = not self._options["static_graph"], not self._looks
+        self._seen = None
         self.synchronise_gradients(True)
 
     def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
@@ -153,6 +162,8 @@ class DDP(ReplicatedEstimate, Distributed):
 
     def synchronise_gradients(self, enabled: bool) -> None:
         self._last_micro_batch = enabled
+        if self._own is not None:
+            self._own.averages = enabled
         if self._wrapped is None:
             return
         if not enabled and self._options["static_graph"]:
@@ -173,46 +184,69 @@ class DDP(ReplicatedEstimate, Distributed):
         return self._reducer_works and not self._sums_wide
 
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
-        if self._wrapped is None or not self._last_micro_batch or self._reduces_in_backward:
+        if self._wrapped is None:
             super().backward(loss, retain_graph)
+            if self._own is not None:
+                self._own.after_backward()
             return
-        came: list[str] = []
-        trained = self._trained()
-        hooks = [
-            p.register_post_accumulate_grad_hook(lambda _, n=n: came.append(n))  # type: ignore[misc]
-            for n, p in (trained.items() if self._first else ())
-        ]
-        super().backward(loss, retain_graph)
-        for hook in hooks:
-            hook.remove()
-        used = self.average_gradients(list(trained.values()), _CHUNK)
-        if self._first:
-            self._first = False
-            self._seen = ([name for name, found in zip(trained, used, strict=True) if not found], came)
-            if not self._sums_wide:
-                self._look(*self._seen)
+        again = self._wrapped.module.went_backward
+        self._wrapped.module.went_backward = True
+        if not self._last_micro_batch:
+            super().backward(loss, retain_graph)
+        elif self._first:
+            self._first_backward(loss, retain_graph, again)
+        else:
+            self._reducing_backward(loss, retain_graph)
+            if again or not self._reduces_in_backward:
+                # The reducer takes part in the first backward alone; what is averaged stays as it is.
+                self.average_gradients(list(self._trained().values()), CHUNK)
 
-    def finish_accumulation(self) -> None:
-        sums_wide = self._sums_wide
-        super().finish_accumulation()
-        if sums_wide and self._seen is not None:
-            self._look(*self._seen)
+    def _reducing_backward(self, loss: Tensor, retain_graph: bool) -> None:
+        try:
+            super().backward(loss, retain_graph)
+        except RuntimeError as error:
+            options = f"DDP(find_unused_parameters={self._options['find_unused_parameters']})"
+            raise backward_errors.of_ddp(error, [*self._trained()], options) or error from None
+
+    def _first_backward(self, loss: Tensor, retain_graph: bool, again: bool) -> None:
+        """One of step 1, which shows in which order gradients come, and whether each comes once.
+
+        Raises:
+            PacelineError: where one comes in parts, and the reducer was told to work from step 1 on.
+        """
+        trained = self._trained()
+        with arrivals(trained) as came:
+            self._reducing_backward(loss, retain_graph)
+        if not self._reduces_in_backward or again:
+            used = self.average_gradients(list(trained.values()), CHUNK)
+        if self._looks:
+            flags = torch.tensor([name in in_parts(came) for name in trained]).to(torch.uint8)
+            several = self.all_reduce(flags, "max").tolist()
+            missed = [name for name, found in zip(trained, used, strict=True) if not found]
+            found = FirstStep(came, missed, [n for n, more in zip(trained, several, strict=True) if more])
+            self._seen = found if self._seen is None else self._seen.add(found)
+        elif in_parts(came) and self.environment.world_size > 1:
+            raise PacelineError(
+                f"{counted(in_parts(came))} a gradient more than once within a backward, and DDP's reducer "
+                "averages the first part alone",
+                got=listed(in_parts(came)),
+                fix="checkpoint(..., use_reentrant=False); or leave find_unused_parameters out",
+            )
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
         searched = self._options["find_unused_parameters"] or self._options["static_graph"]
         return None if searched or self.sync_batchnorm else nan_loss(module)
 
-    def _look(self, unused: list[str], came: list[str]) -> None:
-        """Step 1 has shown which parameters are used, all ranks see the same; and when gradients came."""
-        self._seen = None
-        if not unused:
-            # On this rank some may have had none.
-            self._use_reducer([*dict.fromkeys([*came, *self._trained()])])
+    def _end_step(self) -> None:
+        """The step is over; the first one has shown whether the reducer can do the others."""
+        seen, self._seen, self._first = self._seen, None, False
+        if seen is None:
             return
-        self.log_line(
-            f"{_counted(unused)} no gradient in step 1, so gradients are all-reduced after backward, "
-            f"which is slower: {_listed(unused)}; freeze them with requires_grad_(False)"
-        )
+        if seen.suits_the_reducer:
+            # On this rank some may have had none.
+            self._use_reducer([*dict.fromkeys([*seen.came, *self._trained()])])
+        else:
+            self.log_line(seen.line())
 
     def _use_reducer(self, order: list[str]) -> None:
         """Let the reducer work from here on, with buckets as for gradients that come in this order."""
@@ -242,14 +276,32 @@ class DDP(ReplicatedEstimate, Distributed):
             self._use_reducer(self._order)
 
     def unscale(self, optimizer: Optimizer) -> None:
-        if self._manual:
-            self.average_gradients(parameters_of(optimizer))
+        if self._own is not None:
+            self._own.before_update(self._optimizers.index(optimizer))
         super().unscale(optimizer)
 
+    def update(self, optimizer: Optimizer) -> bool:
+        applied = super().update(optimizer)
+        if self._own is not None:  # unscaled and clipped, on all ranks alike
+            note_averaged(parameters_of(optimizer))
+        return applied
+
     def step(self, optimizer: Optimizer) -> bool:
-        if self._reducer_works and self._looks and self._wrapped is not None:
-            self._check_reduced()
-        return super().step(optimizer)
+        if self._wrapped is not None and self.environment.world_size > 1:
+            if not self._wrapped.module.went_backward:
+                raise PacelineError(
+                    "backward did not call super().backward(loss), which averages gradients over the ranks",
+                    fix="super().backward(loss) in the place of loss.backward()",
+                )
+            if self._reducer_works and self._looks:
+                self._check_reduced()
+        applied = super().step(optimizer)
+        self._end_step()
+        return applied
+
+    def skip(self, optimizer: Optimizer) -> None:
+        super().skip(optimizer)
+        self._end_step()
 
     def _check_reduced(self) -> None:
         """A parameter unused in a step keeps its bucket from being reduced: ranks would drift apart."""
@@ -263,19 +315,11 @@ class DDP(ReplicatedEstimate, Distributed):
             named = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
             unused = [names[int(index)] for index in named[1].split()] if named else []
             raise PacelineError(
-                f"{_counted(unused)} no gradient in this step's last backward, and did in step 1",
-                got=_listed(unused),
+                f"{counted(unused)} no gradient in this step's last backward, and did in step 1",
+                got=listed(unused),
                 fix="strategy=DDP(find_unused_parameters=True) of paceline.strategies looks in every step",
             ) from None
 
     def close(self) -> None:
         super().close()
-        self._wrapped = None
-
-
-def _counted(names: list[str]) -> str:
-    return f"{len(names)} parameter{'s get' if len(names) > 1 else ' gets'}"
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        self._wrapped, self._own, self._optimizers = None, None, []

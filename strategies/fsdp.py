@@ -21,6 +21,7 @@ from ..argument_checks import (
     check_names,
 )
 from ..errors import PacelineError
+from .backward_errors import second_backward
 from .base import parameters_of
 from .distributed import Distributed
 from .dtype_groups import refuse_several_dtypes, shard_by_dtype
@@ -31,7 +32,7 @@ from .launch.process_group import data_group
 from .materialise import materialise
 from .module_checks import refuse_scalars, refuse_sharded
 from .precision import Precision
-from .repeated_blocks import called_parts, find_units, untied
+from .repeated_blocks import find_units, outer_parts, untied
 from .sharding import is_sharded, local_part, whole
 from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
@@ -52,7 +53,7 @@ class FSDP(ShardedEstimate, Distributed):
     What is gathered together are the module's ``shard_units()``, else its repeated blocks, and the rest.
     After a run the module stays sharded; ``Trainer.export`` and checkpoints have the whole of it. Under
     manual optimization each child of the module, or of a ``ModuleList`` or ``ModuleDict`` in it, is sharded
-    by itself, so that the module may call ``manual_backward`` as often as it likes.
+    by itself, so that the module may call ``manual_backward`` as often as it likes; each call reduces.
 
     Args:
         mixed_precision: A ``torch.distributed.fsdp.MixedPrecisionPolicy``: to gather parameters in
@@ -182,7 +183,7 @@ class FSDP(ShardedEstimate, Distributed):
             fully_shard(part, mp_policy=self.mixed_precision or policy, **options)
 
         units = untied(module, find_units(module))
-        parts = [*units, *self._outer_parts(module, units)]
+        parts = [*units, *(outer_parts(self.name, module, units) if self._manual else [])]
         if not self._manual:
             parts.append(root)
         for part in parts:
@@ -211,38 +212,16 @@ class FSDP(ShardedEstimate, Distributed):
             super().trainable_changed(module, change)
         refuse_several_dtypes(self._parts(), change)
 
-    def _outer_parts(self, module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
-        """Under manual optimization: the outermost parts that can be called, each a root of units."""
-        if not self._manual:
-            return []
-        parts = list(called_parts(module))
-        inside = {id(p) for part in parts for p in part.parameters()}
-        own = [name for name, p in module.named_parameters() if id(p) not in inside]
-        if own:
-            raise PacelineError(
-                f"strategy {self.name!r} under manual optimization shards the module's children, and these "
-                "parameters are in none that has a forward",
-                got=", ".join(own[:6]),
-                fix="put them into a submodule with a forward",
-            )
-        names = {id(part): name for name, part in module.named_modules()}
-        shared = [names[id(part)] for part in parts if not untied(module, [part])]
-        if shared:
-            raise PacelineError(
-                f"strategy {self.name!r} under manual optimization shards the module's children, and these "
-                "share parameters",
-                got=", ".join(shared[:6]),
-                fix="put the parts that share them into one submodule, or strategy='ddp'",
-            )
-        done = {id(unit) for unit in units}
-        return [part for part in parts if id(part) not in done]
-
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         assert self._root is not None
         step = super().step_function(module, name) if self._manual else partial(self._root, name)
         return step if self.tensor == 1 else self._split_loss.around(step)
 
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
+        assert self._root is not None
+        if self._root.went_backward and not self._manual:
+            raise second_backward(self.name)
+        self._root.went_backward = True
         if self.tensor == 1:
             super().backward(loss, retain_graph)
             return
@@ -253,6 +232,8 @@ class FSDP(ShardedEstimate, Distributed):
 
     def synchronise_gradients(self, enabled: bool) -> None:
         assert self._root is not None
+        if self._manual:  # gradients are averaged in each backward: parts of them would be in no ``.grad``
+            return
         self._reduces = enabled
         self._root.set_requires_gradient_sync(enabled)  # type: ignore[operator]
 

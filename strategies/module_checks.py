@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.optim import Optimizer
 
 from ..errors import PacelineError
 from .sharding import is_sharded
@@ -37,3 +38,24 @@ def refuse_scalars(module: nn.Module, strategy: str) -> None:
             got=", ".join(scalars[:6]),
             fix="give them shape (1,): nn.Parameter(torch.zeros(1))",
         )
+
+
+def refuse_frozen_groups(strategy: str, optimizer: Optimizer, names: dict[int, str]) -> None:
+    """Refuse a parameter group that is frozen as a whole.
+
+    Args:
+        strategy: The name, for the message.
+        optimizer: Whose groups are meant.
+        names: By the ``id`` of each parameter.
+
+    Raises:
+        PacelineError: naming what is in it.
+    """
+    for group in optimizer.param_groups:
+        if not any(p.requires_grad for p in group["params"]):
+            found = [names[id(p)] for p in group["params"]]
+            raise PacelineError(
+                f"strategy {strategy!r} takes no parameter group of which nothing is trained",
+                got=", ".join(found[:6]),
+                fix="leave frozen parameters out of the optimizer, or strategy='fsdp'",
+            )

@@ -105,3 +105,37 @@ def untied(module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
         if all(owners[key] == count for key, count in inside.items()):
             free.append(unit)
     return free
+
+
+def outer_parts(strategy: str, module: nn.Module, units: list[nn.Module]) -> list[nn.Module]:
+    """Under manual optimization: the outermost parts that can be called, each a root of units.
+
+    Args:
+        strategy: The name, for messages.
+        module: The user's.
+        units: They are left out.
+
+    Raises:
+        PacelineError: for parameters outside of them, and for parts that share some.
+    """
+    parts = list(called_parts(module))
+    inside = {id(p) for part in parts for p in part.parameters()}
+    own = [name for name, p in module.named_parameters() if id(p) not in inside]
+    if own:
+        raise PacelineError(
+            f"strategy {strategy!r} under manual optimization shards the module's children, and these "
+            "parameters are in none that has a forward",
+            got=", ".join(own[:6]),
+            fix="put them into a submodule with a forward",
+        )
+    names = {id(part): name for name, part in module.named_modules()}
+    shared = [names[id(part)] for part in parts if not untied(module, [part])]
+    if shared:
+        raise PacelineError(
+            f"strategy {strategy!r} under manual optimization shards the module's children, and these "
+            "share parameters",
+            got=", ".join(shared[:6]),
+            fix="put the parts that share them into one submodule, or strategy='ddp'",
+        )
+    done = {id(unit) for unit in units}
+    return [part for part in parts if id(part) not in done]

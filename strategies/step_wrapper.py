@@ -14,7 +14,12 @@ class Dispatch(nn.Module):
 
     Args:
         context: Makes what the step runs in; None where there is nothing to enter.
+
+    Attributes:
+        went_backward: For the strategy to set: whether it has gone backward since the last forward.
     """
+
+    went_backward = False
 
     def __init__(
         self, module: nn.Module, context: Callable[[], AbstractContextManager[Any]] | None
@@ -24,6 +29,7 @@ class Dispatch(nn.Module):
         self.context = context
 
     def forward(self, name: str, *args: Any) -> Any:
+        self.went_backward = False
         if self.context is None:
             return getattr(self.module, name)(*args)
         with self.context():

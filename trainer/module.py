@@ -238,8 +238,10 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
         return found[0] if len(found) == 1 else (found or None)
 
     def manual_backward(self, loss: Tensor, retain_graph: bool = False) -> None:
-        """``loss.backward()`` under the run's precision.
+        """``loss.backward()`` under the run's precision; gradients are averaged over the ranks then.
 
+        Every rank calls it equally often. ``self.trainer.strategy.synchronise_gradients(False)`` before it
+        leaves gradients to the next call after ``synchronise_gradients(True)``, or to ``optimizer.step()``.
         A loss that is NaN or infinite makes its gradients so: ``optimizer.step()`` goes by ``nonfinite``.
 
         Args:

@@ -129,9 +129,9 @@ class UserMethods:
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """``(self, loss)``: compute the gradients of one micro-batch, under automatic optimization.
 
-        Override it to retain the graph or to go backward from something else as well; call
-        ``super().backward(loss)``, which scales the loss and reduces gradients as the run does. ``loss`` is
-        the micro-batch's share of the step.
+        Override it to go backward from something else as well; call ``super().backward(loss)``, which
+        scales the loss and reduces gradients as the run does, or with ``retain_graph=True``. ``loss`` is
+        the micro-batch's share of the step. Strategies that shard parameters take one call.
 
         Example:
             >>> class Twice(Net):
@@ -139,9 +139,8 @@ class UserMethods:
             ...         super().backward(2 * loss)
             >>> run = trainer.fit(Twice(), train_loader)
         """
-        given = dict(zip(("loss",), args, strict=False)) | kwargs
         trainer: Any = self.trainer  # type: ignore[attr-defined]
-        trainer.strategy.backward(given["loss"])
+        trainer.strategy.backward(*args, **kwargs)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """``(self, optimizer, closure)``: one update, under automatic optimization.

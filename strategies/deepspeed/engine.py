@@ -13,12 +13,13 @@ from torch.optim import Optimizer
 
 from ...argument_checks import SWITCH, check_arguments
 from ...errors import PacelineError
+from .. import backward_errors
 from .. import tensor_state as state
 from ..base import nan_loss
 from ..distributed import Distributed
 from ..launch.environment import Environment
 from ..materialise import is_on_meta, materialise
-from ..module_checks import refuse_scalars, refuse_sharded
+from ..module_checks import refuse_frozen_groups, refuse_scalars, refuse_sharded
 from ..precision import Precision
 from ..repeated_blocks import find_units, untied
 from ..step_wrapper import Dispatch
@@ -28,6 +29,7 @@ from . import internals, nvme, zero_matrices, zero_state
 from .config import make_config, read_config
 from .estimate import ZeroEstimate
 from .library import import_deepspeed
+from .manual_gradients import ManualGradients
 
 T = TypeVar("T")
 
@@ -108,6 +110,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
         self._clip: tuple[float | None, float | None] = (None, None)
         self._factor: Tensor | float = 1.0
         self._skips = False
+        self._manual: ManualGradients | None = None
 
     def configure(self, *, channels_last: bool = False, **settings: Any) -> None:
         super().configure(**settings)  # the engine takes contiguous parameters alone
@@ -138,9 +141,9 @@ class DeepSpeed(ZeroEstimate, Distributed):
         built = build_optimizers()
         if built is None:  # nothing is trained: ranks compute on their own
             return built
-        optimizer = self._only_optimizer(built)
+        optimizer = zero_matrices.only_optimizer(self.name, built.optimizers)
         names = state.parameter_names(module)
-        self._refuse_frozen_groups(optimizer, names)
+        refuse_frozen_groups(self.name, optimizer, names)
         self._groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]
         self._turns = {name: turn for turn, name in enumerate(names.values())}
         carried = {} if late else zero_state.remember(module)
@@ -151,22 +154,13 @@ class DeepSpeed(ZeroEstimate, Distributed):
             dist_init_required=False,
         )
         self._module, self._carried = module, carried
+        self._manual = ManualGradients(self, self.stage, module)
         if self.stage == 0:
             internals.clip_reduced_with(self._engine, self._clip_reduced)
         else:
             zero_matrices.provide(self._engine, optimizer)
             internals.unscale_with(self._engine, lambda unscale: partial(self._unscale_and_clip, unscale))
         return built
-
-    def _refuse_frozen_groups(self, optimizer: Optimizer, names: dict[int, str]) -> None:
-        for group in optimizer.param_groups:
-            if not any(p.requires_grad for p in group["params"]):
-                found = [names[id(p)] for p in group["params"]]
-                raise PacelineError(
-                    f"strategy {self.name!r} takes no parameter group of which nothing is trained",
-                    got=", ".join(found[:6]),
-                    fix="leave frozen parameters out of the optimizer, or strategy='fsdp'",
-                )
 
     def check_unfreezing(self) -> None:
         raise PacelineError(
@@ -179,17 +173,6 @@ class DeepSpeed(ZeroEstimate, Distributed):
             del self._engine.basic_optimizer.param_groups[len(self._groups) :]
         super().trainable_changed(module, change)
 
-    def _only_optimizer(self, built: Any) -> Optimizer:
-        optimizers: list[Optimizer] = built.optimizers
-        if len(optimizers) > 1:
-            raise PacelineError(
-                f"strategy {self.name!r} takes one optimizer",
-                got=f"{len(optimizers)} optimizers",
-                fix="strategy='ddp' or 'fsdp' takes several",
-            )
-        zero_matrices.refuse_quantised(self.name, optimizers[0])
-        return optimizers[0]
-
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         return super().step_function(module, name) if self._engine is None else partial(self._engine, name)
 
@@ -198,7 +181,13 @@ class DeepSpeed(ZeroEstimate, Distributed):
             internals.allow_backward(self._engine)
         if self.precision.scales:
             loss = self.precision.scale(loss)
-        self._engine.backward(loss, retain_graph=retain_graph, scale_wrt_gas=False)
+        assert self._manual is not None
+        with backward_errors.of_deepspeed(self.name, self._named), self._manual.backward():
+            self._engine.backward(loss, retain_graph=retain_graph, scale_wrt_gas=False)
+
+    def synchronise_gradients(self, enabled: bool) -> None:
+        if self._manual is not None:
+            self._manual.own.averages = enabled
 
     def begin_accumulation(self) -> None:
         if self.stage < 2:  # there gradients stay in the parameters until the engine's step
@@ -208,7 +197,9 @@ class DeepSpeed(ZeroEstimate, Distributed):
         return None if self.stage == 3 or self.sync_batchnorm else nan_loss(module)
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Gradients are unscaled by the engine's own step."""
+        """Gradients are unscaled by the engine's own step; at stages 0 and 1 they are there to be seen."""
+        if self._manual is not None:
+            self._manual.reduce()
 
     def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
         return False
@@ -252,6 +243,8 @@ class DeepSpeed(ZeroEstimate, Distributed):
 
     def step(self, optimizer: Optimizer) -> bool:
         engine, norm = self._engine, self._clip[0]
+        assert self._manual is not None
+        self._manual.before_update()
         internals.clip_norm_of_next_step(engine, self.stage, norm)
         factor = self._factor / self.precision.loss_scale
         if self.stage:
@@ -269,6 +262,8 @@ class DeepSpeed(ZeroEstimate, Distributed):
             self._clip, self._factor = (None, None), 1.0
             if self.stage:
                 engine.optimizer.loss_scale = 1.0
+            if self.stage == 3:
+                internals.forget_gradients(engine)
         self.precision.record(overflowed=not applied and not self._skips)
         self.precision.update()
         return applied
@@ -392,9 +387,11 @@ class DeepSpeed(ZeroEstimate, Distributed):
 
     def close(self) -> None:
         super().close()
+        if self._manual is not None:
+            self._manual.show()
         if self._engine is not None and self._module is not None:
             if self.stage == 3:
                 vars(self._module)[_ENGINE] = _Engine(self._engine, self._carried)
             else:
                 zero_state.release(self._engine, self._module, self._carried)
-        self._engine = self._module = None
+        self._engine = self._module = self._manual = None

@@ -42,6 +42,15 @@ def clip_norm_of_next_step(engine: Any, stage: int, norm: float | None) -> None:
         engine.optimizer.clip_grad = norm or 0.0
 
 
+def forget_gradients(engine: Any) -> None:
+    """Clear what stage 3 has summed, after an update.
+
+    It would add to it where the first backward of the next step does not reach a parameter, and update with
+    it where none does.
+    """
+    engine.optimizer.grad_partitions_flat_buffer.zero_()
+
+
 @contextmanager
 def overflow_found(engine: Any, stage: int) -> Iterator[None]:
     """Inside, the step of stages 1 to 3 finds an overflow and clears: no public method skips one."""

@@ -27,6 +27,22 @@ def provide(engine: Any, optimizer: Optimizer) -> None:
             one.whole_matrices = ZeroMatrices(engine)
 
 
+def only_optimizer(strategy: str, optimizers: list[Optimizer]) -> Optimizer:
+    """The optimizer that the engine takes.
+
+    Raises:
+        PacelineError: for several, and for one whose state is quantised.
+    """
+    if len(optimizers) > 1:
+        raise PacelineError(
+            f"strategy {strategy!r} takes one optimizer",
+            got=f"{len(optimizers)} optimizers",
+            fix="strategy='ddp' or 'fsdp' takes several",
+        )
+    refuse_quantised(strategy, optimizers[0])
+    return optimizers[0]
+
+
 def refuse_quantised(name: str, optimizer: Optimizer) -> None:
     """Refuse torchao's optimizers, whose moments are no tensors that can be cut and put together.
 

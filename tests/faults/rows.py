@@ -241,6 +241,13 @@ _ROWS = [
         "What is not of the kind that its place needs is never called. Commands that look call nothing; "
         "`replay` and `diff --replay` show the command, and start it with `--trust` only.",
     ),
+    (
+        "Gradients that come in parts, or are worked on before the update: a block used twice in a "
+        "reentrant checkpoint, several backwards in a step, clipping by hand, a SAM, ranks that go backward "
+        "unlike",
+        "Every strategy ends with the weights of one device, or with an error in step 1 that names the "
+        "parameter or the call, and the way that works.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

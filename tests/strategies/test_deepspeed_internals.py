@@ -39,6 +39,7 @@ NAMES = {
         "unscale_and_clip_grads",
         "clear_backward_seen_flag",
         "fp32_partitioned_groups_flat",
+        "grad_partitions_flat_buffer",
         "fp16_groups",
         "clip_grad",
         "_overflow_check_and_loss_scale_update",

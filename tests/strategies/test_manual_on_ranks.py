@@ -126,9 +126,9 @@ def test_the_cases_are_what_they_say(trained):
     assert rates[-1] < rates[0] / 2
 
 
-def test_gradients_meet_in_the_update_and_not_before(trained):
+def test_gradients_are_the_averaged_ones_behind_a_backward(trained):
     for found in notes(trained(2), "watched"):
-        assert found["behind_backward"] == [False]
+        assert found["behind_backward"] == [True]
         assert found["before_update"] == [True]
         assert found["hooks"] == 0
 

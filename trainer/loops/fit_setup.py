@@ -210,7 +210,9 @@ def _put_together(
     clip = (settings.clip_grad_norm, settings.clip_grad_value)
     before_step = partial(_call_before_step, context)
     optimizers = [
-        ManualOptimizer(one, strategy, *clip, guard, before_step, partial(optimization.note_used, one))
+        ManualOptimizer(
+            one, strategy, *clip, guard, before_step, partial(optimization.note_used, one), module
+        )
         for one in optimization.optimizers
     ]
     directory = context.directory

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...errors import PacelineError
@@ -17,7 +19,8 @@ from ..faults.nonfinite import Guard
 class ManualOptimizer:
     """An optimizer whose ``step`` unscales and clips its parameters' gradients first.
 
-    Everything else is the optimizer's own: ``zero_grad``, ``param_groups``, ``state`` ...
+    So does a method that torch's optimizers do not have, such as ``first_step`` of a SAM, where gradients
+    came since the last update. Everything else is the optimizer's own: ``param_groups``, ``state`` ...
 
     Args:
         clip_norm: The largest total norm of the gradients; None does not clip.
@@ -25,6 +28,11 @@ class ManualOptimizer:
         guard: Skips updates with gradients that are not finite; None lets them through.
         before_step: Called with the optimizer when its gradients are reduced and unscaled, not yet clipped.
         note_used: Called when the settings are those that the update is made with.
+        module: The user's, whose parameters the optimizer holds, or the strategy in another form.
+
+    Attributes:
+        has_stepped: Whether it has made an update.
+        has_new_gradients: Whether ``manual_backward`` was called since the last one.
     """
 
     def __init__(
@@ -36,12 +44,14 @@ class ManualOptimizer:
         guard: Guard | None = None,
         before_step: Callable[[Optimizer], None] = lambda optimizer: None,
         note_used: Callable[[], None] = lambda: None,
+        module: nn.Module | None = None,
     ) -> None:
         self.optimizer = optimizer
         self._strategy, self._guard, self._before_step = strategy, guard, before_step
         self._note_used = note_used
         self._clip = (clip_norm, clip_value)
-        self.has_stepped = False
+        self._module = module
+        self.has_stepped = self.has_new_gradients = False
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:
         """Update this optimizer's parameters. Gradients stay until ``zero_grad``.
@@ -49,23 +59,54 @@ class ManualOptimizer:
         Args:
             closure: For optimizers that evaluate the loss themselves; nothing is clipped then.
         """
-        self.has_stepped = True
-        strategy, guard = self._strategy, self._guard
         if closure is not None:
+            self.has_stepped = True
             self._refuse_closure()
             self._note_used()
             self.optimizer.step(closure)
             return
+        guard = self._guard
+        if not self._gradients_are_ready():
+            return
+        if not self._strategy.update(self.optimizer) and guard is not None and guard.skipped_by_strategy():
+            guard.hold_back(self.optimizer)
+
+    def _gradients_are_ready(self) -> bool:
+        """Reduce, unscale, check and clip them, and show them to hooks. False: there is no update."""
+        strategy, guard = self._strategy, self._guard
+        self.has_stepped, self.has_new_gradients = True, False
         strategy.unscale(self.optimizer)
         if guard is not None and guard.finds(self.optimizer):
             guard.hold_back(self.optimizer)
-            return
+            return False
         self._before_step(self.optimizer)
         self._note_used()
         if self._clip != (None, None):
             strategy.clip(self.optimizer, *self._clip)
-        if not strategy.update(self.optimizer) and guard is not None and guard.skipped_by_strategy():
-            guard.hold_back(self.optimizer)
+        return True
+
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A method of the optimizer's class, which may change weights; None where the update is skipped."""
+        self._refuse_own_method(method.__name__)
+        if self.has_new_gradients and not self._gradients_are_ready():
+            return None
+        return method(*args, **kwargs)
+
+    def _refuse_own_method(self, name: str) -> None:
+        held = {id(p) for p in parameters_of(self.optimizer)}
+        strategy, scaled = self._strategy, self.has_new_gradients and self._strategy.precision.scales
+        foreign = False
+        if self._module is not None:
+            foreign = not held or not held.issubset(map(id, self._module.parameters()))
+        if not (foreign or scaled):
+            return
+        way = 'precision="bf16" or "32"' if not foreign else "leave strategy= out of the Trainer"
+        raise PacelineError(
+            f"{type(self.optimizer).__name__}.{name}() may change weights, which only step() can do "
+            + ("with gradients that are scaled" if not foreign else f"under strategy {strategy.name!r}"),
+            got=f"strategy={strategy.name!r}, precision={strategy.precision.name!r}",
+            fix=f"{way}; optimizer.optimizer.{name}() where it leaves weights alone",
+        )
 
     def _refuse_closure(self) -> None:
         world_size, precision = self._strategy.environment.world_size, self._strategy.precision
@@ -87,7 +128,10 @@ class ManualOptimizer:
         self.optimizer.zero_grad(set_to_none=set_to_none)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.optimizer, name)
+        found = getattr(self.optimizer, name)
+        if inspect.ismethod(found) and not hasattr(Optimizer, name) and not name.startswith("_"):
+            return partial(self._call, found)
+        return found
 
 
 class ManualOptimization:
@@ -139,6 +183,8 @@ class ManualOptimization:
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
         """``loss.backward()`` under the run's precision and strategy."""
         self.losses.append(loss.detach())
+        for optimizer in self.optimizers:
+            optimizer.has_new_gradients = True
         if self._guard is not None:
             loss = self._guard.watched(loss)
         loss = loss if self._loss_weight == 1.0 else loss * self._loss_weight

@@ -247,6 +247,105 @@ def test_schedules_and_optimizers_survive_a_resume(tmp_path):
     assert same(module, by_hand(3))
 
 
+class SAM(torch.optim.Optimizer):
+    """Updates in two methods of its own, of which the second steps another optimizer."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.5)
+
+    @torch.no_grad()
+    def first_step(self):
+        held = self.param_groups[0]["params"]
+        norm = torch.stack([p.grad.norm() for p in held]).norm()
+        self.before = [p.clone() for p in held]
+        for p in held:
+            p += p.grad / norm
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self):
+        for p, before in zip(self.param_groups[0]["params"], self.before, strict=True):
+            p.copy_(before)
+        self.base.step()
+        self.zero_grad()
+
+    def report(self):
+        """Neither reads gradients nor changes weights."""
+        return "report"
+
+
+class Sharpness(TrainModule):
+    """Trains with ``SAM``; ``spoiled`` makes the loss of its second backward infinite."""
+
+    automatic_optimization = False
+
+    def __init__(self, spoiled=False):
+        super().__init__()
+        torch.manual_seed(7)
+        self.layer = nn.Linear(2, 1)
+        self.seen = []
+
+    def loss(self, batch):
+        return self.layer(batch[0]).exp().mean()
+
+    def training_step(self, batch):
+        optimizer = self.optimizers()
+        assert optimizer.report() == "report"
+        self.seen.append(len(self.seen))
+        self.manual_backward(self.loss(batch))
+        optimizer.first_step()
+        self.kept = [p.detach().clone() for p in self.parameters()]
+        self.manual_backward(self.loss(batch) * (float("inf") if self.hparams["spoiled"] else 1.0))
+        optimizer.second_step()
+
+    def configure_optimizers(self):
+        return SAM(self.parameters())
+
+
+def test_a_method_of_an_optimizer_that_changes_weights_is_an_update(tmp_path, capsys):
+    calls = []
+
+    class Look(Callback):
+        def on_before_optimizer_step(self, trainer, optimizer):
+            calls.append(type(optimizer).__name__)
+
+    module = Sharpness()
+    trainer = Trainer(
+        max_epochs=1,
+        clip_grad_norm=0.1,
+        callbacks=Look(),
+        progress=False,
+        checkpoint=False,
+        run_dir=tmp_path,
+    )
+    trainer.fit(module, loader())
+    assert calls == ["SAM", "SAM"] * trainer.global_step
+    assert "no weight was updated" not in capsys.readouterr().out
+    hand = Sharpness()
+    sam = SAM(hand.parameters())
+    for real in real_data().split(6):
+        for update in (sam.first_step, sam.second_step):
+            hand.loss([real]).backward()
+            nn.utils.clip_grad_norm_(hand.parameters(), 0.1)
+            update()
+    assert same(module, hand)
+    assert not same(module, Sharpness())
+
+
+def test_such_a_method_is_held_back_where_a_loss_is_not_finite():
+    module = Sharpness(spoiled=True)
+    with pytest.raises(PacelineError, match="the loss is inf; nothing was updated"):
+        quiet(max_steps=1).fit(module, loader())
+    assert all(map(torch.equal, module.parameters(), module.kept))
+
+
+def test_such_a_method_is_refused_where_gradients_are_scaled():
+    expected = 'SAM.first_step.. may change weights.*\n.*\n  fix: precision="bf16" or "32"'
+    with pytest.raises(PacelineError, match=expected):
+        quiet(max_steps=1, precision="fp16").fit(Sharpness(), loader())
+
+
 def test_forgetting_to_step_is_reported(tmp_path, capsys):
     class Forgetful(TrainModule):
         def __init__(self):

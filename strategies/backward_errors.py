@@ -1,0 +1,83 @@
+"""What torch and DeepSpeed say of a backward that a strategy cannot do, with the parameter and the way."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from ..errors import PacelineError
+
+
+def second_backward(strategy: str) -> PacelineError:
+    """A backward has been there since the forward."""
+    return PacelineError(
+        f"strategy {strategy!r} takes one backward for each forward: the second would be computed with "
+        "weights that are in shards again, and its gradients not reduced",
+        fix="add the losses, and go backward once; or strategy='ddp'",
+    )
+
+
+def of_ddp(error: RuntimeError, trained: Sequence[str], options: str) -> PacelineError | None:
+    """DDP's reducer has met a gradient twice, or one that another backward has left undefined.
+
+    Args:
+        error: Torch's.
+        trained: The names of the trained parameters, in the module's order.
+        options: What the user gave, for the message.
+    """
+    text = str(error)
+    if "ready only once" not in text and "still allreduced by DDP" not in text:
+        return None
+    index = re.search(r"arameter at index (\d+)", text)
+    return PacelineError(
+        "DDP's reducer met a gradient that does not come in one piece in the first backward of a step: "
+        "of a reentrant checkpoint, or of a second backward",
+        got=f"{options}{'; ' + trained[int(index[1])] if index else ''}",
+        fix="leave find_unused_parameters out: step 1 shows it; or checkpoint(..., use_reentrant=False)",
+    )
+
+
+@contextmanager
+def of_deepspeed(strategy: str, named: Callable[[], Mapping[Tensor, str]]) -> Iterator[None]:
+    """Inside, ZeRO goes backward: from stage 2 on it reduces each gradient once.
+
+    Args:
+        strategy: The name, for the message.
+        named: Gives the names of the parameters.
+
+    Raises:
+        PacelineError: in the place of DeepSpeed's error for a gradient that comes in parts, and for a
+            second backward that needs weights which are in shards again.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "size of tensor a (0)" not in str(error):
+            raise
+        raise second_backward(strategy) from error
+    except AssertionError as error:
+        called = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+        found = re.search(r"The parameter (?:module\.)?(\S+) has already been reduced", str(error))
+        if found is None and not any("reduce" in name for name in called):
+            raise
+        names = [found[1]] if found else _twice(error, {id(p): name for p, name in named().items()})
+        raise PacelineError(
+            f"strategy {strategy!r} takes a gradient once in a backward, and this one comes in parts, as "
+            "of a block that is used twice in a reentrant checkpoint",
+            got=", ".join(names) or None,
+            fix="checkpoint(..., use_reentrant=False), or use the block once in each forward",
+        ) from error
+
+
+def _twice(error: AssertionError, names: dict[int, str]) -> list[str]:
+    """The parameters that a bucket has twice, out of the frame that refused it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    held = [] if trace is None else trace.tb_frame.f_locals.get("params_in_bucket", [])
+    ids = [id(p) for p in held]
+    return sorted({names[one] for one in ids if ids.count(one) > 1 and one in names})
