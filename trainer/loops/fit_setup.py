@@ -208,11 +208,9 @@ def _put_together(
             automatic=module.automatic_optimization,
         )
     clip = (settings.clip_grad_norm, settings.clip_grad_value)
-    before_step = partial(_call_before_step, context)
+    before_step, note = partial(_call_before_step, context), optimization.note_used
     optimizers = [
-        ManualOptimizer(
-            one, strategy, *clip, guard, before_step, partial(optimization.note_used, one), module
-        )
+        ManualOptimizer(one, strategy, *clip, guard, before_step, partial(note, one), module)
         for one in optimization.optimizers
     ]
     directory = context.directory
