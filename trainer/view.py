@@ -299,7 +299,7 @@ class RunView(RankView, MediaLogs):
             >>> trainer.config["module"]["hparams"], trainer.config["trainer"]["precision"]
             ({}, '32')
         """
-        from .run.directory import run_config
+        from .run.config_file import run_config
 
         run = self._fit or self._run  # a fit that is resumed keeps its seed
         return run_config(self.name, run.settings, self.strategy, self.module)

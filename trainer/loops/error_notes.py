@@ -22,7 +22,7 @@ from ..faults.crash_report import replay_command, write_crash_report
 from ..faults.nan_trace import forward_line
 from ..faults.out_of_memory import is_out_of_memory, memory_notes, write_snapshot
 from ..module import TrainModule
-from ..run.directory import run_config
+from ..run.config_file import run_config
 from ..utils.nested import describe, tensors_of
 from ..utils.paths import shown_path
 from .context import StageContext

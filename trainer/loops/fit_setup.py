@@ -27,7 +27,7 @@ from ..faults.nonfinite import Guard, NonfinitePolicy
 from ..module import is_overridden
 from ..optimization import Optimization, Schedule, read_configuration
 from ..rng import derive, seed_generators
-from ..run.directory import run_config
+from ..run.config_file import run_config
 from ..runtime.garbage_collection import imports_frozen
 from ..utils.tensor_checksum import sample_of_weights
 from .context import StageContext, parts_of

@@ -7,7 +7,7 @@ import zlib
 from ...errors import PacelineError
 from ...strategies.comparison import same_everywhere
 from ..data.feed import Feed
-from ..run.directory import run_config
+from ..run.config_file import run_config
 from .context import StageContext
 
 _CALLBACKS = "list of callbacks"

@@ -9,7 +9,7 @@ from typing import Any
 from ..checkpoint import format as files
 from ..checkpoint.reading import MalformedStateError, read_manifest
 from ..checkpoint.run_state import RunState
-from ..run.directory import run_config
+from ..run.config_file import run_config
 from ..run.requeued import identity
 from ..run.resume import ResumeSearch
 from ..state import TrainState

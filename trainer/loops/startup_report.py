@@ -18,6 +18,9 @@ from .context import StageContext
 from .layout_sensitivity import not_as_in_one_batch
 from .train_mode import trainable_in_eval_mode
 
+_SHOWN = 6
+_LENGTHS = ("max_epochs ", "max_steps ")
+
 
 def first_lines(
     context: StageContext,
@@ -37,7 +40,7 @@ def first_lines(
         f"precision {strategy.precision.description}{_arithmetic(environment.device, optimizers)}",
         _global_batch(feed, strategy.data_world_size),
         _steps(context, feed),
-        f"resumes from {shown_path(source)}" if source else "starts fresh",
+        f"resumes from {shown_path(source)}{_settings(context)}" if source else "starts fresh",
     ]
     synced = context.settings.sync_batchnorm
     inexact = inexact + not_as_in_one_batch(
@@ -110,6 +113,18 @@ def _steps(context: StageContext, feed: Feed) -> str:
         named.append(f"{settings.max_time}")
     because = "no limit was given: one epoch" if limits.unlimited else "until " + " or ".join(named)
     return f"{an_epoch} steps per epoch, {total} in total ({because})"
+
+
+def _settings(context: StageContext) -> str:
+    """What a resumed run was built with otherwise than before."""
+    others = context.directory.other_settings
+    if not others:
+        return ""
+    more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+    text = f" with other settings: {'; '.join(others[:_SHOWN])}{more}"
+    if any(one.startswith(_LENGTHS) for one in others):
+        text += " (a schedule over the run's length continues on that of the new length, and can jump)"
+    return text
 
 
 def report_restart(context: StageContext) -> None:

@@ -9,17 +9,13 @@ import re
 import shutil
 import sys
 import time
-from argparse import Namespace
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ...errors import PacelineError
-from ...remote_paths import url_of
-from ...strategies import Strategy
 from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
@@ -31,6 +27,7 @@ from ..recorded import HParams
 from ..storage.remote import RemoteError
 from ..utils.paths import writing
 from ..utils.secrets import masked, masked_command, masked_text
+from .config_file import note_settings, write_config
 from .environment_report import environment_report
 from .lock import FolderLock, check_writable
 from .numbering import make_run_folder
@@ -66,7 +63,7 @@ class RunDirectory:
         self._new: list[Path] = []  # what a run that starts fresh has made: its folder, then those above it
         self.path: Path | None = None
         self.remote: RemoteRun | None = None
-        self.name = ""
+        self.name, self.other_settings = "", list[str]()
 
     def begin_stage(self, name: str) -> None:
         """A fit or evaluation of a run of this name begins."""
@@ -117,11 +114,11 @@ class RunDirectory:
 
         Args:
             source: The checkpoint that is resumed. A new folder's config.yaml names it as its parent.
-            config: The content of config.yaml in a new folder.
+            config: The content of config.yaml; in an old folder, what it has instead is kept beside it.
             environment: The content of env.json in a new folder; of it ``job`` in an old one.
             in_place: Continue in the folder of ``source``, the newest checkpoint of its run.
         """
-        run = source.parent.parent if in_place and source is not None else None
+        run, self.other_settings = source.parent.parent if in_place and source is not None else None, []
         continues = self._run_dir is not None and run is not None and self._continue(run)
         self.path = run if continues else None
         if self.runs is not None and self.path is None:
@@ -140,6 +137,8 @@ class RunDirectory:
                 files.sweep(path / "checkpoints")
                 if continues and "job" in environment:  # another job may have begun the run
                     self._change_environment({"job": environment["job"]})
+                if continues and source is not None:
+                    self.other_settings = note_settings(path, config, source.name)
         self._log.open(path, self._ranks.rank)
 
     def _write_on_each_machine(self, path: Path) -> None:
@@ -242,49 +241,6 @@ def run_name(given: str | None, module: Any) -> str:
     if isinstance(module, ModelSteps):
         module = module.model
     return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(module).__name__).lower()
-
-
-def run_config(name: str, settings: Any, strategy: Strategy, module: Any) -> dict[str, Any]:
-    """The resolved configuration without secrets, as plain data for config.yaml."""
-    trainer = {field: _shown(getattr(settings, field)) for field in type(settings).model_fields}
-    if settings.run_dir is not None:
-        trainer["run_dir"] = url_of(Path(settings.run_dir)) or trainer["run_dir"]
-    config: dict[str, Any] = {
-        "name": name,
-        "trainer": trainer | {"strategy": strategy.name, "precision": strategy.precision.name},
-        "module": {
-            "class": f"{type(module).__module__}:{type(module).__qualname__}",
-            "hparams": {field: _shown(value) for field, value in module.hparams.items()},
-        },
-    }
-    if settings.source is not None:  # read again by `paceline fit .../config.yaml`
-        given = _shown(settings.source)
-        config["config"] = given | {"trainer": {"seed": settings.seed} | given.get("trainer", {})}
-    found: dict[str, Any] = masked(config)
-    return found
-
-
-def _shown(value: Any) -> Any:
-    """Plain data as it is, anything else by its type's name."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, (float, int)):  # numpy's, and enumerations
-        return float(value) if isinstance(value, float) else int(value)
-    if isinstance(value, (list, tuple)):
-        return [_shown(item) for item in value]
-    if isinstance(value, (dict, Namespace)):
-        items = vars(value) if isinstance(value, Namespace) else value
-        return {str(key): _shown(item) for key, item in items.items()}
-    return str(value) if isinstance(value, (str, Path, timedelta)) else type(value).__name__
-
-
-def write_config(folder: Path, config: dict[str, Any]) -> None:
-    """config.yaml: the resolved configuration of the run."""
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the same text, in C: milliseconds less
-    text = yaml.dump(config, Dumper=dumper, sort_keys=False, allow_unicode=True)
-    if "config" in config:
-        text = f"# `paceline fit` with this file reads `config`: change values there.\n{text}"
-    (folder / "config.yaml").write_text(text, encoding="utf-8")
 
 
 def write_environment(folder: Path, more: dict[str, Any]) -> None:
