@@ -207,7 +207,7 @@ def check_vocabulary(tokenizer: Any, model: nn.Module, name: str) -> None:
             "the tokenizer has more tokens than the model",
             got=f"tokens up to {most} in {name}, and {count} embeddings",
             fix="the tokenizer that the model was trained with; or "
-            f"model.resize_token_embeddings({most + 1}) and model.save_pretrained(FOLDER), then model=FOLDER",
+            f"model.resize_token_embeddings({most + 1}), model.save_pretrained(FOLDER), and model=FOLDER",
         )
 
 
