@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -22,8 +22,14 @@ from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
 from paceline.recipes.conversations import read_records
-from paceline.recipes.hugging_face import TINY, ExportAtEnd, require_packages
-from paceline.recipes.tiny_models import shuffled, tiny_bert, tiny_conversations, tiny_tokenizer
+from paceline.recipes.hugging_face import TINY, ExportAtEnd, check_vocabulary, require_packages
+from paceline.recipes.tiny_models import (
+    no_folder_too,
+    shuffled,
+    tiny_bert,
+    tiny_conversations,
+    tiny_tokenizer,
+)
 from paceline.schedules import Linear
 
 Sample = tuple[str, str | None, str]
@@ -44,7 +50,7 @@ KEYS = (
 class Config(RunConfig):
     """Settings of the recipe."""
 
-    model: str = TINY
+    model: Annotated[str, BeforeValidator(no_folder_too)] = TINY
     """A name on the Hugging Face hub, a folder, or ``tiny``: a small random BERT."""
     train: Path | None = None
     """JSON or JSON lines with ``label``, and ``text`` or the names of one of GLUE's tasks."""
@@ -215,6 +221,7 @@ def build(config: Config) -> Experiment:
     )
     torch.manual_seed(trainer.settings.seed)
     module = Classifier(config.model, labels, config.learning_rate, config.warmup, config.weight_decay)
+    check_vocabulary(tokenizer, module.model, config.model)
     shared: dict[str, Any] = {
         "batch_size": config.batch_size,
         "num_workers": config.workers,

@@ -24,6 +24,7 @@ from paceline.recipes.conversations import encode_all, split_off
 from paceline.recipes.hugging_face import (
     ExportAtEnd,
     LanguageModelConfig,
+    check_vocabulary,
     load_causal_model,
     load_tokenizer,
 )
@@ -150,6 +151,7 @@ def build(config: Config) -> Experiment:
         trainer.log_line(f"{train.left_out + val.left_out} pairs do not differ within their length")
     torch.manual_seed(trainer.settings.seed)
     module = DPO(config.model_arguments(), config.beta, config.learning_rate, config.warmup)
+    check_vocabulary(tokenizer, module.model, config.model)
     shared: dict[str, Any] = {
         "batch_size": config.batch_size,
         "num_workers": config.workers,

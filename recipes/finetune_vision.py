@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
@@ -22,7 +22,7 @@ from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
 from paceline.recipes.hugging_face import TINY, ExportAtEnd, require_packages
 from paceline.recipes.images import Images, channel_statistics, digits, normalised
-from paceline.recipes.tiny_models import tiny_vit
+from paceline.recipes.tiny_models import no_folder_too, tiny_vit
 from paceline.schedules import Cosine
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
@@ -31,7 +31,7 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 class Config(RunConfig):
     """Settings of the recipe."""
 
-    model: str = TINY
+    model: Annotated[str, BeforeValidator(no_folder_too)] = TINY
     """A name on the Hugging Face hub, a folder, or ``tiny``: a small random ViT."""
     data: Path | None = None
     """A folder with ``train/CLASS/IMAGE`` and ``val/CLASS/IMAGE``; none: scikit-learn's digits."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -23,6 +23,7 @@ from paceline.config import Experiment, RunConfig
 from paceline.optimizers import MuonWithAdamW
 from paceline.recipes.decoder import Decoder
 from paceline.recipes.text import IGNORED, PackedText, english, read_tokens
+from paceline.recipes.tiny_models import no_folder_too
 from paceline.schedules import WSD, Cosine
 
 Part = Annotated[float, Field(ge=0, lt=1)]
@@ -48,7 +49,7 @@ class Model(BaseModel):
 class Config(RunConfig):
     """Settings of the recipe."""
 
-    data: Literal["english"] | Path = "english"
+    data: Annotated[Literal["english"] | Path, BeforeValidator(no_folder_too)] = "english"
     """A folder with ``train.bin`` and ``val.bin``, or the text that Python carries."""
     model: Model = Model()
     """The decoder."""

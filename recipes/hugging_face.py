@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveInt
 from torch import nn
 
 from paceline import PacelineError
 from paceline.callbacks import Callback
 from paceline.config import RunConfig
-from paceline.recipes.tiny_models import tiny_llama, tiny_tokenizer
+from paceline.recipes.tiny_models import no_folder_too, tiny_llama, tiny_tokenizer
 
 TINY = "tiny"
 
@@ -22,7 +22,7 @@ TINY = "tiny"
 class LanguageModelConfig(RunConfig):
     """Which model is trained, and which of its weights."""
 
-    model: str = TINY
+    model: Annotated[str, BeforeValidator(no_folder_too)] = TINY
     """A name on the Hugging Face hub, a folder, or ``tiny``: a small random Llama."""
     chat_template: Path | None = None
     """A file of Jinja; none: the tokenizer's own."""
@@ -187,6 +187,28 @@ def load_tokenizer(config: LanguageModelConfig) -> Any:
     if config.chat_template is not None:
         tokenizer.chat_template = config.chat_template.expanduser().read_text()
     return tokenizer
+
+
+def check_vocabulary(tokenizer: Any, model: nn.Module, name: str) -> None:
+    """See that each token of a tokenizer has an embedding in its model.
+
+    Args:
+        tokenizer: Of transformers.
+        model: Likewise, or with adapters of peft.
+        name: Where both come from, for the error.
+
+    Raises:
+        PacelineError: where there are more tokens, which would be an IndexError in a forward.
+    """
+    most = max(tokenizer.get_vocab().values())
+    count = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    if most >= count:
+        raise PacelineError(
+            "the tokenizer has more tokens than the model",
+            got=f"tokens up to {most} in {name}, and {count} embeddings",
+            fix="the tokenizer that the model was trained with; or "
+            f"model.resize_token_embeddings({most + 1}), model.save_pretrained(FOLDER), and model=FOLDER",
+        )
 
 
 class ExportAtEnd(Callback):

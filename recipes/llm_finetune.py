@@ -32,6 +32,7 @@ from paceline.recipes.conversations import (
 from paceline.recipes.hugging_face import (
     ExportAtEnd,
     LanguageModelConfig,
+    check_vocabulary,
     load_causal_model,
     load_tokenizer,
     refuse_packing_where_rows_mix,
@@ -151,6 +152,7 @@ def build(config: Config) -> Experiment:
         )
     torch.manual_seed(trainer.settings.seed)
     module = FineTune(config.model_arguments(), config.learning_rate, config.warmup, config.weight_decay)
+    check_vocabulary(tokenizer, module.model, config.model)
     if config.packing and not config.load_in_4bit:
         refuse_packing_where_rows_mix(module.model)
     shared: dict[str, Any] = {

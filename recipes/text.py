@@ -23,6 +23,7 @@ IGNORED = -100
 """A target that is none, as ``F.cross_entropy`` leaves it out."""
 MEASURED_TEXT = "2a95af4ac93f5b71"
 """Of which text the recipes' figures were measured; it differs between versions of Python."""
+_LOOKED_AT = 2**20  # tokens of a file of any size
 GPT2 = {"vocabulary": 50304, "end": 50256}
 """What a folder without tokens.json holds: tokens of GPT-2, rounded up to a multiple of 128."""
 
@@ -156,7 +157,7 @@ def read_tokens(folder: Path) -> Corpus:
     Without it they hold tokens of GPT-2, as nanoGPT's ``prepare.py`` writes them.
 
     Raises:
-        PacelineError: where one of the files is missing.
+        PacelineError: where one of the files is missing, or begins with tokens beyond the vocabulary.
     """
     folder = folder.expanduser()
     train, val = folder / "train.bin", folder / "val.bin"
@@ -169,6 +170,15 @@ def read_tokens(folder: Path) -> Corpus:
             )
     described = folder / "tokens.json"
     its = json.loads(described.read_text()) if described.exists() else GPT2
+    for file in (train, val):
+        most = int(np.fromfile(file, np.uint16, count=_LOOKED_AT).max(initial=0))
+        if most >= its["vocabulary"]:
+            source = described.name if described.exists() else "GPT-2's vocabulary"
+            raise PacelineError(
+                f"{file} has tokens that {source} does not count",
+                got=f"token {most}, and a vocabulary of {its['vocabulary']}",
+                fix=f"the vocabulary of the tokenizer that wrote them, in {described}",
+            )
     tokens = [file.stat().st_size // 2 for file in (train, val)]
     per_token = its["val_bytes"] / tokens[1] if "val_bytes" in its else None
     about = f"{folder}: {tokens[0]:,} tokens, and {tokens[1]:,} to validate on"

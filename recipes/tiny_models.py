@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationInfo
 
 from paceline.recipes.conversations import Conversation
 from paceline.recipes.text import english_documents
@@ -18,6 +21,20 @@ CHATML = (
 VOCABULARY = 1024
 ANSWER = 400
 """The longest answer, in characters."""
+
+
+def no_folder_too(value: Any, info: ValidationInfo) -> Any:
+    """A setting that may name what is built in: refused where a folder of the current one has that name.
+
+    Raises:
+        ValueError: which names both.
+    """
+    if value in ("tiny", "english") and Path(value).exists():
+        raise ValueError(
+            f"{value} is built in, and a folder of this name is here: {info.field_name}=./{value} takes "
+            f"the folder; for what is built in rename it, or leave {info.field_name} out"
+        )
+    return value
 
 
 @cache

@@ -41,26 +41,40 @@ def removed(_: cst.CSTNode) -> Any:
     return cst.RemoveFromParent()
 
 
-def arguments(plan: Sequence[Put | None], extra: Sequence[tuple[str, str]] = (), first: str = "") -> Edit:
+def arguments(
+    plan: Sequence[Put | None] | None, extra: Sequence[tuple[str, str]] = (), first: str = ""
+) -> Edit:
     """Other arguments of a call.
 
     Args:
-        plan: For each argument what takes its place; None leaves it as it is.
+        plan: For each argument what takes its place, None leaves it as it is; None: all are left, however
+            many an edit before has left.
         extra: Keyword arguments that are added.
         first: An argument by position that is added in front.
     """
 
     def edit(call: cst.Call) -> cst.Call:
         written: list[cst.Arg] = []
-        for argument, put in zip(call.args, plan, strict=True):
+        puts = [None] * len(call.args) if plan is None else plan
+        for argument, put in zip(call.args, puts, strict=True):
             written += [argument] if put is None else [_put(argument, *one) for one in put]
         if first:
             written.insert(0, cst.Arg(cst.parse_expression(first), comma=_comma()))
         for keyword, code in extra:
             written.append(_keyword(keyword, cst.parse_expression(code)))
+        if len(written) > 1:
+            written = [_in_parentheses(one) for one in written]
         return call.with_changes(args=_with_commas(call.args, written))
 
     return edit
+
+
+def _in_parentheses(argument: cst.Arg) -> cst.Arg:
+    """A generator that was the only argument of a call has no parentheses of its own."""
+    value = argument.value
+    if not isinstance(value, cst.GeneratorExp) or value.lpar:
+        return argument
+    return argument.with_changes(value=value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]))
 
 
 def _put(argument: cst.Arg, keyword: str | None, code: str | None) -> cst.Arg:
@@ -123,6 +137,10 @@ class Rewriter(cst.CSTTransformer):
         if original_node in self._given and isinstance(node, cst.CSTNode):
             lines = [*self._given[original_node], *node.leading_lines]  # type: ignore[attr-defined]
             node = node.with_changes(leading_lines=lines)
+        if isinstance(node, cst.FormattedString) and len(node.start.lstrip("frFR")) == 1:
+            node = node.with_changes(
+                parts=[part.visit(_OtherQuotes(node.start[-1])) for part in node.parts]
+            )
         if isinstance(node, cst.SimpleStatementLine) and not node.body and original_node.body:
             node = self._emptied(node)
         return self._with_imports(original_node, node)
@@ -145,6 +163,22 @@ class Rewriter(cst.CSTTransformer):
             return cst.FlattenSentinel([*new, node])
         rest = node.with_changes(leading_lines=node.leading_lines[len(old) :])  # type: ignore[attr-defined]
         return cst.FlattenSentinel([new[0].with_changes(leading_lines=old), *new[1:], rest])
+
+
+class _OtherQuotes(cst.CSTTransformer):
+    """Inside of an f-string, strings do not have its quotes: before Python 3.12 they would end it."""
+
+    def __init__(self, outer: str) -> None:
+        super().__init__()
+        self._outer, self._inner = outer, {'"': "'", "'": '"'}[outer]
+
+    def leave_SimpleString(
+        self, original_node: cst.SimpleString, updated_node: cst.SimpleString
+    ) -> cst.SimpleString:
+        text = updated_node.value
+        if updated_node.quote != self._outer or self._inner in text:
+            return updated_node
+        return updated_node.with_changes(value=text.replace(self._outer, self._inner))
 
 
 def is_import(node: cst.CSTNode) -> bool:

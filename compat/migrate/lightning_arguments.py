@@ -2,66 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import libcst as cst
 
 from .edits import Put
-from .resolve import code_of, dotted
-from .tables import Entry, changes, rewrite, runs
-
-Values = Mapping[str, cst.BaseExpression]
-
-
-@dataclass
-class Translation:
-    """What becomes of the arguments of one call, where the table alone does not say it.
-
-    Args:
-        entries: In place of the table's, by keyword.
-        put: What stands in the argument's place; None: it is left as it is.
-        extra: Arguments that are added.
-        added: Findings about the call itself.
-        imports: Names that the new arguments need: module and name.
-    """
-
-    entries: dict[str, Entry] = field(default_factory=dict)
-    put: dict[str, Put | None] = field(default_factory=dict)
-    extra: list[tuple[str, str]] = field(default_factory=list)
-    added: list[Entry] = field(default_factory=list)
-    imports: set[tuple[str, str]] = field(default_factory=set)
-
-    def leave(self, name: str, text: str) -> None:
-        """It cannot be translated: say what to write."""
-        self.entries[name] = rewrite(text)
-        self.put[name] = None
-
-
-UNKNOWN = object()
-
-
-def literal(node: cst.BaseExpression | None) -> Any:
-    """The value of a literal; ``UNKNOWN`` for anything else, None where there is no node."""
-    if node is None:
-        return None
-    try:
-        return ast.literal_eval(code_of(node))
-    except (ValueError, SyntaxError, TypeError):
-        return UNKNOWN
-
-
-def epochs(node: cst.BaseExpression) -> str | None:
-    """A number of epochs as the code of a duration."""
-    value = literal(node)
-    if value is not UNKNOWN:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-        return f'"{value:g}ep"' if number else None
-    code = code_of(node)
-    return None if set(code) & set("\"'{}\n\\") else f'f"{{{code}}}ep"'
-
+from .resolve import dotted, in_an_operation, is_steady
+from .tables import changes, rewrite, runs
+from .translation import UNKNOWN, Translation, Values, epochs, literal
 
 _PRECISION = {
     "32-true": '"32"',
@@ -110,15 +58,36 @@ def trainer(values: Values) -> Translation:
 _NONE_MEANS_NONE = ("max_time", "max_steps", "min_epochs", "min_steps")
 
 
-def _max_epochs(done: Translation, value: cst.BaseExpression, _: Values) -> None:
-    if literal(value) == -1:
-        done.leave("max_epochs", "a run needs a limit here: max_epochs, max_steps or max_time")
+def _max_epochs(done: Translation, value: cst.BaseExpression, values: Values) -> None:
+    others = [literal(values.get(name)) for name in ("max_steps", "max_time")]
+    if all(other in (None, -1) for other in others):
+        if literal(value) == -1:
+            done.leave("max_epochs", "a run needs a limit here: max_epochs, max_steps or max_time")
+    else:
+        _limit("max_epochs")(done, value, values)
 
 
-def _max_steps(done: Translation, value: cst.BaseExpression, _: Values) -> None:
-    if literal(value) == -1:
-        done.entries["max_steps"] = rewrite("leave it out: no limit is None here", "")
-        done.put["max_steps"] = []
+def _limit(name: str) -> Callable[..., None]:
+    """A number whose -1 is no limit."""
+
+    def translate(done: Translation, value: cst.BaseExpression, _: Values) -> None:
+        if literal(value) == -1:
+            done.entries[name] = rewrite("leave it out: no limit is None here", "")
+            done.put[name] = []
+        elif literal(value) is UNKNOWN and is_steady(value):
+            code = in_an_operation(value)
+            done.entries[name] = rewrite("no limit is None here, and not -1")
+            done.put[name] = [(name, f"None if {code} == -1 else {code}")]
+
+    return translate
+
+
+def _callbacks(done: Translation, value: cst.BaseExpression, _: Values) -> None:
+    if literal(value) is None:
+        done.put["callbacks"] = []
+    elif isinstance(value, (cst.Attribute, cst.Subscript, cst.Call)) and is_steady(value):
+        done.entries["callbacks"] = rewrite("none of them is () here, and not None")
+        done.put["callbacks"] = [("callbacks", f"{in_an_operation(value)} or ()")]
 
 
 def _max_time(done: Translation, value: cst.BaseExpression, _: Values) -> None:
@@ -180,7 +149,8 @@ def _clip(done: Translation, value: cst.BaseExpression, values: Values) -> None:
     elif how in (None, "norm", "value"):
         new = "clip_grad_value" if how == "value" else "clip_grad_norm"
         done.entries["gradient_clip_val"] = rewrite(f"it is called {new} here")
-        done.put["gradient_clip_val"] = [(new, None)]
+        code = f"{in_an_operation(value)} or None" if given is UNKNOWN else None  # 0 clips nothing there
+        done.put["gradient_clip_val"] = [(new, code)]
     else:
         done.leave(
             "gradient_clip_val", "write clip_grad_norm=, or clip_grad_value= for the algorithm 'value'"
@@ -281,7 +251,8 @@ def _sampler(done: Translation, value: cst.BaseExpression, _: Values) -> None:
 _BARE: Put = [("progress", "False"), ("loggers", "False"), ("checkpoint", "False")]
 _TRAINER: dict[str, Callable[[Translation, cst.BaseExpression, Values], None]] = {
     "max_epochs": _max_epochs,
-    "max_steps": _max_steps,
+    "max_steps": _limit("max_steps"),
+    "callbacks": _callbacks,
     "max_time": _max_time,
     "precision": _precision,
     "strategy": _strategy,

@@ -6,9 +6,9 @@ import libcst as cst
 
 from . import edits
 from .context import Context
-from .lightning_arguments import literal
 from .resolve import Kind, dotted, shown, text_of
 from .tables import Entry, Group, changes, dropped, renamed, rewrite
+from .translation import literal
 
 _OF_DICT = {"items", "keys", "values", "get", "update", "pop", "setdefault", "copy", "clear", "popitem"}
 _METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
@@ -187,7 +187,7 @@ def _trainer_call(scanner: Context, node: cst.Call, kind: Kind, name: str, train
         return
     module, path = scanner.fitted.get(trainer), given.get("ckpt_path")
     if module is not None and path is not None and "model" not in given:
-        scanner.found.edit(node, edits.arguments([None] * len(node.args), first=module))
+        scanner.found.edit(node, edits.arguments(None, first=module))
         scanner.report(
             node,
             kind.library,

@@ -8,8 +8,8 @@ from typing import Any
 import libcst as cst
 
 from .context import Context
-from .lightning_names import HOOKS
-from .resolve import Kind, dotted, text_of, used_in
+from .lightning_names import HOOKS, UPDATE
+from .resolve import Kind, Used, dotted, text_of, used_in
 from .tables import Entry, changes, renamed, rewrite, runs
 
 _OF_LIGHTNING = {
@@ -35,6 +35,8 @@ def method(scanner: Context, node: cst.FunctionDef, kind: Kind) -> bool:
     name = node.name.value
     if kind.name == "LightningModule" and name == "training_step":
         return _training_step(scanner, node, kind)
+    if kind.name == "LightningModule" and name == "optimizer_step":
+        return _optimizer_step(scanner, node, kind)
     if kind.name not in ("LightningModule", "Callback") or name in kind.owner.methods or name not in HOOKS:
         return False
     names = [parameter.name.value for parameter in node.params.params]
@@ -188,17 +190,22 @@ def _edit(
         scanner.found.edit(call, _super_call(ours, new))
 
 
-class _SuperCalls(cst.CSTVisitor):
+class _SuperCalls(Used):
+    """The calls of a method's own ``super()``, and the names that are used outside of their arguments."""
+
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
         self.found: list[cst.Call] = []
 
-    def visit_Call(self, node: cst.Call) -> None:
+    def visit_Call(self, node: cst.Call) -> bool:
         function = node.func
         if not isinstance(function, cst.Attribute) or function.attr.value != self._name:
-            return
-        if isinstance(function.value, cst.Call) and dotted(function.value.func) == "super":
-            self.found.append(node)
+            return True
+        if not isinstance(function.value, cst.Call) or dotted(function.value.func) != "super":
+            return True
+        self.found.append(node)
+        return False
 
 
 def _super_call(ours: str, new: Sequence[str]) -> Any:
@@ -208,6 +215,25 @@ def _super_call(ours: str, new: Sequence[str]) -> Any:
         return call.with_changes(func=function, args=given, whitespace_before_args=cst.SimpleWhitespace(""))
 
     return edit
+
+
+def _optimizer_step(scanner: Context, node: cst.FunctionDef, kind: Kind) -> bool:
+    """``optimizer_step(self, epoch, batch_idx, optimizer, closure)``, of which the first two go."""
+    params = node.params
+    names = [parameter.name.value for parameter in params.params]
+    calls = _SuperCalls("optimizer_step")
+    node.body.visit(calls)
+    more = params.posonly_params or params.kwonly_params or params.star_kwarg
+    is_plain = len(names) == 5 and not more and not isinstance(params.star_arg, cst.Param)
+    if not is_plain or calls.names & set(names[1:3]):
+        scanner.report(node.name, kind.library, rewrite(UPDATE), "optimizer_step")
+        return True
+    new = [names[0], *names[3:]]
+    _edit(scanner, node, "optimizer_step", names, new, kind)
+    scanner.report(
+        node.name, kind.library, _renaming("optimizer_step", "optimizer_step", new), "optimizer_step", True
+    )
+    return True
 
 
 def _training_step(scanner: Context, node: cst.FunctionDef, kind: Kind) -> bool:

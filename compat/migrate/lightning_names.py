@@ -62,6 +62,7 @@ MODULE_MEMBERS: dict[str, Entry] = {
     "dtype": rewrite("take next(self.parameters()).dtype"),
 }
 
+UPDATE = "it is called as optimizer_step(self, optimizer, closure) here; self.epoch says when"
 _KEEP = "what is added to it must be plain data"
 MODULE_METHODS: dict[str, Entry] = {
     **all_of(
@@ -80,12 +81,10 @@ MODULE_METHODS: dict[str, Entry] = {
     "configure_gradient_clipping": rewrite(
         f"{_NEVER}; Trainer(clip_grad_norm=...), or on_before_optimizer_step"
     ),
-    "optimizer_step": rewrite(
-        f"{_NEVER}; write on_before_optimizer_step or on_step_end, or optimize manually"
-    ),
+    "optimizer_step": rewrite(UPDATE),
     "optimizer_zero_grad": rewrite(f"{_NEVER}; gradients are None after each step"),
-    "backward": rewrite(
-        f"{_NEVER}; set automatic_optimization = False and call self.manual_backward(loss)"
+    "backward": changes(
+        "it gets a micro-batch's share of the loss; super().backward(loss) takes it backward"
     ),
     "training_epoch_end": rewrite(f"{_NEVER}; {_COLLECT} on_train_epoch_end(self)"),
     "validation_epoch_end": rewrite(f"{_NEVER}; {_COLLECT} on_validation_end(self)"),

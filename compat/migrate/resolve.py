@@ -176,3 +176,33 @@ def used_in(node: cst.CSTNode) -> set[str]:
     used = Used()
     node.visit(used)
     return used.names
+
+
+_CALLED = frozenset(("int", "float", "len", "min", "max", "abs", "round", "getattr", "get"))
+
+
+class _Steady(cst.CSTVisitor):
+    """Whether an expression can be written twice: nothing is called in it that may change something."""
+
+    def __init__(self) -> None:
+        self.found = True
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Call):
+            self.found &= dotted(node.func).rpartition(".")[2] in _CALLED
+        self.found &= not isinstance(node, (cst.Await, cst.Yield, cst.NamedExpr, cst.BaseComp, cst.Lambda))
+        return self.found
+
+
+def is_steady(node: cst.BaseExpression) -> bool:
+    """Whether an expression has the same value, and no effect, each time that it is written."""
+    steady = _Steady()
+    node.visit(steady)
+    return steady.found
+
+
+def in_an_operation(node: cst.BaseExpression) -> str:
+    """The code of an expression as an operand: in parentheses where it is more than a name or a call."""
+    code = code_of(node)
+    alone = (cst.Name, cst.Attribute, cst.Subscript, cst.Call)
+    return code if node.lpar or (isinstance(node, alone) and "\n" not in code) else f"({code})"

@@ -12,9 +12,10 @@ from . import edits, lightning_expressions, lightning_methods
 from .class_facts import ClassFacts, facts_of
 from .found import Finding, Found
 from .imports import Imports
-from .lightning_arguments import CALLS, POSITIONS, Translation
+from .lightning_arguments import CALLS, POSITIONS
 from .resolve import Kind, Names, dotted, shown
 from .tables import Entry, Group, Library, Owner, rewrite
+from .translation import Translation
 
 _STATEMENTS = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
 _SPREAD = "the names in it have to be those of here; what it has too much is named when it runs"

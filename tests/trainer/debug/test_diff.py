@@ -143,7 +143,7 @@ def test_a_script_that_cannot_be_repeated_is_an_error_with_its_own_words(recorde
         path = tmp_path / "runs" / plant / "1" / "env.json"
         changed = {"program": ["-c", "raise SystemExit('no data today')"], "folder": str(tmp_path)}
         path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-    done = diff(tmp_path, "runs/none/1", "runs/loss/1", "--replay")
+    done = diff(tmp_path, "runs/none/1", "runs/loss/1", "--replay", "--trust", "--yes")
     assert done.codes == [1]
     assert "error: the run cannot be repeated up to step 6" in done.stderr
     assert "got: no data today" in done.stderr
@@ -325,7 +325,10 @@ def test_json_has_no_number_that_json_has_none_for(tmp_path):
     [
         (("--code", "a", "b"), "--code is for --replay"),
         (("--accelerator", "cpu"), "--accelerator is for --replay"),
-        (("--replay", "--code", "nowhere", "b"), "the folder to start the run's command in does not exist"),
+        (
+            ("--replay", "--trust", "--yes", "--code", "nowhere", "b"),
+            "the folder to start the run's command in does not exist",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(tmp_path, arguments, message):
