@@ -65,8 +65,9 @@ def test_ddp_broadcasts_no_buffers_where_that_is_switched_off(counts):
     assert counts("ddp-own-buffers") == {"all_reduce": 1}
 
 
-def test_ddp_under_manual_optimization_has_one_for_each_optimizer(counts):
-    assert counts("ddp-manual") == {"all_reduce": 2}
+def test_ddp_under_manual_optimization_has_one_for_each_backward(counts):
+    """And words of six numbers: which gradients two backwards and two updates find changed."""
+    assert counts("ddp-manual") == {"all_reduce": 2, "send": 4, "recv": 4}
 
 
 FINITE = 1  # a word: whether a gradient is not finite, where no norm of all gradients is reduced

@@ -22,6 +22,7 @@ from ..runtime.discard_effects import nothing_kept
 from ..utils.functions import positional_arguments, source_of
 from .automatic_optimizer import AutomaticOptimizer
 from .fit_context import FitContext
+from .manual_optimizer import refuse_own_method
 from .same_samples import SameSamples
 from .step_output import log_evaluation_output, read_training_output, some_weights
 from .steps_without_loss import StepsWithoutLoss
@@ -137,12 +138,20 @@ class OptimizerStep:
             finish=lambda: self.finish_gradients(step),
             update=lambda: self.update(step),
             skip=lambda: self.strategy.skip(self.optimizer),
+            before_own_method=self.before_own_method,
         )
         assert self.own_update is not None
         self.own_update(optimizer, optimizer.closure)
         optimizer.check(self.state.step_label)
         if optimizer.updated:
             self.step_schedules()
+
+    def before_own_method(self, name: str) -> None:
+        """A method of the optimizer's class is about to update, in the place of ``step``."""
+        scaled = self.strategy.precision.scales
+        refuse_own_method(name, self.optimizer, self.strategy, self.context.module, scaled)
+        if self.schedules:
+            self.note_used(self.optimizer)
 
     def begin_micro_batch(self, step: _StepUnderWay, index: int) -> None:
         """A forward comes next."""
