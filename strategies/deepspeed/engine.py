@@ -137,7 +137,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
                 self.precision.convert_module(unit)
                 deepspeed.zero.Init(module=unit, config_dict_or_path=config)
         self.prepare_module(module, in_shards=late)
-        built = build_optimizers()
+        built: Any = build_optimizers()
         if built is None:  # nothing is trained: ranks compute on their own
             return built
         optimizer = zero_matrices.only_optimizer(self.name, built.optimizers)
