@@ -141,7 +141,8 @@ class DeepSpeed(ZeroEstimate, Distributed):
         built = build_optimizers()
         if built is None:  # nothing is trained: ranks compute on their own
             return built
-        optimizer = zero_matrices.only_optimizer(self.name, built.optimizers)
+        given: Any = built
+        optimizer = zero_matrices.only_optimizer(self.name, given.optimizers)
         names = state.parameter_names(module)
         refuse_frozen_groups(self.name, optimizer, names)
         self._groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]

@@ -248,6 +248,11 @@ _ROWS = [
         "Every strategy ends with the weights of one device, or with an error in step 1 that names the "
         "parameter or the call, and the way that works.",
     ),
+    (
+        "Ranks that disagree on whether `training_step` returns a weight, or on the optimizers' groups",
+        "In step 1, or before it, every rank ends with an error that names the rank; in a later step the "
+        "rank that does otherwise ends the job.",
+    ),
 ]
 
 ROWS = [Row(number, *row) for number, row in enumerate(_ROWS, 1)]

@@ -245,7 +245,37 @@ class Manual(Blocks):
         return SAM(self.parameters()) if "sam" in self.hparams["way"] else super().configure_optimizers()
 
 
-KINDS = {"blocks": Blocks, "two": TwoBackwards, "direct": Direct, "manual": Manual}
+class Apart(Blocks):
+    """Rank 1 does otherwise than rank 0.
+
+    Args:
+        about: What is not the same: ``weight``, ``weight-later``, ``groups`` or ``order``.
+    """
+
+    def __init__(self, about: str):
+        super().__init__()
+        self.hparams.update(uses=1, reentrant=None)
+        self.about = about
+
+    def training_step(self, batch):
+        loss, differs = self.loss(batch), self.trainer.rank == 1
+        if self.about == "weight" and differs:
+            return {"loss": loss, "weight": 2.0}
+        if self.about == "weight-later" and not (differs and self.global_step == 2):
+            return {"loss": loss, "weight": 2.0}
+        return loss
+
+    def configure_optimizers(self):
+        groups, differs = [[*self.block.parameters(), *self.last.parameters()]], self.trainer.rank == 1
+        groups.append([*self.spare.parameters()])
+        if self.about == "groups" and differs:
+            groups = [[*groups[0], *groups[1]]]
+        if self.about == "order" and differs:
+            groups[0].reverse()
+        return torch.optim.SGD([{"params": group} for group in groups], lr=0.1)
+
+
+KINDS = {"blocks": Blocks, "two": TwoBackwards, "direct": Direct, "manual": Manual, "apart": Apart}
 STRATEGIES = {
     "never": lambda: DDP(find_unused_parameters=False),
     "always": lambda: DDP(find_unused_parameters=True),
@@ -256,6 +286,7 @@ STRATEGIES = {
 
 def train(folder: Path, name: str, devices: int, case: dict) -> None:
     case = dict(case)
+    ends = case.pop("ends", False)
     torch.manual_seed(3)
     precision = "32" if case["strategy"].startswith("deepspeed") else "64"  # which it does not have
     module = KINDS[case.pop("kind")](**case.pop("model", {}))
@@ -279,6 +310,8 @@ def train(folder: Path, name: str, devices: int, case: dict) -> None:
         kept["found"] = getattr(module, "found", None)
     except Exception as error:  # which one it is says the test
         kept["error"] = f"{type(error).__name__}: {error}"
+        if ends:
+            raise
     (folder / f"{name}-{trainer.rank}.json").write_text(json.dumps(kept))
 
 

@@ -72,6 +72,13 @@ ERRORS = {
     | {"torchs": _NONE, "assigned": _TORCHS},
     "hsdp": dict.fromkeys(BACKWARDS, _ONCE) | {"assigned": _TORCHS},
 }
+DIFFER = {
+    "weight": r"returned a 'weight' on some ranks only.*got: none on rank 0",
+    "weight-later": r"its loss without a 'weight', and with one in the first step.*where: step 3.*rank 1",
+    "groups": r"rank 1 has another optimizer 0 of.*got: SGD with groups of 6 parameters.*groups of 4, 2",
+    "order": r"rank 1 has another optimizer 0 of configure_optimizers than rank 0",
+}
+IN_STEP_1 = [about for about in DIFFER if about != "weight-later"]
 # Sharded strategies average in every backward, and ranks have to go backward alike.
 SHARDED = ["fsdp", "tensor", "hsdp", *ZERO[2:]]
 PAIRS = [
@@ -126,6 +133,8 @@ def trained(request, tmp_path_factory):
         if devices == 2:
             for way in ("uneven", "sent"):
                 cases[way] = {"kind": "manual", "strategy": "ddp", "model": {"way": way}}
+            for about in IN_STEP_1:
+                cases[about] = {"kind": "apart", "strategy": "ddp", "model": {"about": about}}
         run_ranks(JOB, devices, devices, folder, json.dumps(cases), folder=folder, seconds=SECONDS)
         return folder
 
@@ -182,3 +191,21 @@ def test_ranks_that_go_backward_unlike_are_an_error_on_each(trained):
 def test_only_gradients_that_were_changed_are_sent(trained):
     for one in notes(trained(2), "sent"):
         assert one["found"] == [6, 2, 0, 2, 2]
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize("about", IN_STEP_1)
+def test_ranks_that_disagree_are_an_error_on_each(trained, about):
+    found = [one["error"].replace("\n", " ") for one in notes(trained(2), about)]
+    assert len(found) == 2
+    assert all(re.search(DIFFER[about], error) for error in found), found
+
+
+@pytest.mark.fault(55)
+def test_a_rank_that_disagrees_later_ends_the_others_with_it(tmp_path):
+    case = {"kind": "apart", "strategy": "ddp", "model": {"about": "weight-later"}, "ends": True}
+    ended = run_ranks(
+        JOB, 2, 2, tmp_path, json.dumps({"it": case}), folder=tmp_path, check=False, seconds=60
+    )
+    assert not ended.timed_out
+    assert re.search(DIFFER["weight-later"], ended.stderr.replace("\n", " "))

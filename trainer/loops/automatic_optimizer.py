@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
 
 from ...errors import PacelineError
+from .manual_optimizer import is_own_method
 
 
 class AutomaticOptimizer:
@@ -21,6 +23,7 @@ class AutomaticOptimizer:
         finish: Makes them the step's; False where nothing is to be updated.
         update: Changes the weights; False where nothing changed.
         skip: Ends the step without an update.
+        before_own_method: Called with the name of a method that torch's optimizers do not have, before it.
 
     Attributes:
         updated: Whether the weights changed.
@@ -34,8 +37,9 @@ class AutomaticOptimizer:
         finish: Callable[[], bool],
         update: Callable[[], bool],
         skip: Callable[[], None],
+        before_own_method: Callable[[str], None] = lambda name: None,
     ) -> None:
-        self.optimizer = optimizer
+        self.optimizer, self._before_own_method = optimizer, before_own_method
         self._gradients, self._finish, self._update, self._skip = gradients, finish, update, skip
         self._called = self._ready = self.updated = False
 
@@ -83,4 +87,11 @@ class AutomaticOptimizer:
             self._skip()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.optimizer, name)
+        found = getattr(self.optimizer, name)
+        return partial(self._call, found) if self._ready and is_own_method(found) else found
+
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A method of the optimizer's class on the step's gradients: it is the update."""
+        self._before_own_method(method.__name__)
+        self.updated = True
+        return method(*args, **kwargs)

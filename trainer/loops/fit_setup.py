@@ -35,7 +35,7 @@ from .evaluation_loop import EvaluationLoop
 from .fit_context import FitContext
 from .fit_data import FitData, FitFeeds, Resumption, schedule_of
 from .manual_optimizer import ManualOptimization, ManualOptimizer
-from .rank_check import check_ranks
+from .rank_check import check_optimizers, check_ranks
 from .replicas import Replicas
 from .resume_source import Source
 from .startup_report import first_lines, report_restart
@@ -305,6 +305,7 @@ def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
                 "fit(decay=...) is for a WSD schedule, and configure_optimizers returned none",
                 fix='{"optimizer": optimizer, "lr_scheduler": WSD(...)} with WSD of paceline.schedules',
             )
+        check_optimizers(context, found)
         return found
 
     whole, pieces = feed.step_size, feed.micro_batches * context.ranks.data_world_size

@@ -16,6 +16,41 @@ from ...strategies.base import parameters_of
 from ..faults.nonfinite import Guard
 
 
+def is_own_method(found: Any) -> bool:
+    """Whether an attribute of an optimizer is a method that torch's optimizers do not have."""
+    if not inspect.ismethod(found) or found.__name__.startswith("_"):
+        return False
+    return not hasattr(Optimizer, found.__name__)
+
+
+def refuse_own_method(
+    name: str, optimizer: Optimizer, strategy: Strategy, module: nn.Module | None, scaled: bool
+) -> None:
+    """Refuse a method that may change weights where only ``step`` can.
+
+    Args:
+        name: Of the method.
+        optimizer: That has it.
+        strategy: Of the run.
+        module: The user's; None: the optimizer holds its parameters.
+        scaled: Whether gradients are scaled.
+
+    Raises:
+        PacelineError: for scaled gradients, and where the optimizer does not hold the module's parameters.
+    """
+    held = {id(p) for p in parameters_of(optimizer)}
+    foreign = module is not None and not (held and held.issubset(map(id, module.parameters())))
+    if not (foreign or scaled):
+        return
+    way = "leave strategy= out of the Trainer" if foreign else 'precision="bf16" or "32"'
+    raise PacelineError(
+        f"{type(optimizer).__name__}.{name}() may change weights, which only step() can do "
+        + (f"under strategy {strategy.name!r}" if foreign else "with gradients that are scaled"),
+        got=f"strategy={strategy.name!r}, precision={strategy.precision.name!r}",
+        fix=f"{way}; optimizer.optimizer.{name}() where it leaves weights alone",
+    )
+
+
 class ManualOptimizer:
     """An optimizer whose ``step`` unscales and clips its parameters' gradients first.
 
@@ -87,26 +122,11 @@ class ManualOptimizer:
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A method of the optimizer's class, which may change weights; None where the update is skipped."""
-        self._refuse_own_method(method.__name__)
+        scaled = self.has_new_gradients and self._strategy.precision.scales
+        refuse_own_method(method.__name__, self.optimizer, self._strategy, self._module, scaled)
         if self.has_new_gradients and not self._gradients_are_ready():
             return None
         return method(*args, **kwargs)
-
-    def _refuse_own_method(self, name: str) -> None:
-        held = {id(p) for p in parameters_of(self.optimizer)}
-        strategy, scaled = self._strategy, self.has_new_gradients and self._strategy.precision.scales
-        foreign = False
-        if self._module is not None:
-            foreign = not held or not held.issubset(map(id, self._module.parameters()))
-        if not (foreign or scaled):
-            return
-        way = 'precision="bf16" or "32"' if not foreign else "leave strategy= out of the Trainer"
-        raise PacelineError(
-            f"{type(self.optimizer).__name__}.{name}() may change weights, which only step() can do "
-            + ("with gradients that are scaled" if not foreign else f"under strategy {strategy.name!r}"),
-            got=f"strategy={strategy.name!r}, precision={strategy.precision.name!r}",
-            fix=f"{way}; optimizer.optimizer.{name}() where it leaves weights alone",
-        )
 
     def _refuse_closure(self) -> None:
         world_size, precision = self._strategy.environment.world_size, self._strategy.precision
@@ -129,9 +149,7 @@ class ManualOptimizer:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.optimizer, name)
-        if inspect.ismethod(found) and not hasattr(Optimizer, name) and not name.startswith("_"):
-            return partial(self._call, found)
-        return found
+        return partial(self._call, found) if is_own_method(found) else found
 
 
 class ManualOptimization:

@@ -24,8 +24,15 @@ from ..runtime.discard_effects import nothing_kept
 from ..utils.functions import positional_arguments, source_of
 from .automatic_optimizer import AutomaticOptimizer
 from .fit_context import FitContext
+from .manual_optimizer import refuse_own_method
 from .same_samples import SameSamples
-from .step_output import log_evaluation_output, read_training_output, some_weights
+from .step_output import (
+    log_evaluation_output,
+    other_ranks_weights,
+    read_training_output,
+    some_weights,
+    weights_of_some_ranks,
+)
 from .steps_without_loss import StepsWithoutLoss
 
 
@@ -67,6 +74,7 @@ class OptimizerStep:
         self.source = source_of(module.training_step)
         self.takes_index = positional_arguments(module.training_step) > 1
         self.loss_value = self.store.value("loss")
+        self.has_weights: bool | None = None
         self.world_size, self.data_ranks = context.ranks.world_size, context.ranks.data_world_size
         self.optimizer = optimization.optimizers[0]
         self.guard = context.guard
@@ -142,6 +150,7 @@ class OptimizerStep:
             finish=lambda: self.finish_gradients(step),
             update=lambda: self.update(step),
             skip=lambda: self.strategy.skip(self.optimizer),
+            before_own_method=self.before_own_method,
         )
         assert self.own_update is not None
         self.own_update(optimizer, optimizer.closure)
@@ -164,6 +173,13 @@ class OptimizerStep:
                 got=str(change),
                 fix="change it between two steps: in on_step_start, on_train_epoch_start or a callback",
             )
+
+    def before_own_method(self, name: str) -> None:
+        """A method of the optimizer's class is about to update, in the place of ``step``."""
+        scaled = self.strategy.precision.scales
+        refuse_own_method(name, self.optimizer, self.strategy, self.context.module, scaled)
+        if self.schedules:
+            self.note_used(self.optimizer)
 
     def begin_micro_batch(self, step: _StepUnderWay, index: int) -> None:
         """A forward comes next."""
@@ -334,15 +350,31 @@ class OptimizerStep:
         """
         if len(weights) != (0 if weight is None else index):
             raise some_weights(self.state.step_label)
+        if self.has_weights is None:
+            self.has_weights = self.agree_on_weights(weight)
+        if self.world_size > 1 and self.has_weights is not (weight is not None):
+            raise other_ranks_weights(f"{self.state.step_label}, rank {self.context.ranks.rank}", weight)
         if weight is None:
             return loss if factor == 1.0 else loss * factor
-        if self.state.weight_reference is None:
-            # A power of two near the weights: scaled losses keep the range of the loss, exactly.
-            near = 2.0 ** round(math.log2(float(weight))) if weight > 0 else 1.0
-            self.state.weight_reference = self.strategy.broadcast(near)
         weights.append(weight)
         weighed: Tensor = loss * (weight / self.state.weight_reference)
         return weighed
+
+    def agree_on_weights(self, weight: Any) -> bool:
+        """Whether ranks return weights, in the first step; and near which number all are scaled.
+
+        Raises:
+            PacelineError: on all ranks, where only some do.
+        """
+        # A power of two near the weights: scaled losses keep the range of the loss, exactly.
+        near = None if weight is None else 2.0 ** round(math.log2(float(weight))) if weight > 0 else 1.0
+        everyone = self.strategy.all_gather(near)
+        without = [rank for rank, found in enumerate(everyone) if found is None]
+        if 0 < len(without) < len(everyone):
+            raise weights_of_some_ranks(self.state.step_label, without)
+        if self.state.weight_reference is None:
+            self.state.weight_reference = everyone[0]
+        return weight is not None
 
     def unscale_gradients(self, sum_of_weights: Callable[[], Tensor] | None) -> None:
         """Leave the step's true gradients: unscaled, the sum of weights divided out."""

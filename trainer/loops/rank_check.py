@@ -7,6 +7,7 @@ import zlib
 from ...errors import PacelineError
 from ...strategies.comparison import same_everywhere
 from ..data.feed import Feed
+from ..optimization import Optimization
 from ..run.config_file import run_config
 from .context import StageContext
 
@@ -32,7 +33,29 @@ def check_ranks(context: StageContext, feed: Feed) -> None:
     config = run_config(context.directory.name, context.settings, context.strategy, module)
     folder = config["trainer"]["run_dir"] and "a folder"  # rank 0's is taken, whichever the others have
     settings = config["trainer"] | {"run_dir": folder}
-    mine |= {f"Trainer({name}=...)": str(value) for name, value in settings.items()}
+    _compare(context, mine | {f"Trainer({name}=...)": str(value) for name, value in settings.items()})
+
+
+def check_optimizers(context: StageContext, optimization: Optimization) -> None:
+    """See that all ranks have the same parameters in the same groups. To be called on all ranks.
+
+    Raises:
+        PacelineError: on every rank, naming the one that has others.
+    """
+    if context.ranks.world_size == 1:
+        return
+    names = {id(p): name for name, p in context.module.named_parameters()}
+    mine = {}
+    for number, optimizer in enumerate(optimization.optimizers):
+        groups = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+        mine[f"optimizer {number} of configure_optimizers"] = (
+            f"{type(optimizer).__name__} with groups of {', '.join(str(len(group)) for group in groups)} "
+            f"parameters, checksum of their names {zlib.crc32(str(groups).encode()):08x}"
+        )
+    _compare(context, {"number of optimizers": str(len(mine)), **mine})
+
+
+def _compare(context: StageContext, mine: dict[str, str]) -> None:
     if same_everywhere(context.strategy, mine):
         return
     everyone = context.ranks.all_gather(mine)

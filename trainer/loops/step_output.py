@@ -131,3 +131,25 @@ def some_weights(place: str) -> PacelineError:
         where=place,
         fix="return a weight always, or never",
     )
+
+
+def weights_of_some_ranks(place: str, without: list[int]) -> PacelineError:
+    """The error for a first step in which these ranks came without a weight, and others with one."""
+    shown = ", ".join(map(str, without[:6])) + (" ..." if len(without) > 6 else "")
+    return PacelineError(
+        "training_step returned a 'weight' on some ranks only",
+        where=place,
+        got=f"none on rank{'s' if len(without) > 1 else ''} {shown}",
+        fix="return a weight always, or never: 0 where nothing counts",
+    )
+
+
+def other_ranks_weights(place: str, weight: Any) -> PacelineError:
+    """The error for a rank that in a later step does otherwise than all did in the first."""
+    now, before = ("without", "with") if weight is None else ("with", "without")
+    return PacelineError(
+        f"training_step returned its loss {now} a 'weight', and {before} one in the first step: the other "
+        "ranks would wait for this one",
+        where=place,
+        fix="return a weight always, or never: 0 where nothing counts",
+    )

@@ -74,6 +74,52 @@ def test_a_step_without_an_update_leaves_the_weights():
     assert same(weights_after(Never()), [*Net().parameters()])
 
 
+class Halved(torch.optim.SGD):
+    """Has an update of its own: a step of half the length."""
+
+    @torch.no_grad()
+    def half_step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= 0.5 * group["lr"] * p.grad
+
+
+class ByHalves(Net):
+    """Updates with a method that torch's optimizers do not have, and a schedule."""
+
+    def configure_optimizers(self):
+        halved = Halved(self.parameters(), lr=2e-3)
+        rate = torch.optim.lr_scheduler.ExponentialLR(halved, 0.5)
+        return {"optimizer": halved, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def optimizer_step(self, optimizer, closure):
+        closure()
+        optimizer.half_step()
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # torch sees calls of step alone
+def test_a_method_of_the_optimizers_class_is_an_update():
+    class AtOnce(ByHalves):
+        def configure_optimizers(self):
+            found = super().configure_optimizers()
+            found["optimizer"].param_groups[0]["lr"] = 1e-3
+            found["lr_scheduler"]["scheduler"].base_lrs[0] = 1e-3
+            return found
+
+        def optimizer_step(self, optimizer, closure):
+            optimizer.step(closure)
+
+    found, expected = weights_after(ByHalves()), weights_after(AtOnce())
+    assert not same(found, [*Net().parameters()])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def test_such_a_method_is_refused_where_gradients_are_scaled():
+    with pytest.raises(PacelineError, match=r"Halved.half_step.. may change weights.*scaled"):
+        weights_after(ByHalves(), precision="fp16")
+
+
 def test_gradients_that_are_not_finite_update_nothing():
     class OneBad(Net):
         def training_step(self, batch):

@@ -82,10 +82,10 @@ class Rank(Single):
         self.words: list[float] = []
         self.raw: list[torch.Tensor] = []
 
-    def broadcast(self, value, source=0):
+    def all_gather(self, value):
         if not self.reference:
             self.reference.append(value)  # rank 0 comes first
-        return self.reference[0]
+        return [self.reference[0]]
 
     def all_reduce_async(self, values, op="sum"):
         assert op == "sum"
