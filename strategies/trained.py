@@ -12,6 +12,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim import Optimizer
 
+from ..errors import PacelineError
 from .sharding import is_sharded
 
 _SHOWN = 6
@@ -90,8 +91,8 @@ class TrainedParameters:
         self._flags = [p.requires_grad for p in self._parameters]
         self._groups = [len(optimizer.param_groups) for optimizer in self._optimizers]
 
-    def follow(self) -> None:
-        """Tell the strategy what has changed since the last look, where anything has.
+    def follow(self, *_: object) -> None:
+        """Tell the strategy what has changed since the last look, where anything has; between two steps.
 
         Raises:
             PacelineError: where it cannot be followed.
@@ -99,6 +100,24 @@ class TrainedParameters:
         change = self.change()
         if change is not None:
             self._tell(self._module, change)
+
+    def check_within_step(self, where: Callable[[], str]) -> None:
+        """After a forward: the strategy has prepared for what was trained when the step began.
+
+        Args:
+            where: Gives the place, for the error.
+
+        Raises:
+            PacelineError: where anything has changed.
+        """
+        change = self.change(within_step=True)
+        if change is not None:
+            raise PacelineError(
+                "what is trained was changed within training_step",
+                where=where(),
+                got=str(change),
+                fix="change it between two steps: in on_step_start, on_train_epoch_start or a callback",
+            )
 
     def change(self, within_step: bool = False) -> TrainedChange | None:
         """What has changed since the last look; None: nothing.

@@ -66,7 +66,7 @@ def test_ddp_broadcasts_no_buffers_where_that_is_switched_off(counts):
 
 
 def test_ddp_under_manual_optimization_has_one_for_each_backward(counts):
-    """Ranks agree first, at each of two backwards and two updates, on what is to be averaged: a word each."""
+    """Ranks agree first, at two backwards and two updates, on what is to be averaged: a word each."""
     assert counts("ddp-manual") == {"all_reduce": 2, "send": 4, "recv": 4}
 
 

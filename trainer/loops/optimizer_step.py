@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import PacelineError
 from ...faultpoints import faultpoint
-from ...strategies.trained import TrainedParameters
 from ..faults.nan_trace import FailedStep, Origin, find_origin
 from ..faults.nonfinite import Guard
 from ..faults.overflow import Overflows
@@ -90,7 +88,7 @@ class OptimizerStep:
             self.on_step_start = (SameSamples(self.strategy), *self.on_step_start)
         self.trained = context.trained
         if self.trained is not None:  # after the hooks, which may change it
-            self.on_step_start = (*self.on_step_start, self.note_change)
+            self.on_step_start = (*self.on_step_start, self.trained.follow)
         self.on_before_optimizer_step = context.hooks["on_before_optimizer_step"]
         self.touches_gradients = bool(
             settings.clip_grad_norm is not None
@@ -158,22 +156,6 @@ class OptimizerStep:
         if optimizer.updated:
             self.step_schedules()
 
-    def note_change(self, trainer: Any, batches: list[Any]) -> None:
-        """Tell the strategy what is trained otherwise than in the step before."""
-        assert self.trained is not None
-        self.trained.follow()
-
-    def refuse_change(self, trained: TrainedParameters) -> None:
-        """After a forward: the strategy has prepared for what was trained when the step began."""
-        change = trained.change(within_step=True)
-        if change is not None:
-            raise PacelineError(
-                "what is trained was changed within training_step",
-                where=f"{self.state.step_label}{self.source}",
-                got=str(change),
-                fix="change it between two steps: in on_step_start, on_train_epoch_start or a callback",
-            )
-
     def before_own_method(self, name: str) -> None:
         """A method of the optimizer's class is about to update, in the place of ``step``."""
         scaled = self.strategy.precision.scales
@@ -203,7 +185,7 @@ class OptimizerStep:
         if step.weights and is_last:  # on an accelerator it is on its way while backward runs
             step.sum_of_weights = self.strategy.all_reduce_async(self.as_word(sum(step.weights)))
         if self.trained is not None:
-            self.refuse_change(self.trained)
+            self.trained.check_within_step(lambda: f"{self.state.step_label}{self.source}")
         faultpoint("step.backward")
         self.backward(loss)
         return loss
