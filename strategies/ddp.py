@@ -219,17 +219,18 @@ class DDP(ReplicatedEstimate, Distributed):
             self._reducing_backward(loss, retain_graph)
         if not self._reduces_in_backward or again:
             used = self.average_gradients(list(trained.values()), CHUNK)
+        twice = in_parts(came)
         if self._looks:
-            flags = torch.tensor([name in in_parts(came) for name in trained]).to(torch.uint8)
+            flags = torch.tensor([int(name in twice) for name in trained], device="cpu")
             several = self.all_reduce(flags, "max").tolist()
             missed = [name for name, found in zip(trained, used, strict=True) if not found]
             found = FirstStep(came, missed, [n for n, more in zip(trained, several, strict=True) if more])
             self._seen = found if self._seen is None else self._seen.add(found)
-        elif in_parts(came) and self.environment.world_size > 1:
+        elif twice and self.environment.world_size > 1:
             raise PacelineError(
-                f"{counted(in_parts(came))} a gradient more than once within a backward, and DDP's reducer "
+                f"{counted(twice)} a gradient more than once within a backward, and DDP's reducer "
                 "averages the first part alone",
-                got=listed(in_parts(came)),
+                got=listed(twice),
                 fix="checkpoint(..., use_reentrant=False); or leave find_unused_parameters out",
             )
 

@@ -72,7 +72,7 @@ class OwnGradients:
         asked = set(held if number is None else groups[number])
         place = 0 if number is None else 1 + number
         flags = [p in asked and is_own(p) for p in held]
-        word = torch.tensor([place, -place, *flags], dtype=torch.int16)
+        word = torch.tensor([place, -place, *flags], dtype=torch.int32, device="cpu")
         highest, negated_lowest, *changed = self._strategy.all_reduce(word, "max").tolist()
         if highest != -negated_lowest:
             raise self._other_order("manual_backward()" if number is None else "optimizer.step()")
