@@ -43,6 +43,11 @@ class Program:
     first: str
     second: str
 
+    @property
+    def changes(self) -> bool:
+        """Whether something else is trained from step 4 on."""
+        return self.change == "unfreeze" or (self.change == "freeze" and not self.frozen)
+
     @classmethod
     def of(cls, seed: int) -> Program:
         draw = random.Random(seed)

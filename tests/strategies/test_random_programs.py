@@ -11,12 +11,22 @@ from helpers.ranks import run_cases
 
 JOB = Path(__file__).with_name("random_job.py")
 job = load_job(JOB)
-CHANGED = "fixes at the start which parameters are trained"
 
 
-def expected_error(program, world):
-    """What a strategy says of a program that it cannot follow; None where it has to."""
-    return CHANGED if world.startswith("deepspeed") and program.change != "none" else None
+def expected_errors(program, world):
+    """What a strategy may say of a program that it cannot follow; none where it has to."""
+    found = []
+    in_parts = program.reused and program.recomputed == "reentrant"
+    if in_parts and world in ("deepspeed_stage_2", "deepspeed_stage_3"):
+        found.append("takes a gradient once in a backward, and this one comes in parts")
+    if world.startswith("deepspeed") and program.changes:
+        found.append("fixes at the start which parameters are trained")
+    return found
+
+
+def says(run, errors):
+    """Whether a run ended with one of these, or without an error where there are none."""
+    return any(error in run["error"] for error in errors) if "error" in run else not errors
 
 
 class Programs:
@@ -50,16 +60,13 @@ class Programs:
         whole, cut = self.found[f"whole {seed}"], self.found[f"cut {seed}"]
         reference = whole if program.dropout else self.found[f"alone {seed}"]
         for world, run in ((program.first, cut), (program.second, whole)):
-            error = expected_error(program, world)
-            assert (error is None) == ("error" not in run), (world, program, run)
-            assert error is None or error in run["error"], (world, program, run)
-        if expected_error(program, program.first):
+            assert says(run, expected_errors(program, world)), (world, program, run)
+        if "error" in cut:
             return
         again = self.again[f"cut {seed}"]
-        if expected_error(program, program.second):
-            assert CHANGED in again["error"]
+        assert says(again, expected_errors(program, program.second)), (program, again)
+        if "error" in again:
             return
-        assert "error" not in again, (program, again)
         for run in (whole, again):
             assert run["weights"].keys() == reference["weights"].keys()
             for name, value in run["weights"].items():
