@@ -274,23 +274,39 @@ class Scanner(cst.CSTVisitor):
         translate = CALLS.get((kind.name, method)) if is_lightning else None
         spread = any(arg.star == "**" for arg in node.args)
         done = translate(values) if translate and not spread else Translation()
+        entries: list[Entry | None] = []
         plan: list[edits.Put | None] = []
         for index, (name, arg) in enumerate(zip(keywords, node.args, strict=True)):
             by_position = arg.keyword is None
-            if arg.star == "**" and owner is not None and owner.other_argument:
-                self.report(arg, kind.library, rewrite(_SPREAD), f"{title}(**)")
             entry = done.entries.get(name) or table.get(name)
             if entry is None and owner is not None and owner.other_argument and name:
                 entry = rewrite(owner.other_argument)
             put = _put(name, entry, done, index < kept and by_position, not by_position) if name else None
+            entries.append(entry)
             plan.append(put)
-            if entry is not None and (not by_position or put is not None or not is_lightning):
+        _keep_in_order(node, plan)
+        for name, arg, entry, put in zip(keywords, node.args, entries, plan, strict=True):
+            if arg.star == "**" and owner is not None and owner.other_argument:
+                self.report(arg, kind.library, rewrite(_SPREAD), f"{title}(**)")
+            if entry is not None and (arg.keyword is not None or put is not None or not is_lightning):
                 self.report(arg, kind.library, entry, f"{title}({name}=)", is_lightning and put is not None)
         for entry in done.added:
             self.report(node, kind.library, entry, title, True)
         if is_lightning and (done.extra or any(put is not None for put in plan)):
             self.found.edit(node, edits.arguments(plan, done.extra))
             self.found.imports |= {(module, name, name) for module, name in done.imports}
+
+
+def _keep_in_order(node: cst.Call, plan: list[edits.Put | None]) -> None:
+    """Leave arguments by position where one behind them stays by position: it would be another one."""
+    last = max((n for n, arg in enumerate(node.args) if _stays(arg, plan[n])), default=0)
+    for index, arg in enumerate(node.args[:last]):
+        if arg.keyword is None:
+            plan[index] = None
+
+
+def _stays(arg: cst.Arg, put: edits.Put | None) -> bool:
+    return arg.keyword is None and arg.star != "**" and put is None
 
 
 def _keywords(node: cst.Call, positional: list[str]) -> list[str]:

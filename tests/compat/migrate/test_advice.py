@@ -257,6 +257,7 @@ def test_no_limit_of_epochs_beside_a_limit_of_steps(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
+        ("L.pytorch.callbacks.ModelCheckpoint('d', *names)", "Checkpoint('d', *names)"),
         ("L.Trainer(one for one in ())", "Trainer((one for one in ()), max_epochs=1000)"),
         ("f\"{t.callback_metrics['val_loss']:.2f}\"", "f\"{t.metrics['val/loss']:.2f}\""),
         ("f'{t.callback_metrics[\"val_loss\"]}'", "f'{t.metrics[\"val/loss\"]}'"),
