@@ -1,4 +1,4 @@
-"""The first lines of a run: at most six, always in the same form."""
+"""The first lines of a run: at most seven, always in the same form."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def first_lines(
         f"precision {strategy.precision.description}{_arithmetic(environment.device, optimizers)}",
         _global_batch(feed, strategy.data_world_size),
         _steps(context, feed),
-        f"resumes from {shown_path(source)}{_settings(context)}" if source else "starts fresh",
+        f"resumes from {shown_path(source)}" if source else "starts fresh",
     ]
+    if context.directory.other_settings:
+        lines.append(_settings(context.directory.other_settings, optimizers))
     synced = context.settings.sync_batchnorm
     inexact = inexact + not_as_in_one_batch(
         context.module, strategy.data_world_size, feed.micro_batches, synced
@@ -115,14 +117,12 @@ def _steps(context: StageContext, feed: Feed) -> str:
     return f"{an_epoch} steps per epoch, {total} in total ({because})"
 
 
-def _settings(context: StageContext) -> str:
+def _settings(others: list[str], optimizers: Sequence[Optimizer]) -> str:
     """What a resumed run was built with otherwise than before."""
-    others = context.directory.other_settings
-    if not others:
-        return ""
     more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-    text = f" with other settings: {'; '.join(others[:_SHOWN])}{more}"
-    if any(one.startswith(_LENGTHS) for one in others):
+    text = f"other settings than before: {'; '.join(others[:_SHOWN])}{more}"
+    scheduled = any("initial_lr" in group for one in optimizers for group in one.param_groups)
+    if scheduled and any(one.startswith(_LENGTHS) for one in others):
         text += " (a schedule over the run's length continues on that of the new length, and can jump)"
     return text
 

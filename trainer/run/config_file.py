@@ -62,7 +62,8 @@ def note_settings(folder: Path, config: dict[str, Any], checkpoint: str) -> list
         kept = {"parent": before["parent"]} if "parent" in before else {}
         with writing("the run folder", folder):
             write_config(folder, config | kept | {"resumed": resumed})
-    return [f"{n.partition('.')[2]} {shown(then.get(n))}, now {shown(now.get(n))}" for n in others]
+    plain = {n: [shown(one.get(n)).strip("'\"") for one in (then, now)] for n in others}
+    return [f"{n.partition('.')[2]} {was}, now {one}" for n, (was, one) in plain.items()]
 
 
 def _shown(value: Any) -> Any:
