@@ -142,9 +142,13 @@ def test_a_signal_saves_and_stops(number, code, tmp_path):
     assert f"ended: {signal.Signals(number).name} received" in output
     assert "Traceback" not in output
     assert (folder / "curves.png").exists()
+    latest = (folder / "checkpoints/latest").read_text()
     resumed = paceline("fit", "vit-cifar10", *arguments, "epochs=1", "--resume", "auto", cwd=tmp_path)
     assert resumed.codes == [0], resumed.output
-    assert "nothing to do: the run is at its limit already" in resumed.stdout
+    # At its limit already: no step more, and a validation only where the signal has cut one short.
+    assert (folder / "checkpoints/latest").read_text() == latest
+    at_limit = ("nothing to do: the run is at its limit already", "ended: max_epochs=1 reached")
+    assert any(said in resumed.stdout for said in at_limit), resumed.stdout
 
 
 def test_plot_and_report_print_what_they_wrote(tmp_path):
