@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -109,6 +109,16 @@ def report(who: str, problems: list[str], noun: str = "argument") -> PacelineErr
     lines += [f"  and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
     head = f"{len(problems)} invalid {noun}" + ("s" if len(problems) > 1 else "")
     return PacelineError("\n".join([f"{who}: {head}", *lines]))
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """The first names, and how many more there are.
+
+    Example:
+        >>> listed(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

@@ -47,7 +47,7 @@ def acts_by_itself(target: Any) -> bool:
     if owner is not None and not isinstance(owner, ModuleType):
         owner = owner if isinstance(owner, type) else type(owner)
     allowed = _VALUES if isinstance(own, type) else _ARITHMETIC
-    holder = getattr(own, "__objclass__", type(own))  # of what has no module of its own
+    holder = getattr(own, "__objclass__", type(own))  # of what names no module
     places = [getattr(own, "__module__", None) or holder.__module__, getattr(owner, "__module__", None)]
     roots = {place.partition(".")[0] for place in places if isinstance(place, str)}
     return any(root in sys.stdlib_module_names and root not in allowed for root in roots)

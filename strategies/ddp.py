@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE, check_arguments
-from ..errors import PacelineError
+from ..errors import PacelineError, listed
 from . import backward_errors
 from .base import nan_loss, parameters_of
 from .distributed import Distributed
 from .estimate.replicated import ReplicatedEstimate
-from .first_step import FirstStep, arrivals, counted, in_parts, listed
+from .first_step import FirstStep, arrivals, counted, in_parts
 from .own_gradients import CHUNK, OwnGradients, note_averaged
 from .reduction_dtype import average_in
 from .step_wrapper import Dispatch
@@ -212,7 +212,7 @@ class DDP(ReplicatedEstimate, Distributed):
         """One of step 1, which shows in which order gradients come, and whether each comes once.
 
         Raises:
-            PacelineError: where one comes in parts, and the reducer was told to work from step 1 on.
+            PacelineError: where one comes in parts, and the reducer is to work from step 1 on.
         """
         trained = self._trained()
         with arrivals(trained) as came:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-_SHOWN = 6
+from ..errors import listed
 
 
 @contextmanager
@@ -84,8 +84,3 @@ class FirstStep:
 def counted(names: list[str]) -> str:
     """``2 parameters get``."""
     return f"{len(names)} parameter{'s get' if len(names) > 1 else ' gets'}"
-
-
-def listed(names: list[str]) -> str:
-    """The first names, and how many more there are."""
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..argument_checks import COUNT, SWITCH, TEXTS, check_arguments, one_of
-from ..errors import PacelineError
+from ..errors import PacelineError, listed
 from .precision import AutocastBF16
 from .sharding import is_sharded
 
@@ -72,10 +72,9 @@ class Float8(AutocastBF16):
 
     @property
     def description(self) -> str:
-        shown = ", ".join(f"{name} ({why})" for name, why in list(self.left_out.items())[:4])
-        more = f" and {len(self.left_out) - 4} more" if len(self.left_out) > 4 else ""
+        shown = listed([f"{name} ({why})" for name, why in self.left_out.items()], 4)
         counted = f"{self.name}: {len(self.converted)} linear layers in float8"
-        return counted + (f", not {shown}{more}" if shown else "")
+        return counted + (f", not {shown}" if shown else "")
 
     def attach(self, device: torch.device) -> None:
         super().attach(device)

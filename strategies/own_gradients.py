@@ -18,7 +18,7 @@ _SHOWN = 6
 
 
 def is_own(parameter: Tensor) -> bool:
-    """Whether a gradient is there that was assigned or changed since ``note_averaged``."""
+    """Whether there is a gradient, assigned or changed since ``note_averaged``."""
     gradient = parameter.grad
     return gradient is not None and getattr(gradient, _AVERAGED, None) != writes_to([gradient])[0]
 

@@ -113,7 +113,7 @@ def outer_parts(strategy: str, module: nn.Module, units: list[nn.Module]) -> lis
     Args:
         strategy: The name, for messages.
         module: The user's.
-        units: They are left out.
+        units: They are skipped.
 
     Raises:
         PacelineError: for parameters outside of them, and for parts that share some.

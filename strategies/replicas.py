@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..errors import listed
 from .base import Strategy
 from .sharding import shard_held
 
@@ -92,9 +93,8 @@ def _other_than_most(values: list[tuple[int, int]]) -> str:
         usual[shard] = copies.most_common(1)[0][0]
     wrong = [rank for rank, value in enumerate(values) if value != usual[value[0]]]
     right = values.index(usual[values[wrong[0]][0]])
-    shown = ", ".join(map(str, wrong[:_SHOWN]))
-    more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-    who = f"rank {shown} holds" if len(wrong) == 1 else f"ranks {shown}{more} hold"
+    shown = listed([*map(str, wrong)], _SHOWN)
+    who = f"rank {shown} holds" if len(wrong) == 1 else f"ranks {shown} hold"
     return f"{who} another value of {{}} than rank {right}"
 
 

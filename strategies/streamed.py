@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from ..argument_checks import check_arguments, one_of
-from ..errors import PacelineError
+from ..errors import PacelineError, listed
 from . import stored_tensors
 from .materialise import materialise
 from .module_checks import refuse_sharded
@@ -107,10 +107,9 @@ class Streamed(Single):
         assert self._blocks is not None
         missing = self._blocks.without_values()
         if missing:
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise PacelineError(
                 f"{type(module).__name__} was built in configure_model, and nothing gave it values",
-                got=", ".join(missing[:3]) + more,
+                got=listed(missing, 3),
                 fix="weights=PATH: a checkpoint, a safetensors file, or a folder with them",
             )
         return super().step_function(module, name)

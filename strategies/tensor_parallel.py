@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..errors import PacelineError
+from ..errors import PacelineError, listed
 from .sharding import is_sharded, local_part, whole
 
 AXIS = "tensor"
@@ -287,7 +287,7 @@ def _refuse_unequal(wrong: list[str]) -> None:
         raise PacelineError(
             "ranks that split the layers have different gradients of parameters that parallelize(mesh) "
             "leaves whole: each has computed with a part of the sequence, or of the heads",
-            got=", ".join(wrong[:6]) + (f" and {len(wrong) - 6} more" if len(wrong) > 6 else ""),
+            got=listed(wrong),
             fix="name them in the plan too: SequenceParallel() for a norm between layers that are split "
             "along the sequence, SequenceParallel(sequence_dim=2) for one over split heads",
         )

@@ -12,10 +12,8 @@ from torch.nn.modules.module import (
 )
 from torch.optim import Optimizer
 
-from ..errors import PacelineError
+from ..errors import PacelineError, listed
 from .sharding import is_sharded
-
-_SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class TrainedChange:
             "removed": self.removed,
             "in a new parameter group": self.grouped,
         }
-        return "; ".join(f"{what}: {_listed(names)}" for what, names in named.items() if names)
+        return "; ".join(f"{what}: {listed(names)}" for what, names in named.items() if names)
 
 
 class TrainedParameters:
@@ -152,8 +150,4 @@ class TrainedParameters:
             removed=[name for name in before if name not in self._named],
             grouped=[name for name, p in self._named.items() if id(p) in added],
         )
-        return None if found == TrainedChange([], [], [], [], []) else found
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        return found if any(vars(found).values()) else None

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from ..argument_checks import NAME_OR_NONE, SWITCH, TEXT_OR_NONE, check_arguments
 from ..callbacks.hooks import with_arity
 from ..callbacks.monitor import monitor_name
-from ..errors import PacelineError, nearest
+from ..errors import PacelineError, listed, nearest
 from ..schedules import WSD, RateSchedule, RunLength, make_schedule
 from ..strategies.base import parameters_of
 from ..strategies.tensor_state import OWN_SETTINGS
@@ -328,12 +328,11 @@ def _check_coverage(module: nn.Module, optimizers: list[Optimizer]) -> None:
     if not missing:
         _check_foreign(module, held)
         return
-    shown = ", ".join(missing[:6]) + (f" and {len(missing) - 6} more" if len(missing) > 6 else "")
     total = sum(1 for p in module.parameters() if p.requires_grad)
     raise PacelineError(
         f"configure_optimizers: {len(missing)} of {total} trainable parameters are in no optimizer "
         "and would never change",
-        got=f"without an optimizer: {shown}",
+        got=f"without an optimizer: {listed(missing)}",
         fix="pass self.parameters() to the optimizer, or freeze them with requires_grad_(False)",
     )
 

@@ -70,7 +70,7 @@ def arguments(
 
 
 def _in_parentheses(argument: cst.Arg) -> cst.Arg:
-    """A generator that was the only argument of a call has no parentheses of its own."""
+    """A generator that was the only argument of a call has no parentheses: the call's were enough."""
     value = argument.value
     if not isinstance(value, cst.GeneratorExp) or value.lpar:
         return argument

@@ -298,7 +298,7 @@ class Scanner(cst.CSTVisitor):
 
 
 def _keep_in_order(node: cst.Call, plan: list[edits.Put | None]) -> None:
-    """Leave arguments by position where one behind them stays by position: it would be another one."""
+    """Leave arguments by position where one after them stays by position: it would be another one."""
     last = max((n for n, arg in enumerate(node.args) if _stays(arg, plan[n])), default=0)
     for index, arg in enumerate(node.args[:last]):
         if arg.keyword is None:

@@ -198,7 +198,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
         return None if self.stage == 3 or self.sync_batchnorm else nan_loss(module)
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Gradients are unscaled by the engine's own step; at stages 0 and 1 they are there to be seen."""
+        """Gradients are unscaled by the engine's own step; at stages 0 and 1 they can be seen before."""
         if self._manual is not None:
             self._manual.reduce()
 

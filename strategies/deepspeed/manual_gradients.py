@@ -28,7 +28,7 @@ class _Elsewhere(Tensor):
         """
         strategy, name = next(_found([*args, *(kwargs or {}).values()])).place
         raise PacelineError(
-            f"strategy {strategy!r} keeps gradients in shards of its own: {name}.grad cannot be read or "
+            f"strategy {strategy!r} keeps gradients in its own shards: {name}.grad cannot be read or "
             "changed before the update",
             fix="Trainer(clip_grad_norm=...) clips, in optimizer.step(); "
             "trainer.strategy.full_gradients(self) reads; strategy='deepspeed_stage_1', 'ddp' and 'fsdp' "
@@ -48,7 +48,7 @@ class ManualGradients:
     """The gradients that a module's own backwards compute through the engine; nothing where it has none.
 
     Stages 0 and 1 leave them in ``.grad``, where they are averaged after each backward. From stage 2 on
-    they are taken from there: what is there instead is an error for whoever reads it.
+    they are taken from there: what replaces them raises an error when it is read.
 
     Args:
         strategy: Averages.
@@ -79,7 +79,7 @@ class ManualGradients:
             self.own.after_backward()
 
     def reduce(self) -> None:
-        """Average what is in ``.grad``, where backward was told not to. To be called on all ranks."""
+        """Average what is in ``.grad``, where backward did not. To be called on all ranks."""
         if self._trained and not self._hides and not self.own.averages:
             self.own.before_update(0)
 

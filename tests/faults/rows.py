@@ -243,7 +243,7 @@ _ROWS = [
     ),
     (
         "Gradients that come in parts, or are worked on before the update: a block used twice in a "
-        "reentrant checkpoint, several backwards in a step, clipping by hand, a SAM, ranks that go "
+        "reentrant checkpoint, several backwards in a step, hand-written clipping, a SAM, ranks that go "
         "backward unlike",
         "Every strategy ends with the weights of one device, or with an error in step 1 that names the "
         "parameter or the call, and the way that works.",

@@ -40,7 +40,7 @@ _MET = "met a gradient that does not come in one piece.*leave find_unused_parame
 _ONCE = "PacelineError: strategy '[a-z_0-3]+' takes one backward for each forward.*add the losses"
 _OF_ZERO = "takes a gradient once in a backward.*got: block.0.bias.*use_reentrant=False"
 _NOT_SUPER = "backward did not call super.*fix: super...backward.loss. in the place of loss.backward"
-_KEPT = "keeps gradients in shards of its own: block.0.weight.grad cannot be read.*Trainer.clip_grad_norm"
+_KEPT = "keeps gradients in its own shards: block.0.weight.grad cannot be read.*Trainer.clip_grad_norm"
 _OWN_METHOD = "SAM.first_step.. may change weights, which only step.. can do.*leave strategy= out"
 _NONE = "has no gradients to update with.*self.manual_backward.loss. in the place of loss.backward"
 _STATIC = "a static graph excludes accumulation"

@@ -26,7 +26,7 @@ class ModuleChanges:
         module: The user's, as its constructor and ``configure_optimizers`` leave it.
         strategy: Of the run.
         optimizers: Of the run.
-        trained: Is told what a checkpoint changes; None where the strategy does not mind.
+        trained: Learns what a checkpoint changes; None where the strategy does not mind.
     """
 
     def __init__(
@@ -39,14 +39,18 @@ class ModuleChanges:
         self._module, self._strategy, self._optimizers = module, strategy, optimizers
         self._trained = trained
         self._flags, self._shapes = _flags(module), _shapes(module)
-        self._buffers = {name: buffer.shape for name, buffer in _buffers(module).items()}
+        self._buffers = {n: buffer.shape for n, buffer in _buffers(module, module.state_dict()).items()}
         self._groups = [[group["params"][:] for group in o.param_groups] for o in optimizers]
         self._warned = False
 
-    def state_dict(self) -> dict[str, Any]:
-        """The names that are trained, or not, otherwise than at first, and the dtypes of other buffers."""
+    def state_dict(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The names that are trained, or not, otherwise than at first, and the dtypes of other buffers.
+
+        Args:
+            tensors: Of the module's state dict.
+        """
         before, now = self._flags, _flags(self._module)
-        buffers = _buffers(self._module)
+        buffers = _buffers(self._module, tensors)
         shapes = {name: buffer.shape for name, buffer in buffers.items()}
         names = [n for n in {**self._buffers, **shapes} if self._buffers.get(n) != shapes.get(n)]
         return {
@@ -167,7 +171,6 @@ def _shapes(module: nn.Module) -> dict[str, torch.Size | None]:
     return {name: None if is_sharded(p) else p.shape for name, p in named}
 
 
-def _buffers(module: nn.Module) -> dict[str, Tensor]:
+def _buffers(module: nn.Module, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    state = module.state_dict()
-    return {n: t for n, t in state.items() if isinstance(t, Tensor) and n not in parameters}
+    return {n: t for n, t in tensors.items() if isinstance(t, Tensor) and n not in parameters}

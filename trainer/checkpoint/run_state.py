@@ -124,11 +124,11 @@ class RunState:
         counters = Counters(self.counters, self.clock).state_dict()
         if weights_only:
             state: dict[str, Any] = {"extra_state": extra_state(module)}
-            state["module"] = self.changes.state_dict()
         else:
             self.changes.warn()
             tensors |= self._others_buffers(whole)
             state = self._plain_state(tensors)
+        state["module"] = self.changes.state_dict(whole)
         hparams, missing = recorded_hparams(module)
         manifest = {
             "weights_only": weights_only,
@@ -201,7 +201,6 @@ class RunState:
             "datamodule": {},
             **{name: part.state_dict() for name, part in self._shared().items()},
             "extra_state": extra_state(module),
-            "module": self.changes.state_dict(),
             "hooks": hooks,
         }
 

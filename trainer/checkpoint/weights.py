@@ -114,23 +114,18 @@ def weight_differences(
 
     What is below a part that changes by itself what is loaded into it is no difference.
     """
-    differences = [f"{_MISSING}: {n}" for n in mine if n not in shapes]
-    differences += [f"{_UNKNOWN}: {n}" for n in shapes if n not in mine]
-    differences += [
-        f"{n}: shape {list(shapes[n])} in the checkpoint, {list(mine[n].shape)} in the model"
-        for n in mine
-        if n in shapes and list(mine[n].shape) != list(shapes[n])
+    missing = [n for n in mine if n not in shapes]
+    unknown = [n for n in shapes if n not in mine]
+    other = [n for n in mine if n in shapes and list(mine[n].shape) != list(shapes[n])]
+    if missing or unknown or other:
+        parts = [plain_name(name) for name, part in module.named_modules() if loads_by_itself(part)]
+        own = tuple(f"{name}." if name else "" for name in parts)
+        kinds = (missing, unknown, other)
+        missing, unknown, other = ([n for n in names if not n.startswith(own)] for names in kinds)
+    found = [f"{_MISSING}: {n}" for n in missing] + [f"{_UNKNOWN}: {n}" for n in unknown]
+    return found + [
+        f"{n}: shape {list(shapes[n])} in the checkpoint, {list(mine[n].shape)} in the model" for n in other
     ]
-    if differences:
-        parts = [f"{plain_name(n)}." if n else "" for n, m in module.named_modules() if loads_by_itself(m)]
-        differences = [d for d in differences if not any(_name(d).startswith(part) for part in parts)]
-    return differences
-
-
-def _name(difference: str) -> str:
-    """The tensor that it is about."""
-    what, _, rest = difference.partition(": ")
-    return rest if what in (_MISSING, _UNKNOWN) else what
 
 
 def refuse(what: str, folder: Path, differences: list[str], fix: str | None = None) -> None:

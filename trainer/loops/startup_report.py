@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
+from ...errors import listed
 from ...strategies import Strategy
 from ...strategies.launch.job_notes import noted_micro_batch, restarts
 from ...version import __version__
@@ -55,9 +56,8 @@ def first_lines(
     if asleep:
         inexact = [
             *inexact,
-            f"trainable but in eval mode: {', '.join(asleep[:4])}"
-            + (f" and {len(asleep) - 4} more" if len(asleep) > 4 else "")
-            + "; call module.train() before fit unless that is meant",
+            f"trainable but in eval mode: {listed(asleep, 4)}; call module.train() before fit unless that "
+            "is meant",
         ]
     return lines + (["note: " + "; ".join(inexact)] if inexact else [])
 

@@ -63,7 +63,8 @@ class RunDirectory:
         self._new: list[Path] = []  # what a run that starts fresh has made: its folder, then those above it
         self.path: Path | None = None
         self.remote: RemoteRun | None = None
-        self.name, self.other_settings = "", list[str]()
+        self.name = ""
+        self.other_settings: list[str] = []  # of a run that continues: what is not as before, in words
 
     def begin_stage(self, name: str) -> None:
         """A fit or evaluation of a run of this name begins."""
@@ -118,7 +119,8 @@ class RunDirectory:
             environment: The content of env.json in a new folder; of it ``job`` in an old one.
             in_place: Continue in the folder of ``source``, the newest checkpoint of its run.
         """
-        run, self.other_settings = source.parent.parent if in_place and source is not None else None, []
+        run = source.parent.parent if in_place and source is not None else None
+        self.other_settings = []
         continues = self._run_dir is not None and run is not None and self._continue(run)
         self.path = run if continues else None
         if self.runs is not None and self.path is None:

@@ -69,7 +69,7 @@ def names_of(library):
 
 
 def sown(source, chance):
-    """A source with the names of a library in places of its own; None where it has no tokens."""
+    """A source with the names of a library in some places; None where it has no tokens."""
     library = chance.choice([one for one in LIBRARIES if one.name in ROOTS])
     classes, methods, members, arguments = names_of(library)
     rate = chance.choice([0.02, 0.1, 0.4])

@@ -1,4 +1,4 @@
-"""What a run has changed of its module is there again when it resumes, or is said when it is saved."""
+"""What a run has changed of its module is made again when it resumes, or is reported at a save."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_schedules_and_optimizers_survive_a_resume(tmp_path):
 
 
 class SAM(torch.optim.Optimizer):
-    """Updates in two methods of its own, of which the second steps another optimizer."""
+    """Updates in two further methods, of which the second steps another optimizer."""
 
     def __init__(self, parameters):
         super().__init__(parameters, {})
