@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from paceline import __version__
 from paceline.commands import (
@@ -36,8 +37,22 @@ def _hyphens(name: str) -> str:
 _SETTINGS = {"token_normalize_func": _hyphens, "help_option_names": ["-h", "--help"]}
 
 
+class _Commands(TyperGroup):
+    """A command that is one of a group's is named with its group."""
+
+    def get_command(self, context: Any, name: str) -> Any:
+        """The command of this name; None where there is none."""
+        found = super().get_command(context, name)
+        groups = {one: getattr(self.commands[one], "commands", {}) for one in self.commands}
+        places = [f"'{group} {name}'" for group, commands in groups.items() if name in commands]
+        if found is None and places:
+            context.fail(f"No such command '{name}'. Did you mean {' or '.join(places)}?")
+        return found
+
+
 def _group(text: str, *, needs_command: bool = True) -> typer.Typer:
     return typer.Typer(
+        cls=_Commands,
         no_args_is_help=needs_command,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +43,9 @@ def estimate(
     assumed = dict(map(_assumption, assume or []))
     here = [] if devices is None else ["trainer.devices=1"]
     loaded = load_target(target, config, [*here, *(settings or [])])
-    experiment = loaded.recipe.build(loaded.checked())
+    with warnings.catch_warnings():  # nothing starts the workers here
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        experiment = loaded.recipe.build(loaded.checked())
     found = experiment.trainer.estimate(
         experiment.module,
         experiment.train,

@@ -12,8 +12,10 @@ import pytest
 from helpers.environment import clean_environment
 from helpers.ranks import run_ranks
 from helpers.run_folders import rows_of, write_run
+from typer.testing import CliRunner
 
 from paceline import PacelineError
+from paceline.__main__ import app
 from paceline.config.load import load
 from paceline.recipes.vit_cifar10 import PRESETS
 
@@ -198,6 +200,20 @@ def test_an_option_that_does_not_exist_is_exit_code_2(tmp_path):
     assert done.codes == [2]
     assert "No such option: --epochs" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("init", "Did you mean 'config init'?"),
+        ("show", "Did you mean 'recipes show' or 'config show' or 'checkpoint show'?"),
+        ("fitt", "Did you mean 'fit'?"),
+    ],
+)
+def test_a_command_of_a_group_is_named_with_its_group(word, meant):
+    done = CliRunner().invoke(app, [word])
+    assert done.exit_code == 2
+    assert f"No such command '{word}'. {meant}" in done.output
 
 
 def test_the_help_of_a_recipe_has_its_settings(tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from ...callbacks.hooks import with_arity
 from ...errors import PacelineError
@@ -47,6 +49,8 @@ def find_batch(module: TrainModule, given: Any, datamodule: Any) -> Any:
 
 def _is_loader(data: Any) -> bool:
     """Whether it gives batches, and is none: tensors and containers of tensors are."""
+    if isinstance(data, CombinedLoader):
+        return True
     if isinstance(data, (Tensor, tuple)) or not isinstance(data, Iterable):
         return False
     if isinstance(data, Mapping):
@@ -57,13 +61,20 @@ def _is_loader(data: Any) -> bool:
 
 
 def _first(data: Any) -> Any:
+    """The first batch, read in this process; the loader and all generators are left as they are."""
     if is_several(data):
         data = CombinedLoader(data)
+    if isinstance(data, CombinedLoader):
+        return data.batch([_first(loader) for loader in data.named.values()])
     restore = [putting_back(one) for one in generators_of(data, getattr(data, "batch_sampler", None))]
     try:
+        if isinstance(data, DataLoader):
+            workers = {"num_workers": data.num_workers, "timeout": data.timeout}
+            restore.append(partial(vars(data).update, workers))
+            data.num_workers, data.timeout = 0, 0
         with untouched(torch.device("cpu")):
             for batch in data:
-                return batch[0] if isinstance(data, CombinedLoader) else batch
+                return batch
     finally:
         for call in restore:
             call()

@@ -12,9 +12,9 @@ import torch
 import torchmetrics
 from helpers.jobs import load_job
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, get_worker_info
 
-from paceline import DataModule, PacelineError, Trainer, TrainModule
+from paceline import CombinedLoader, DataModule, PacelineError, Trainer, TrainModule
 from paceline.strategies import FSDP, Distributed, Layout, ModelBytes, Single
 from paceline.trainer.estimate.caching_allocator import CachingAllocator
 
@@ -87,6 +87,40 @@ def test_a_batch_a_loader_and_a_datamodule_give_the_same():
     ]
     assert len({one.rows for one in found}) == 1
     assert found[0].samples == 32
+
+
+class Watched(torch.utils.data.Dataset):
+    """Whether its samples are read in a worker."""
+
+    def __init__(self):
+        self.in_workers = []
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        self.in_workers.append(get_worker_info() is not None)
+        return (torch.ones(64),)
+
+
+class First(Net):
+    """Trains on the batch of the first of several loaders."""
+
+    def training_step(self, batch):
+        return super().training_step(batch["a"] if isinstance(batch, dict) else batch[0])
+
+
+@pytest.mark.parametrize(
+    "form", [lambda one: one, lambda one: {"a": one}, lambda one: CombinedLoader([one])]
+)
+def test_the_first_batch_of_each_loader_is_read_without_workers(form):
+    data = Watched()
+    watched = DataLoader(data, 4, num_workers=2, timeout=30)
+    module = Net() if form(0) == 0 else First()
+    found = Trainer(accelerator="cpu", run_dir=None).estimate(module, form(watched))
+    assert found.samples == 4
+    assert data.in_workers == [False] * 4
+    assert (watched.num_workers, watched.timeout) == (2, 30)
 
 
 def test_a_model_too_large_for_this_machine_is_estimated():
