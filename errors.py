@@ -29,6 +29,12 @@ _CLIP = (
     "some layers are split over ranks and others are not, and torch has no norm of both\n"
     "fix: Trainer(clip_grad_norm=...) clips in optimizer.step(), under manual optimization too"
 )
+_MIXED = "mixed torch.Tensor and DTensor"
+_CALL = (
+    "between steps each rank holds a shard of the weights, so that the network cannot be called in a hook\n"
+    "fix: call it in training_step, validation_step, test_step or predict_step; under strategy='ddp' "
+    "weights are whole in every hook"
+)
 Report = Callable[[BaseException, str], bool]
 """Takes an uncaught error and its text; whether it sees to the printing, as a launcher does."""
 
@@ -156,9 +162,9 @@ def users_line(error: BaseException) -> str | None:
 
 
 def explain_sharded(error: BaseException) -> None:
-    """Add what to call to torch's error for sharded parameters that were to be saved or clipped."""
+    """Add what to call to torch's error for sharded parameters that were to be saved, clipped or called."""
     text, notes = str(error), getattr(error, "__notes__", ())
-    for sign, note in ((_NO_DATA, _EXPORT), (_MESHES, _CLIP)):
+    for sign, note in ((_NO_DATA, _EXPORT), (_MESHES, _CLIP), (_MIXED, _CALL)):
         if sign in text and note not in notes:
             error.add_note(note)
 

@@ -76,7 +76,9 @@ class Settings:
 
     def place(self, key: str) -> str | None:
         """Where a value comes from: its place or that of what it is in, and other sources of its parts."""
-        parts = [place for one, place in self.places.items() if one.startswith(f"{key}.")]
+        parts = []
+        if self._has_parts(key):
+            parts = [place for one, place in self.places.items() if one.startswith(f"{key}.")]
         while key and key not in self.places:
             key = key.rpartition(".")[0]
         own = self.places.get(key) or (parts[0] if parts else None)
@@ -84,6 +86,15 @@ class Settings:
             return None
         others = [place for place in parts if _source(place) != _source(own)]
         return ", ".join(dict.fromkeys([own, *others]))
+
+    def _has_parts(self, key: str) -> bool:
+        """Whether there may be places below: a file can have thousands of keys, and each is asked for."""
+        value: Any = self.values
+        for part in key.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                return True  # a key with dots in it, or of a list
+            value = value[part]
+        return isinstance(value, (Mapping, list))
 
     def add(self, values: Mapping[str, Any], places: Mapping[str, str], default: str) -> None:
         """Add a source, which takes precedence; mappings are merged, unless they name another class.
@@ -137,14 +148,18 @@ class Settings:
                 into[key] = {CLASS: before}
             self._merge(into[key], value, f"{path}.", places, default)
         else:
-            self._forget(path)
+            self._forget(path, before)
             into[key] = _copied(value)
             self.places[path] = places.get(path, default)
-            self.places |= {one: place for one, place in places.items() if one.startswith(f"{path}.")}
+            if isinstance(value, (Mapping, list)):
+                self.places |= {one: place for one, place in places.items() if one.startswith(f"{path}.")}
 
-    def _forget(self, path: str) -> None:
-        for key in [key for key in self.places if key == path or key.startswith(f"{path}.")]:
-            del self.places[key]
+    def _forget(self, path: str, value: Any) -> None:
+        """Drop the places of a value, and of what is in it."""
+        self.places.pop(path, None)
+        if isinstance(value, (Mapping, list)):
+            for key in [key for key in self.places if key.startswith(f"{path}.")]:
+                del self.places[key]
 
     def put(self, given: Override, place: str) -> None:
         """Set one value, as ``add`` does; ``+=`` adds to a list.

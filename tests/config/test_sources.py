@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from paceline.config.sources import (
     read_environment,
     read_override,
 )
+from paceline.trainer.config.validation import find_problems
 
 
 def put(settings, *texts):
@@ -219,3 +221,33 @@ def test_a_typing_mistake_in_a_runs_config_is_refused(tmp_path):
     file.write_text("name: n\ntrainer: {}\nmodule: {class: a:B, hparams: {}}\nconfg: {epochs: 3}\n")
     with pytest.raises(PacelineError, match=r"confg(.|\n)*config\.yaml:4(.|\n)*did you mean: config\?"):
         read_config_file(file)
+
+
+def calls_of(work):
+    """How many functions, of Python and of C, are called."""
+    count = 0
+
+    def note(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def explain_wrong_keys(number):
+    keys = {f"wrong_{n}": 1 for n in range(number)}
+    settings = Settings()
+    settings.add(keys, {key: f"my.yaml:{n}" for n, key in enumerate(keys)}, "my.yaml")
+    assert [settings.place(key) for key in keys][-1] == f"my.yaml:{number - 1}"
+    assert len(find_problems(keys).problems) == number
+
+
+def test_thousands_of_wrong_keys_are_explained_in_a_time_that_grows_as_they_do():
+    explain_wrong_keys(1)  # imports
+    few = calls_of(lambda: explain_wrong_keys(500))
+    assert calls_of(lambda: explain_wrong_keys(1500)) < 4 * few

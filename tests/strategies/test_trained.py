@@ -36,6 +36,7 @@ def found(tmp_path_factory):
     }
     cases["within"] = {"strategy": "ddp", "way": "unfreeze", "within": True}
     cases["dtypes"] = {"strategy": "fsdp", "way": "unfreeze", "frozen_dtype": "bfloat16"}
+    cases["call"] = {"strategy": "fsdp", "way": "call"}
     return run_cases(JOB, tmp_path_factory.mktemp("trained"), cases, one_pair=True)
 
 
@@ -73,6 +74,13 @@ def test_what_is_unfrozen_beside_another_dtype_is_an_error_under_fsdp(found):
         )
         assert "unfrozen: first.weight, first.bias (bfloat16, float32)" in rank["error"]
         assert "Freeze(patterns, until=...)" in rank["error"]
+
+
+def test_a_network_that_a_hook_calls_while_it_is_in_shards_is_explained(found):
+    for rank in found["call"]:
+        assert "mixed torch.Tensor and DTensor" in rank["error"]
+        note = next(note for note in rank["notes"] if "cannot be called in a hook" in note)
+        assert "fix: call it in training_step, validation_step" in note
 
 
 def test_a_change_is_noticed_once():

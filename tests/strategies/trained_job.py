@@ -55,6 +55,8 @@ class Net(TrainModule):
             self.first.requires_grad_(True)
         if self.way == "add_param_group":
             optimizer.add_param_group({"params": list(self.first.parameters()), "lr": 0.05})
+        if self.way == "call":
+            self.first(X[:1])
         if self.way == "freeze":
             self.second.requires_grad_(False)
         if self.way == "add":
@@ -91,5 +93,7 @@ def on_rank(folder, strategy, way, within=False, frozen_dtype="float32", devices
         trainer.fit(module, DataLoader(TensorDataset(X), 4 // devices))
     except PacelineError as error:
         return {"error": str(error), "step": trainer.global_step + 1}
+    except RuntimeError as error:
+        return {"error": str(error), "notes": error.__notes__}
     weights = trainer.strategy.full_tensors(module)
     return {"error": None, "weights": {name: value.tolist() for name, value in weights.items()}}

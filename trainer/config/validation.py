@@ -18,6 +18,8 @@ from .arguments import OFF, TrainerArguments, allowed
 from .peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
 _SHOWN = 3
+_COMPARED = 20
+"""Of how many unknown names the nearest one is looked for: a report shows fewer."""
 _CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
 
 
@@ -50,7 +52,8 @@ def validate_arguments(given: dict[str, Any]) -> TrainerArguments:
 def find_problems(given: dict[str, Any]) -> Findings:
     """The validated arguments, where they can be read, and what is wrong with each bad one."""
     fields = TrainerArguments.model_fields
-    problems = [(name, _unknown(name)) for name in given if name not in fields]
+    unknown = [name for name in given if name not in fields]
+    problems = [(name, _unknown(name, number < _COMPARED)) for number, name in enumerate(unknown)]
     as_given = given
     given, errors = _with_plugins(given)
     problems += [(name, _line(error)) for name, error in errors]
@@ -113,12 +116,12 @@ def _is_valid(name: str, value: Any) -> bool:
     return is_valid(lambda one: TrainerArguments(**{name: one}), value)
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, is_compared: bool) -> str:
     ours = TRAINER_PEERS.get(name)
     if name in TRAINER_NEEDS_NONE:
         return f"there is no such argument, and none is needed: {TRAINER_NEEDS_NONE[name]}"
     if ours is None:
-        meant = nearest(name, TrainerArguments.model_fields)
+        meant = nearest(name, TrainerArguments.model_fields) if is_compared else None
         return "no such argument" + (f"; did you mean {meant}?" if meant else "")
     return f"unknown argument; use {ours}"
 
