@@ -11,6 +11,9 @@ from typing import Any
 from .job_notes import Failure, failures, last_output, verdict
 
 _TAIL = 40  # lines of a rank's output
+_LOST = ("Connection closed by peer", "Connection reset by peer")
+"""What gloo says where another rank has gone."""
+_EXIT = "SystemExit"
 
 
 class FailureReport:
@@ -55,20 +58,37 @@ class FailureReport:
         by_itself = [rank for rank, one in self.failures.items() if one.local_rank in self.dead]
         first = min(by_itself or self.failures, key=order)
         failure = self.failures[first]
-        code = int(failure.exitcode)
+        code, left = int(failure.exitcode), self._left_before(first, noted)
+        first = first if left is None else left
         lines = ["how the ranks ended:"]
         for rank in sorted({*self._known, *self.failures, *noted}):
             lines.append("  " + self._line(rank, noted.get(rank), rank == first))
         last = verdict(self._job) or (noted[first].message if first in noted else "")
+        if left is not None:
+            lines += [last] if last else []
+            last = f"rank {left} left before the run was over, and the others cannot continue without it"
+            last += "\n  fix: no sys.exit or os._exit on one rank; trainer.stop(why) ends the run on all"
         if not last:
             output = last_output(self._job, failure.local_rank, _TAIL)
             lines += [f"what rank {first} wrote last:", *(f"  {line}" for line in output)] if output else []
             last = f"rank {first} ended with {_how(code)}; the others were stopped"
         return code, "\n".join([*lines, last])
 
+    def _left_before(self, first: int, noted: dict[int, Failure]) -> int | None:
+        """The rank by whose absence the first one failed: exit code 0 is no failure for a launcher."""
+        if first not in noted or not any(sign in noted[first].message for sign in _LOST):
+            return None
+        exits = [r for r, one in noted.items() if one.time < noted[first].time and _EXIT in one.what]
+        return next(iter([*exits, *(r for r in self._known if self._is_done(r))]), None)
+
+    def _is_done(self, rank: int) -> bool:
+        return rank in self.dead and rank not in self.failures
+
     def _line(self, rank: int, note: Failure | None, first: bool) -> str:
         failure = self.failures.get(rank)
-        how = f"ended with {_how(int(failure.exitcode))}" if failure is not None else "was stopped"
+        how = "ended with exit code 0" if self._is_done(rank) else "was stopped"
+        if failure is not None:
+            how = f"ended with {_how(int(failure.exitcode))}"
         return f"rank {rank} {how}" + (" first" if first else "") + (f": {note.what}" if note else "")
 
 

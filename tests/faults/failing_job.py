@@ -64,6 +64,8 @@ HAPPENS: dict[str, Callable[[], Any]] = {
     "hold": hold_the_interpreter,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(3),
+    "exit with 0": lambda: os._exit(0),
+    "sys.exit": lambda: sys.exit(0),
     "segfault": lambda: ctypes.string_at(0),
     "nap": lambda: ctypes.PyDLL(None).usleep(900_000),  # all threads of the process do
     "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),

@@ -49,6 +49,8 @@ RAISES_SOAK = {
 DIES = {
     "killed": (fault("training_step", "kill"), 1, signal.SIGKILL),
 }
+LEAVES = {"with 0": (fault("training_step", "exit with 0"), 1, "ended with exit code 0 first")}
+LEAVES_SOAK = {"by sys.exit": (fault("training_step", "sys.exit"), 1, "first: SystemExit: 0")}
 DIES_SOAK = {
     "in C": (fault("training_step", "segfault", rank=0), 0, signal.SIGSEGV),
     "left": (fault("training_step", "exit"), 1, 3),
@@ -78,7 +80,7 @@ def started(folder, cases):
 
 @pytest.fixture(scope="module")
 def jobs(request, tmp_path_factory):
-    cases = RAISES | DIES | MISTAKE
+    cases = RAISES | DIES | LEAVES | MISTAKE
     if not request.config.getoption("--soak"):
         cases = {name: case for name, case in cases.items() if name not in UNUSUAL}
     return started(tmp_path_factory.mktemp("jobs"), cases)
@@ -86,7 +88,7 @@ def jobs(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def more_jobs(soak, tmp_path_factory):
-    return started(tmp_path_factory.mktemp("more"), RAISES_SOAK | DIES_SOAK)
+    return started(tmp_path_factory.mktemp("more"), RAISES_SOAK | DIES_SOAK | LEAVES_SOAK)
 
 
 def table_of(job):
@@ -218,3 +220,27 @@ def test_a_crash_report_has_what_is_known_of_the_rank_that_fails(jobs):
     assert "in training_step" in text
     assert "rank 1 of 2" in text
     assert not list((jobs["killed"].folder / "runs/n/1").glob("crash-rank-1.txt"))
+
+
+def leaves(job, rank, how):
+    ended_soon(job)
+    lines, last = table_of(job)
+    assert lines[rank].startswith(f"  rank {rank} ended with ")
+    assert how in lines[rank]
+    said = f"rank {rank} left before the run was over, and the others cannot continue without it"
+    assert last[-2:] == [
+        said,
+        "  fix: no sys.exit or os._exit on one rank; trainer.stop(why) ends the run on all",
+    ]
+    assert "closed by peer" not in "\n".join(last)
+
+
+@pytest.mark.fault(18)
+def test_a_rank_that_leaves_with_exit_code_0_is_the_cause(jobs):
+    leaves(jobs["with 0"], *LEAVES["with 0"][1:])
+
+
+@pytest.mark.soak
+@pytest.mark.fault(18)
+def test_a_rank_that_calls_sys_exit_is_the_cause(more_jobs):
+    leaves(more_jobs["by sys.exit"], *LEAVES_SOAK["by sys.exit"][1:])
