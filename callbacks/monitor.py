@@ -6,7 +6,7 @@ import math
 import re
 
 from ..argument_checks import one_of
-from ..errors import PacelineError
+from ..errors import PacelineError, nearest
 
 PHASES = ("train", "val", "test")
 _MIN = ("loss", "error", "perplexity", "mse", "rmse", "mae")
@@ -54,8 +54,11 @@ class Monitor:
             return "min"
         if any(word in words for word in _MAX):
             return "max"
+        meant = {word: nearest(word, [one for one in (*_MIN, *_MAX) if len(one) > 3]) for word in words}
+        written = next((word for word in words if meant[word]), None)
         raise PacelineError(
             f"{owner}: whether a high or a low {name!r} is better is not clear from its name",
+            meant=None if written is None else name.lower().replace(written, str(meant[written])),
             fix="give mode='min' or mode='max'",
         )
 

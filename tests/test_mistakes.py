@@ -745,6 +745,8 @@ def test_arguments_of_callbacks(build, expected):
         ),
         (lambda: EarlyStopping("val/loss", patience=0), ["patience", "got 0", "at least 1"]),
         (lambda: EarlyStopping("val/score"), ["'val/score'", "mode='min' or mode='max'"]),
+        (lambda: EarlyStopping("val/acuracy"), ["'val/acuracy'", "did you mean: val/accuracy?"]),
+        (lambda: Checkpoint(monitor="val_los"), ["'val/los'", "did you mean: val/loss?"]),
         (lambda: Checkpoint(keep=0), ["keep", "got 0", "or None"]),
         (lambda: Checkpoint(mode="max"), ["mode is given without monitor"]),
         (lambda: EarlyStopping("val/loss", min_delta="0.01"), ["min_delta", "got '0.01'", "a number"]),
@@ -954,7 +956,12 @@ def test_right_monitor_is_accepted(who):
     ("module", "data", "expected"),
     [
         (Validated, None, "has a validation_step, but there is no validation data"),
-        (Net, samples, "there is validation data, but Net has no validation_step"),
+        (Net, samples, "there is validation data, but Net has no validation_step\n"),
+        (
+            type("Named", (Net,), {"valid_step": Validated.validation_step}),
+            samples,
+            "Named has no validation_step, and its valid_step is never called by a Trainer\n",
+        ),
     ],
 )
 def test_half_a_validation_is_said_once(module, data, expected, capsys):

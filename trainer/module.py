@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..argument_checks import refuse_unknown
 from ..callbacks.hooks import Hooks
-from ..errors import PacelineError
+from ..errors import PacelineError, nearest
 from ..peer_names import RECORDED, Refused
 from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
@@ -379,3 +379,12 @@ def configure(module: TrainModule) -> None:
 def is_overridden(module: TrainModule, name: str) -> bool:
     """Whether the user's class writes this step."""
     return getattr(type(module), name) is not getattr(TrainModule, name) or name in vars(module)
+
+
+def missing_step(module: TrainModule, name: str) -> str:
+    """That a step is not written, with the method that may have been meant to be it."""
+    kind = type(module)
+    own = [one for one in dir(kind) if one.endswith("_step") and not hasattr(TrainModule, one)]
+    like = nearest(name, own)
+    text = f"{kind.__name__} has no {name}"
+    return text if like is None else f"{text}, and its {like} is never called by a Trainer"

@@ -13,7 +13,7 @@ from ...callbacks.hooks import HookTable
 from ...errors import PacelineError
 from ..checkpoint.weights import find_weights, load_weights
 from ..data.sources import evaluation_feeds, find_data
-from ..module import is_overridden
+from ..module import is_overridden, missing_step
 from ..phases import PHASES, STEPS
 from ..utils.paths import as_path
 from .context import StageContext
@@ -67,9 +67,7 @@ def require_step(module: Any, stage: str) -> None:
     """
     name = STEPS[stage]
     if not is_overridden(module, name):
-        raise PacelineError(
-            f"{type(module).__name__} has no {name}", fix=f"write def {name}(self, batch, batch_idx)"
-        )
+        raise PacelineError(missing_step(module, name), fix=f"write def {name}(self, batch, batch_idx)")
 
 
 def evaluation_of(context: FitContext, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:

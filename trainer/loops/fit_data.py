@@ -16,7 +16,7 @@ from ..data.combined_loader import CombinedLoader
 from ..data.epoch_feeds import EpochFeeds
 from ..data.feed import Feed, NoFeed
 from ..data.sources import evaluation_feeds, find_data, training_feed
-from ..module import is_overridden
+from ..module import is_overridden, missing_step
 from ..rng import derive, seeded
 from .context import StageContext
 from .feed_settings import FeedRequest
@@ -242,5 +242,6 @@ class FitFeeds:
         if written and found is None:
             context.directory.log_line(f"{name} has a validation_step, but there is no validation data")
         elif found is not None and not written:
-            context.directory.log_line(f"there is validation data, but {name} has no validation_step")
+            missing = missing_step(module, "validation_step")
+            context.directory.log_line(f"there is validation data, but {missing}")
         return found if written else None
