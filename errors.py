@@ -32,8 +32,7 @@ _CLIP = (
 _MIXED = "mixed torch.Tensor and DTensor"
 _CALL = (
     "between steps each rank holds a shard of the weights, so that the network cannot be called in a hook\n"
-    "fix: call it in training_step, validation_step, test_step or predict_step; under strategy='ddp' "
-    "weights are whole in every hook"
+    "fix: call it in training_step, validation_step, test_step or predict_step"
 )
 Report = Callable[[BaseException, str], bool]
 """Takes an uncaught error and its text; whether it sees to the printing, as a launcher does."""
