@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,6 +73,7 @@ class Strategy(Described, DataRanks, ABC):
         skip_nonfinite: Whether an update with gradients that are not finite is to be skipped.
         skips_by_itself: Whether its own step finds and skips non-finite gradients.
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
+        around_hooks: What is entered around each hook of the user, where parameters are in parts.
         log_line: Takes a line for the user; the Trainer sets its log's.
 
     Example:
@@ -98,6 +98,7 @@ class Strategy(Described, DataRanks, ABC):
     skip_nonfinite: bool = True
     skips_by_itself: bool = False
     plan: StepPlan = StepPlan()
+    around_hooks: AbstractContextManager[object] | None = None
     log_line: Callable[[str], None] = staticmethod(print)
     environment: Environment
     precision: Precision
@@ -392,9 +393,3 @@ class Strategy(Described, DataRanks, ABC):
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     """All parameters an optimizer holds."""
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def nan_loss(module: nn.Module) -> Tensor:
-    """A scalar whose gradient is NaN for every trained parameter of ``module``."""
-    parts = [(p * math.nan).sum() for p in module.parameters() if p.requires_grad]
-    return torch.stack([part.float() for part in parts]).sum()

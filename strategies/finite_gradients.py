@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .sharding import local_part
@@ -57,3 +59,9 @@ def by_device(optimizer: Optimizer) -> dict[torch.device, list[Tensor]]:
 def _flag(gradient: Tensor, found: Tensor) -> None:
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     found += (~torch.isfinite(values).all()).to(found.device)
+
+
+def nan_loss(module: nn.Module) -> Tensor:
+    """A scalar whose gradient is NaN for every trained parameter of ``module``."""
+    parts = [(p * math.nan).sum() for p in module.parameters() if p.requires_grad]
+    return torch.stack([part.float() for part in parts]).sum()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from .launch.environment import Environment
 from .launch.process_group import data_group
 from .materialise import materialise
 from .module_checks import refuse_scalars, refuse_sharded
+from .parameter_access import ParameterAccess, assigned_shard
 from .precision import Precision
 from .repeated_blocks import find_units, outer_parts, untied
 from .sharding import is_sharded, local_part, whole
@@ -102,6 +103,7 @@ class FSDP(ShardedEstimate, Distributed):
         self._mesh: Any = None
         self._split_loss = SplitLoss()
         self._root: Dispatch | None = None
+        self._parts: list[Any] = []
         self._manual = self._unfreezes = False
         self._reduces = True
         self._equal_gradients: EqualGradients | None = None
@@ -116,6 +118,7 @@ class FSDP(ShardedEstimate, Distributed):
                 fix="a number of ranks that tensor divides",
             )
         super().attach(environment, precision)
+        self.around_hooks = ParameterAccess(self.name, assigned_shard, self._names)
 
     def mesh_shape(self) -> dict[str, int]:
         """The data ranks as ``fully_shard`` is to see them: the sizes of the mesh's dimensions, by name."""
@@ -132,6 +135,8 @@ class FSDP(ShardedEstimate, Distributed):
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self._manual = not getattr(module, "automatic_optimization", True)
+        from torch.distributed.fsdp import FSDPModule
+
         root = vars(module).get(_ROOT)
         if root is None:
             root = vars(module)[_ROOT] = Dispatch(module, None)
@@ -150,14 +155,15 @@ class FSDP(ShardedEstimate, Distributed):
         if self.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module, self.data_group)
         root.context = self.precision.context(self.device)
-        self._root = root
+        self._root, self._parts = root, [part for part in root.modules() if isinstance(part, FSDPModule)]
         self._forget_last_run()
+        root.lasting = set(module.parameters())
         self.change_activations(module)
         return build_optimizers()
 
     def _forget_last_run(self) -> None:
         """One that failed within a step has left gradients, and reductions switched off."""
-        for part in self._parts():
+        for part in self._parts:
             part.set_requires_gradient_sync(True, recurse=False)
             forget_gradients(part)
 
@@ -210,7 +216,7 @@ class FSDP(ShardedEstimate, Distributed):
     def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
         if change.placed or change.removed:
             super().trainable_changed(module, change)
-        refuse_several_dtypes(self._parts(), change)
+        refuse_several_dtypes(self._parts, change)
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         assert self._root is not None
@@ -222,11 +228,9 @@ class FSDP(ShardedEstimate, Distributed):
         if self._root.went_backward and not self._manual:
             raise second_backward(self.name)
         self._root.went_backward = True
-        if self.tensor == 1:
+        with nullcontext() if self.tensor == 1 else self._split_loss:
             super().backward(loss, retain_graph)
-            return
-        with self._split_loss:
-            super().backward(loss, retain_graph)
+        self._reshard()  # a part that a reentrant checkpoint ran several times is left gathered
         if self._reduces and self._equal_gradients is not None:
             self._equal_gradients.check()
 
@@ -277,15 +281,14 @@ class FSDP(ShardedEstimate, Distributed):
         with super().evaluation(module):
             yield
         # What a forward without gradients gathered would be used again after the shards have changed.
-        for part in self._parts():
+        self._reshard()
+
+    def _reshard(self) -> None:
+        for part in self._parts:
             part.reshard()
 
-    def _parts(self) -> list[Any]:
-        """The modules that were sharded."""
-        from torch.distributed.fsdp import FSDPModule
-
-        assert self._root is not None
-        return [part for part in self._root.modules() if isinstance(part, FSDPModule)]
+    def _names(self) -> dict[Tensor, str]:
+        return {} if self._root is None else {p: n for n, p in self._root.module.named_parameters()}
 
     def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         from torch.distributed.tensor import DTensor
@@ -325,8 +328,9 @@ class FSDP(ShardedEstimate, Distributed):
     def close(self) -> None:
         super().close()
         if self._root is not None:
-            for part in self._parts():
+            for part in self._parts:
                 end_iteration(part)
+        self._parts = []
         self._root = self._norm = self._equal_gradients = None
 
     def _total_norm(self, optimizer: Optimizer) -> Tensor:

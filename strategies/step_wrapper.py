@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+
+from ..errors import PacelineError, listed
+from .torch_internals import writes_to
 
 
 class Dispatch(nn.Module):
@@ -17,9 +20,12 @@ class Dispatch(nn.Module):
 
     Attributes:
         went_backward: For the strategy to set: whether it has gone backward since the last forward.
+        lasting: For the strategy to set: the parameters in which a write of ``training_step`` lasts;
+            in others, gathered for it, it is refused, as far as its first call shows it. None: in all.
     """
 
     went_backward = False
+    lasting: Collection[Tensor] | None = None
 
     def __init__(
         self, module: nn.Module, context: Callable[[], AbstractContextManager[Any]] | None
@@ -30,7 +36,18 @@ class Dispatch(nn.Module):
 
     def forward(self, name: str, *args: Any) -> Any:
         self.went_backward = False
-        if self.context is None:
-            return getattr(self.module, name)(*args)
-        with self.context():
-            return getattr(self.module, name)(*args)
+        with nullcontext() if self.context is None else self.context():
+            if self.lasting is None or name != "training_step":
+                return getattr(self.module, name)(*args)
+            gathered = {n: p for n, p in self.module.named_parameters() if p not in self.lasting}
+            before, self.lasting = writes_to(gathered.values()), None
+            found = getattr(self.module, name)(*args)
+            writes = zip(gathered, before, writes_to(gathered.values()), strict=True)
+            written = [n for n, earlier, now in writes if earlier != now]
+            if written:
+                raise PacelineError(
+                    "training_step writes to parameters that are gathered for it: what it writes is lost",
+                    got=listed(written),
+                    fix="write in on_step_start or on_step_end",
+                )
+            return found

@@ -15,11 +15,12 @@ from ...argument_checks import SWITCH, check_arguments
 from ...errors import PacelineError
 from .. import backward_errors
 from .. import tensor_state as state
-from ..base import nan_loss
 from ..distributed import Distributed
+from ..finite_gradients import nan_loss
 from ..launch.environment import Environment
 from ..materialise import is_on_meta, materialise
 from ..module_checks import refuse_frozen_groups, refuse_scalars, refuse_sharded
+from ..parameter_access import ParameterAccess, partitioned
 from ..precision import Precision
 from ..repeated_blocks import find_units, untied
 from ..step_wrapper import Dispatch
@@ -30,19 +31,13 @@ from .config import make_config, read_config
 from .estimate import ZeroEstimate
 from .library import import_deepspeed
 from .manual_gradients import ManualGradients
+from .written_parameters import WrittenParameters
 
 T = TypeVar("T")
 
 
 class _NoUpdate(Exception):
     """Leaves the engine's step before its update."""
-
-
-class _Engine:
-    """An engine, and what is needed to take it off its module again."""
-
-    def __init__(self, engine: Any, carried: dict[Tensor, dict[str, Any]]) -> None:
-        self.engine, self.carried = engine, carried
 
 
 _ENGINE = "_zero_engine"
@@ -119,11 +114,13 @@ class DeepSpeed(ZeroEstimate, Distributed):
         make_config(self.config, self.stage, self.offload, precision, None, 1)
         nvme.check_config(self.config, self.stage)
         super().attach(environment, precision)
+        if self.stage == 3:
+            self.around_hooks = ParameterAccess(self.name, partitioned, self._named)
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         kept = vars(module).pop(_ENGINE, None)
         if kept is not None:
-            zero_state.release(kept.engine, module, kept.carried)
+            zero_state.release(kept.engine, module, kept.carried, kept.hooks)
         deepspeed = import_deepspeed(self.device)
         if nvme.is_used(self.config):
             nvme.build_library()
@@ -148,13 +145,18 @@ class DeepSpeed(ZeroEstimate, Distributed):
         self._groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]
         self._turns = {name: turn for turn, name in enumerate(names.values())}
         carried = {} if late else zero_state.remember(module)
+        root = Dispatch(module, self.precision.context(self.device))
         self._engine, *_ = deepspeed.initialize(
-            model=Dispatch(module, self.precision.context(self.device)),
+            model=root,
             optimizer=optimizer,
             config=config,
             dist_init_required=False,
         )
         self._module, self._carried = module, carried
+        self._written = WrittenParameters(self._engine)
+        self._hooks = []
+        if self.stage == 3:
+            self._hooks, root.lasting = zero_state.refuse_state_dicts(module), ()
         self._manual = ManualGradients(self, self.stage, module)
         if self.stage == 0:
             internals.clip_reduced_with(self._engine, self._clip_reduced)
@@ -246,6 +248,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
         engine, norm = self._engine, self._clip[0]
         assert self._manual is not None
         self._manual.before_update()
+        self._written.take_up()
         internals.clip_norm_of_next_step(engine, self.stage, norm)
         factor = self._factor / self.precision.loss_scale
         if self.stage:
@@ -302,8 +305,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
     # -- state ---------------------------------------------------------------------------------
 
     def _named(self) -> dict[Tensor, str]:
-        assert self._module is not None
-        return {p: name for name, p in self._module.named_parameters()}
+        return {} if self._module is None else {p: n for n, p in self._module.named_parameters()}
 
     def _is_mine(self, name: str) -> bool:
         """Whether this rank writes what is complete on none: they alternate, so that no host holds all."""
@@ -392,7 +394,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
             self._manual.show()
         if self._engine is not None and self._module is not None:
             if self.stage == 3:
-                vars(self._module)[_ENGINE] = _Engine(self._engine, self._carried)
+                vars(self._module)[_ENGINE] = zero_state.Held(self._engine, self._carried, self._hooks)
             else:
                 zero_state.release(self._engine, self._module, self._carried)
         self._engine = self._module = self._manual = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -49,6 +50,25 @@ def forget_gradients(engine: Any) -> None:
     it where none does.
     """
     engine.optimizer.grad_partitions_flat_buffer.zero_()
+
+
+def parts_and_masters(engine: Any, stage: int) -> list[tuple[Tensor | None, Tensor]]:
+    """For each flat group this rank's part as forward reads it, None on a disk, and its master."""
+    inner = engine.optimizer
+    if stage == 3:
+        return list(
+            zip(inner.fp16_partitioned_groups_flat, inner.fp32_partitioned_groups_flat, strict=True)
+        )
+    ranks = [dist.get_rank(group) for group in inner.real_dp_process_group]
+    parts = [
+        group[rank] for group, rank in zip(inner.parallel_partitioned_bit16_groups, ranks, strict=True)
+    ]
+    return list(zip(parts, inner.single_partition_of_fp32_groups, strict=True))
+
+
+def persistent_parameters(engine: Any) -> set[Any]:
+    """The small parameters that stage 3 keeps whole between two steps."""
+    return set(engine.optimizer.persistent_parameters)
 
 
 @contextmanager

@@ -7,12 +7,15 @@ that checkpoints look the same whoever wrote them. All functions are called on a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ...errors import PacelineError
+from ..parameter_access import refuse_empty_state
 from . import internals
 
 
@@ -47,6 +50,15 @@ def refresh_whole_ones(parameters: list[Any]) -> None:
     for parameter in parameters:
         if parameter.ds_status.name == "AVAILABLE":
             parameter.data.copy_(assembled(parameter, partition(parameter)))
+
+
+@torch.no_grad()
+def divide_whole_ones(parameters: Iterable[Any]) -> None:
+    """The other way round: this rank's part of what DeepSpeed keeps whole, into its partition."""
+    for parameter in parameters:
+        if parameter.ds_status.name == "AVAILABLE":
+            part = part_of(parameter, parameter.data)
+            parameter.ds_tensor.data.copy_(part.view_as(parameter.ds_tensor))
 
 
 def flat_groups(engine: Any) -> list[tuple[Tensor, list[Tensor]]]:
@@ -215,6 +227,20 @@ def part_of(parameter: Any, value: Tensor) -> Tensor:
     return flat.narrow(0, size * parameter.ds_zero_partition_rank, size).clone()
 
 
+class Held(NamedTuple):
+    """An engine that a module keeps after its run, and what is needed to take it off the module again."""
+
+    engine: Any
+    carried: dict[Tensor, dict[str, Any]]
+    hooks: list[RemovableHandle]
+
+
+def refuse_state_dicts(module: nn.Module) -> list[RemovableHandle]:
+    """Let ``state_dict`` be an error where it would have empty tensors; what is given removes that."""
+    parts = [part for part in module.modules() if part._parameters]
+    return [part.register_state_dict_pre_hook(refuse_empty_state) for part in parts]
+
+
 _LEFT_ON_MODULES = {
     "pre_bwd_fn",
     "post_bwd_fn",
@@ -231,11 +257,18 @@ def remember(module: nn.Module) -> dict[Tensor, dict[str, Any]]:
 
 
 @torch.no_grad()
-def release(engine: Any, module: nn.Module, carried: dict[Tensor, dict[str, Any]]) -> None:
+def release(
+    engine: Any,
+    module: nn.Module,
+    carried: dict[Tensor, dict[str, Any]],
+    hooks: Sequence[RemovableHandle] = (),
+) -> None:
     """Destroy the engine and leave the module as it was, with whole parameters, the same objects."""
     from deepspeed.runtime.zero import parameter_offload
 
     values = {p: whole(p) for p in module.parameters()}
+    for hook in hooks:
+        hook.remove()
     stage, zero = engine.zero_optimization_stage(), engine.optimizer
     engine.destroy()
     for part in module.modules():

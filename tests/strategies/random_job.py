@@ -128,7 +128,15 @@ class Net(TrainModule):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)]
 
 
-def run(folder: Any, seed: int, world: str, epochs: int, name: str, resume: str | None = None) -> Any:
+def run(
+    folder: Any,
+    seed: int,
+    world: str,
+    epochs: int,
+    name: str,
+    resume: str | None = None,
+    precision: str = "32",
+) -> Any:
     """What the program ends with after so many epochs of 5 steps: the error, or weights and EMA's."""
     program, devices = Program.of(seed), 1 if world == "single" else 2
     module = Net(program)
@@ -144,10 +152,11 @@ def run(folder: Any, seed: int, world: str, epochs: int, name: str, resume: str 
         global_batch_size=GLOBAL,
         clip_grad_norm=program.clip,
         sync_batchnorm=program.norm == "batch" and devices > 1,
-        precision="32",
+        precision=precision,
     )
     micro = GLOBAL // devices // program.accumulation
-    data = DataLoader(TensorDataset(ROWS), micro, shuffle=True)
+    rows = ROWS.double() if precision == "64" else ROWS
+    data = DataLoader(TensorDataset(rows), micro, shuffle=True)
     try:
         trainer.fit(module, data, resume=resume)
     except PacelineError as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _MARGIN = 60.0
 _A_YEAR = 365 * 86400.0
+_OUR_CALLBACKS = HookTable.__module__.rpartition(".")[0]
 
 
 def attach(
@@ -160,6 +161,21 @@ def stage(
                 _call_each(context, "on_teardown", failed, trainer, name, also=teardowns)
 
 
+def _around_hook(
+    context: AbstractContextManager[object] | None, owner: Any, name: str, hook: Callable[..., None]
+) -> Callable[..., None]:
+    """What is called in place of a hook: one that cannot write, or one of the user's within ``context``."""
+    hook = guarded(owner, name, hook)
+    if context is None or type(owner).__module__.startswith(_OUR_CALLBACKS):
+        return hook
+
+    def call(*args: Any) -> None:
+        with context:
+            hook(*args)
+
+    return call
+
+
 def _open_stage(
     run: RunContext,
     trainer: TrainerView,
@@ -169,8 +185,8 @@ def _open_stage(
     closing: ExitStack,
 ) -> StageContext:
     """Put the parts together; ``closing`` ends them, from the last to the first."""
-    hooks = HookTable(module, run.callbacks, guarded)
     settings, strategy = run.settings, run.strategy
+    hooks = HookTable(module, run.callbacks, partial(_around_hook, strategy.around_hooks))
     run.stop.begin_stage()
     closing.callback(_leave, run, module, datamodule)
     if name == "fit":
