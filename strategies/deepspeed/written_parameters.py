@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from . import internals, zero_state
 
@@ -13,8 +12,8 @@ from . import internals, zero_state
 class WrittenParameters:
     """Takes up what a hook or ``training_step`` wrote: in place, to ``.data``, or as another ``.data``.
 
-    An update begins from fp32 copies, and forward reads others. What differs in the one that forward reads
-    was written since the last update. One pass over this rank's part before each update, without a wait.
+    An update begins from copies, and forward reads others, of the same dtype: before each update they are
+    copied, this rank's part, without a wait.
 
     Args:
         engine: Of stages 1 to 3, as ``deepspeed.initialize`` returned it; of stage 0 there are no copies.
@@ -37,15 +36,5 @@ class WrittenParameters:
         if self._stage == 3:
             zero_state.divide_whole_ones(internals.persistent_parameters(self._engine))
         for part, master in internals.parts_and_masters(self._engine, self._stage):
-            _take_up(part, master)
-
-
-def _take_up(part: Tensor | None, master: Tensor) -> None:
-    """Give a master the values of a part where it does not round to them."""
-    if part is None or part is master or part.numel() != master.numel():
-        return  # the same tensor, or on a disk
-    part = part.to(master.device)
-    if part.dtype == master.dtype:
-        master.copy_(part)
-    else:
-        master.copy_(torch.where(part == master.to(part.dtype), master, part.to(master.dtype)))
+            if part is not None and part.numel() == master.numel():  # neither is on a disk
+                master.copy_(part)  # of one dtype: there is nothing in it that the part has not

@@ -82,8 +82,7 @@ def test_a_state_dict_with_empty_tensors_is_an_error_after_the_fit(found):
         assert rank["state"]["first.weight"] == [8, 4]
 
 
-def test_masters_keep_what_the_weights_round_off(found):
-    """Those of stages 2 and 3 are wider than the weights: what was not written stays as it is."""
+def test_what_is_written_in_bfloat16_is_taken_up(found):
     expected = found["ddp bf16-true"][0]["weights"]
     for strategy in ("deepspeed_stage_2", "deepspeed_stage_3"):
         assert found[f"{strategy} bf16-true"][0]["weights"] == expected
