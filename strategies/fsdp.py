@@ -230,8 +230,10 @@ class FSDP(ShardedEstimate, Distributed):
         self._root.went_backward = True
         with nullcontext() if self.tensor == 1 else self._split_loss:
             super().backward(loss, retain_graph)
+        if not self._reduces:
+            return
         self._reshard()  # a part that a reentrant checkpoint ran several times is left gathered
-        if self._reduces and self._equal_gradients is not None:
+        if self._equal_gradients is not None:
             self._equal_gradients.check()
 
     def synchronise_gradients(self, enabled: bool) -> None:

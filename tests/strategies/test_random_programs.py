@@ -104,8 +104,9 @@ class Programs:
             assert again["weights"] == whole["weights"], program
 
 
-# The first ones, and one that found FSDP's parameters gathered between two steps.
-SEEDS = [*range(12), 119]
+# The first ones; one that found FSDP's parameters gathered between two steps; one that lost gradients where
+# they were sharded again between two micro-batches.
+SEEDS = [*range(12), 119, 193]
 
 
 @pytest.fixture(scope="module")
