@@ -21,6 +21,16 @@ def second_backward(strategy: str) -> PacelineError:
     )
 
 
+def gradient_in_parts(strategy: str, names: Sequence[str]) -> PacelineError:
+    """The gradients of these parameters have come more than once within a backward."""
+    return PacelineError(
+        f"strategy {strategy!r} takes a gradient once in a backward, and this one comes in parts, as "
+        "of a block that is used twice in a reentrant checkpoint",
+        got=", ".join(names) or None,
+        fix="checkpoint(..., use_reentrant=False), or use the block once in each forward",
+    )
+
+
 def of_ddp(error: RuntimeError, trained: Sequence[str], options: str) -> PacelineError | None:
     """DDP's reducer has met a gradient twice, or one that another backward has left undefined.
 
@@ -65,12 +75,7 @@ def of_deepspeed(strategy: str, named: Callable[[], Mapping[Tensor, str]]) -> It
         if found is None and not any("reduce" in name for name in called):
             raise
         names = [found[1]] if found else _twice(error, {id(p): name for p, name in named().items()})
-        raise PacelineError(
-            f"strategy {strategy!r} takes a gradient once in a backward, and this one comes in parts, as "
-            "of a block that is used twice in a reentrant checkpoint",
-            got=", ".join(names) or None,
-            fix="checkpoint(..., use_reentrant=False), or use the block once in each forward",
-        ) from error
+        raise gradient_in_parts(strategy, names) from error
 
 
 def _twice(error: AssertionError, names: dict[int, str]) -> list[str]:

@@ -27,6 +27,20 @@ def arrivals(parameters: dict[str, Tensor]) -> Iterator[list[str]]:
             hook.remove()
 
 
+def is_recomputed(loss: Tensor) -> bool:
+    """Whether a reentrant activation checkpoint is in the graph of a loss."""
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        seen.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return False
+
+
 def in_parts(came: Iterable[str]) -> list[str]:
     """Those that came more than once: of these the reducer would average the first part alone."""
     return [name for name, count in Counter(came).items() if count > 1]

@@ -21,12 +21,13 @@ from ..argument_checks import (
     check_names,
 )
 from ..errors import PacelineError
-from .backward_errors import second_backward
+from .backward_errors import gradient_in_parts, second_backward
 from .base import parameters_of
 from .distributed import Distributed
 from .dtype_groups import refuse_several_dtypes, shard_by_dtype
 from .estimate.description import Layout
 from .estimate.sharded import ShardedEstimate
+from .first_step import arrivals, in_parts, is_recomputed
 from .launch.environment import Environment
 from .launch.process_group import data_group
 from .materialise import materialise
@@ -104,7 +105,7 @@ class FSDP(ShardedEstimate, Distributed):
         self._split_loss = SplitLoss()
         self._root: Dispatch | None = None
         self._parts: list[Any] = []
-        self._manual = self._unfreezes = False
+        self._manual = self._unfreezes = self._first = False
         self._reduces = True
         self._equal_gradients: EqualGradients | None = None
         self._norm: Tensor | None = None
@@ -155,6 +156,7 @@ class FSDP(ShardedEstimate, Distributed):
         if self.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module, self.data_group)
         root.context = self.precision.context(self.device)
+        self._first = True
         self._root, self._parts = root, [part for part in root.modules() if isinstance(part, FSDPModule)]
         self._forget_last_run()
         root.lasting = set(module.parameters())
@@ -228,13 +230,25 @@ class FSDP(ShardedEstimate, Distributed):
         if self._root.went_backward and not self._manual:
             raise second_backward(self.name)
         self._root.went_backward = True
-        with nullcontext() if self.tensor == 1 else self._split_loss:
+        seen = arrivals(self._unit_parameters()) if self._first and is_recomputed(loss) else nullcontext([])
+        with seen as came, nullcontext() if self.tensor == 1 else self._split_loss:
             super().backward(loss, retain_graph)
-        if not self._reduces:
-            return
-        self._reshard()  # a part that a reentrant checkpoint ran several times is left gathered
-        if self._equal_gradients is not None:
+        if in_parts(came):  # the first part alone is reduced
+            raise gradient_in_parts(self.name, sorted(in_parts(came)))
+        if self._reduces and self._equal_gradients is not None:
             self._equal_gradients.check()
+
+    def _unit_parameters(self) -> dict[str, Tensor]:
+        """Those in which gradients arrive, of the units inside the outermost one: hooks on them remain."""
+        assert self._root is not None
+        paths = {part: path for path, part in self._root.module.named_modules()}
+        found: dict[str, Tensor] = {}
+        for unit in (part for part in self._parts if part in paths):
+            unit.unshard()
+            trained = unit.named_parameters(paths[unit])
+            found |= {name: parameter for name, parameter in trained if parameter.requires_grad}
+            unit.reshard()
+        return found
 
     def synchronise_gradients(self, enabled: bool) -> None:
         assert self._root is not None
@@ -245,6 +259,7 @@ class FSDP(ShardedEstimate, Distributed):
 
     def unscale(self, optimizer: Optimizer) -> None:
         super().unscale(optimizer)
+        self._first = False
         for found in self.precision.overflows(optimizer):  # each rank has looked at its shards only
             everyones = found.to(self.device)
             dist.all_reduce(everyones, dist.ReduceOp.MAX)
@@ -283,9 +298,6 @@ class FSDP(ShardedEstimate, Distributed):
         with super().evaluation(module):
             yield
         # What a forward without gradients gathered would be used again after the shards have changed.
-        self._reshard()
-
-    def _reshard(self) -> None:
         for part in self._parts:
             part.reshard()
 

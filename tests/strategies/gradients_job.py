@@ -90,6 +90,11 @@ class Blocks(TrainModule):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
+class Units(Blocks):
+    def shard_units(self):
+        return [self.block]
+
+
 class TwoBackwards(Blocks):
     """Goes backward from two losses.
 
@@ -275,7 +280,14 @@ class Apart(Blocks):
         return torch.optim.SGD([{"params": group} for group in groups], lr=0.1)
 
 
-KINDS = {"blocks": Blocks, "two": TwoBackwards, "direct": Direct, "manual": Manual, "apart": Apart}
+KINDS = {
+    "blocks": Blocks,
+    "units": Units,
+    "two": TwoBackwards,
+    "direct": Direct,
+    "manual": Manual,
+    "apart": Apart,
+}
 STRATEGIES = {
     "never": lambda: DDP(find_unused_parameters=False),
     "always": lambda: DDP(find_unused_parameters=True),

@@ -26,6 +26,8 @@ KINDS = {
     "once-reentrant": {"kind": "blocks", "model": {"uses": 1, "reentrant": True}},
     "twice-reentrant": TWICE,
     "twice-reentrant-accumulated": TWICE | {"accumulate": 2},
+    "twice-in-units": TWICE | {"kind": "units"},
+    "once-in-units": {"kind": "units", "model": {"uses": 1, "reentrant": True}},
     "twice-otherwise": {"kind": "blocks", "model": {"uses": 2, "reentrant": False}},
     "two": {"kind": "two"},
     "two-accumulated": {"kind": "two", "accumulate": 2},
@@ -38,39 +40,42 @@ _IN_PARTS = (
 )
 _MET = "met a gradient that does not come in one piece.*leave find_unused_parameters out"
 _ONCE = "PacelineError: strategy '[a-z_0-3]+' takes one backward for each forward.*add the losses"
-_OF_ZERO = "takes a gradient once in a backward.*got: block.0.bias.*use_reentrant=False"
+_ONCE_EACH = "takes a gradient once in a backward.*got: block.0.bias.*use_reentrant=False"
 _NOT_SUPER = "backward did not call super.*fix: super...backward.loss. in the place of loss.backward"
 _KEPT = "keeps gradients in its own shards: block.0.weight.grad cannot be read.*Trainer.clip_grad_norm"
 _OWN_METHOD = "SAM.first_step.. may change weights, which only step.. can do.*leave strategy= out"
 _NONE = "has no gradients to update with.*self.manual_backward.loss. in the place of loss.backward"
 _STATIC = "a static graph excludes accumulation"
 _TORCHS = "Error: "  # in torch's or DeepSpeed's words
+PARTS = ["twice-reentrant", "twice-reentrant-accumulated", "twice-in-units"]
 BACKWARDS = ["two", "two-accumulated", "two-spare", "two-apart"]
 LOOKS = ["clip", "parts", "later"]
 SAMS = ["sam", "sam_unasked"]
 # What is an error in step 1; all else ends where one device does.
 ERRORS = {
     "ddp": {"direct": _NOT_SUPER},
-    "never": {"direct": _NOT_SUPER, "twice-reentrant": _IN_PARTS, "two-spare": _MET}
-    | {"twice-reentrant-accumulated": _IN_PARTS},
+    "never": {"direct": _NOT_SUPER, "two-spare": _MET} | dict.fromkeys(PARTS, _IN_PARTS),
     "always": {"direct": _NOT_SUPER}
     | dict.fromkeys(["once-reentrant", "twice-reentrant", "twice-reentrant-accumulated"], _MET)
+    | dict.fromkeys(["once-in-units", "twice-in-units"], _MET)
     | dict.fromkeys(["two-spare", "two-apart"], _MET),
     "static": {"direct": _NOT_SUPER, "twice-reentrant-accumulated": _STATIC, "two-accumulated": _STATIC},
-    "fsdp": dict.fromkeys(BACKWARDS, _ONCE) | {"assigned": _TORCHS},
-    "tensor": dict.fromkeys(BACKWARDS, _ONCE) | dict.fromkeys([*LOOKS, *SAMS, "assigned"], _TORCHS),
+    "fsdp": dict.fromkeys(BACKWARDS, _ONCE) | {"assigned": _TORCHS, "twice-in-units": _ONCE_EACH},
+    "tensor": dict.fromkeys(BACKWARDS, _ONCE)
+    | dict.fromkeys([*LOOKS, *SAMS, "assigned"], _TORCHS)
+    | {"twice-in-units": _ONCE_EACH},
     ZERO[0]: {"direct": _TORCHS},
     ZERO[1]: dict.fromkeys(SAMS, _OWN_METHOD) | {"assigned": _TORCHS},
-    ZERO[2]: dict.fromkeys(["twice-reentrant", "twice-reentrant-accumulated"], _OF_ZERO)
+    ZERO[2]: dict.fromkeys(PARTS, _ONCE_EACH)
     | dict.fromkeys(LOOKS, _KEPT)
     | dict.fromkeys(SAMS, _OWN_METHOD)
     | dict.fromkeys(["torchs", "assigned"], _NONE),
-    ZERO[3]: dict.fromkeys(["twice-reentrant", "twice-reentrant-accumulated"], _OF_ZERO)
+    ZERO[3]: dict.fromkeys(PARTS, _ONCE_EACH)
     | dict.fromkeys(["two", "two-accumulated"], _ONCE)
     | dict.fromkeys(LOOKS, _KEPT)
     | dict.fromkeys(SAMS, _OWN_METHOD)
     | {"torchs": _NONE, "assigned": _TORCHS},
-    "hsdp": dict.fromkeys(BACKWARDS, _ONCE) | {"assigned": _TORCHS},
+    "hsdp": dict.fromkeys(BACKWARDS, _ONCE) | {"assigned": _TORCHS, "twice-in-units": _ONCE_EACH},
 }
 DIFFER = {
     "weight": r"returned a 'weight' on some ranks only.*got: none on rank 0",
@@ -92,7 +97,7 @@ USUAL = {
     "never": ["twice-reentrant", "two"],
     "always": ["once-reentrant"],
     "static": ["twice-reentrant", "two-spare"],
-    "fsdp": ["twice-reentrant", "two-apart", "clip", "sam", "later"],
+    "fsdp": ["twice-reentrant", "twice-in-units", "once-in-units", "two-apart", "clip", "sam", "later"],
     "tensor": ["twice-reentrant", "two-apart", "clip"],
     ZERO[0]: ["clip", "sam_unasked"],
     ZERO[1]: ["later", "sam", "two"],
