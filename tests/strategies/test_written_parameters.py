@@ -30,10 +30,29 @@ REFUSED = {
 }
 
 
+PAIRS = [(strategy, way) for strategy in STRATEGIES for way in WAYS]
+# The others use the same code: they run under --soak.
+USUAL = [
+    *(
+        (strategy, way)
+        for strategy in ("fsdp", "deepspeed_stage_2", "deepspeed_stage_3_divided")
+        for way in WAYS
+    ),
+    *((strategy, ".data assigned") for strategy in STRATEGIES),
+    *((strategy, "read") for strategy in ("hsdp", "tensor")),
+]
+
+
+def pairs():
+    for pair in PAIRS:
+        yield pytest.param(*pair, marks=() if pair in USUAL else pytest.mark.soak)
+
+
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(request, tmp_path_factory):
     cases = {
-        f"{strategy} {way}": {"strategy": strategy, "way": way} for strategy in STRATEGIES for way in WAYS
+        f"{strategy} {way}": {"strategy": strategy, "way": way}
+        for strategy, way in (PAIRS if request.config.getoption("--soak") else USUAL)
     }
     for strategy in ("deepspeed_stage_3", "deepspeed_stage_3_divided"):
         cases[f"{strategy} gathered"] = {"strategy": strategy, "way": "gathered"}
@@ -48,8 +67,7 @@ def check_equal(ranks, expected):
         torch.testing.assert_close(torch.tensor(value), torch.tensor(expected[name]), msg=name)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("strategy", "way"), pairs())
 def test_what_a_hook_writes_or_reads_is_as_on_one_device_or_an_error(found, tmp_path, strategy, way):
     ranks = found[f"{strategy} {way}"]
     if (strategy, way) in REFUSED:

@@ -58,7 +58,8 @@ class Net(TrainModule):
             if self.way == ".data assigned":
                 parameter.data = 0.5 * parameter.data
             if self.way == "read":
-                self.seen.append(float(parameter.norm()))
+                with torch.no_grad():
+                    self.seen.append(float(parameter.norm()))
             if self.way == "gathered":
                 self.write_gathered(parameter, trainer.rank)
 
