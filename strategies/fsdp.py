@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -104,7 +104,6 @@ class FSDP(ShardedEstimate, Distributed):
         self._mesh: Any = None
         self._split_loss = SplitLoss()
         self._root: Dispatch | None = None
-        self._parts: list[Any] = []
         self._manual = self._unfreezes = self._first = False
         self._reduces = True
         self._equal_gradients: EqualGradients | None = None
@@ -119,7 +118,7 @@ class FSDP(ShardedEstimate, Distributed):
                 fix="a number of ranks that tensor divides",
             )
         super().attach(environment, precision)
-        self.around_hooks = ParameterAccess(self.name, assigned_shard, self._names)
+        self.around_hooks = ParameterAccess(self.name, assigned_shard, lambda: self._root)
 
     def mesh_shape(self) -> dict[str, int]:
         """The data ranks as ``fully_shard`` is to see them: the sizes of the mesh's dimensions, by name."""
@@ -136,8 +135,6 @@ class FSDP(ShardedEstimate, Distributed):
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self._manual = not getattr(module, "automatic_optimization", True)
-        from torch.distributed.fsdp import FSDPModule
-
         root = vars(module).get(_ROOT)
         if root is None:
             root = vars(module)[_ROOT] = Dispatch(module, None)
@@ -156,8 +153,7 @@ class FSDP(ShardedEstimate, Distributed):
         if self.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module, self.data_group)
         root.context = self.precision.context(self.device)
-        self._first = True
-        self._root, self._parts = root, [part for part in root.modules() if isinstance(part, FSDPModule)]
+        self._root, self._first = root, True
         self._forget_last_run()
         root.lasting = set(module.parameters())
         self.change_activations(module)
@@ -165,7 +161,7 @@ class FSDP(ShardedEstimate, Distributed):
 
     def _forget_last_run(self) -> None:
         """One that failed within a step has left gradients, and reductions switched off."""
-        for part in self._parts:
+        for part in self._parts():
             part.set_requires_gradient_sync(True, recurse=False)
             forget_gradients(part)
 
@@ -218,7 +214,7 @@ class FSDP(ShardedEstimate, Distributed):
     def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
         if change.placed or change.removed:
             super().trainable_changed(module, change)
-        refuse_several_dtypes(self._parts, change)
+        refuse_several_dtypes(self._parts(), change)
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         assert self._root is not None
@@ -230,25 +226,27 @@ class FSDP(ShardedEstimate, Distributed):
         if self._root.went_backward and not self._manual:
             raise second_backward(self.name)
         self._root.went_backward = True
-        seen = arrivals(self._unit_parameters()) if self._first and is_recomputed(loss) else nullcontext([])
-        with seen as came, nullcontext() if self.tensor == 1 else self._split_loss:
+        with self._arrivals(loss) as came, nullcontext() if self.tensor == 1 else self._split_loss:
             super().backward(loss, retain_graph)
         if in_parts(came):  # the first part alone is reduced
             raise gradient_in_parts(self.name, sorted(in_parts(came)))
         if self._reduces and self._equal_gradients is not None:
             self._equal_gradients.check()
 
-    def _unit_parameters(self) -> dict[str, Tensor]:
-        """Those in which gradients arrive, of the units inside the outermost one: hooks on them remain."""
+    def _arrivals(self, loss: Tensor) -> AbstractContextManager[list[str]]:
+        """In step 1, names of inner units' parameters as gradients come, where blocks are recomputed."""
         assert self._root is not None
+        if not self._first or not self.all_reduce(
+            torch.tensor([int(is_recomputed(loss))], device="cpu"), "max"
+        ):
+            return nullcontext([])
         paths = {part: path for path, part in self._root.module.named_modules()}
         found: dict[str, Tensor] = {}
-        for unit in (part for part in self._parts if part in paths):
-            unit.unshard()
-            trained = unit.named_parameters(paths[unit])
-            found |= {name: parameter for name, parameter in trained if parameter.requires_grad}
+        for unit in (part for part in self._parts() if part in paths):
+            unit.unshard()  # these are other tensors than the shards, and the same ones each time
+            found |= {name: p for name, p in unit.named_parameters(paths[unit]) if p.requires_grad}
             unit.reshard()
-        return found
+        return arrivals(found)
 
     def synchronise_gradients(self, enabled: bool) -> None:
         assert self._root is not None
@@ -298,11 +296,15 @@ class FSDP(ShardedEstimate, Distributed):
         with super().evaluation(module):
             yield
         # What a forward without gradients gathered would be used again after the shards have changed.
-        for part in self._parts:
+        for part in self._parts():
             part.reshard()
 
-    def _names(self) -> dict[Tensor, str]:
-        return {} if self._root is None else {p: n for n, p in self._root.module.named_parameters()}
+    def _parts(self) -> list[Any]:
+        """The modules that were sharded."""
+        from torch.distributed.fsdp import FSDPModule
+
+        assert self._root is not None
+        return [part for part in self._root.modules() if isinstance(part, FSDPModule)]
 
     def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         from torch.distributed.tensor import DTensor
@@ -342,9 +344,8 @@ class FSDP(ShardedEstimate, Distributed):
     def close(self) -> None:
         super().close()
         if self._root is not None:
-            for part in self._parts:
+            for part in self._parts():
                 end_iteration(part)
-        self._parts = []
         self._root = self._norm = self._equal_gradients = None
 
     def _total_norm(self, optimizer: Optimizer) -> Tensor:

@@ -27,10 +27,10 @@ class ParameterAccess(TorchFunctionMode):
     Args:
         strategy: Its name, for the error.
         problem: Of a tensor and what is done with it, why it is refused and the way that works; else None.
-        names: Gives the name of each parameter.
+        module: Gives the module of the run, which names its parameters, or None outside of a run.
 
     Example:
-        >>> with ParameterAccess("fsdp", assigned_shard, names):
+        >>> with ParameterAccess("fsdp", assigned_shard, lambda: module):
         ...     weight.data = 0.5 * weight  # doctest: +SKIP
         paceline.errors.PacelineError: strategy 'fsdp' holds line.weight in parts
     """
@@ -39,10 +39,10 @@ class ParameterAccess(TorchFunctionMode):
         self,
         strategy: str,
         problem: Callable[[Tensor, str], tuple[str, str] | None],
-        names: Callable[[], dict[Tensor, str]],
+        module: Callable[[], nn.Module | None],
     ) -> None:
         super().__init__()
-        self._strategy, self._problem, self._names = strategy, problem, names
+        self._strategy, self._problem, self._module = strategy, problem, module
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in args:
@@ -50,11 +50,17 @@ class ParameterAccess(TorchFunctionMode):
                 found = self._problem(tensor, _name(func))
                 if found is not None and not _is_library(inspect.currentframe()):
                     got, fix = found
-                    name = self._names().get(tensor, "a value that was computed from parameters")
+                    name = self._name_of(tensor)
                     raise PacelineError(
                         f"strategy {self._strategy!r} holds {name} in parts", got=got, fix=fix
                     )
         return func(*args, **(kwargs or {}))
+
+    def _name_of(self, tensor: Tensor) -> str:
+        module = self._module()
+        named = [] if module is None else module.named_parameters()
+        found = (name.removeprefix("module.") for name, p in named if p is tensor)
+        return next(found, "a value that was computed from parameters")
 
 
 def assigned_shard(tensor: Tensor, what: str) -> tuple[str, str] | None:

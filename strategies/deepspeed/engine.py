@@ -115,7 +115,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
         nvme.check_config(self.config, self.stage)
         super().attach(environment, precision)
         if self.stage == 3:
-            self.around_hooks = ParameterAccess(self.name, partitioned, self._named)
+            self.around_hooks = ParameterAccess(self.name, partitioned, lambda: self._module)
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         kept = vars(module).pop(_ENGINE, None)
@@ -154,9 +154,8 @@ class DeepSpeed(ZeroEstimate, Distributed):
         )
         self._module, self._carried = module, carried
         self._written = WrittenParameters(self._engine)
-        self._hooks = []
-        if self.stage == 3:
-            self._hooks, root.lasting = zero_state.refuse_state_dicts(module), ()
+        self._hooks = zero_state.refuse_state_dicts(module) if self.stage == 3 else []
+        root.lasting = () if self.stage == 3 else None
         self._manual = ManualGradients(self, self.stage, module)
         if self.stage == 0:
             internals.clip_reduced_with(self._engine, self._clip_reduced)
@@ -305,7 +304,8 @@ class DeepSpeed(ZeroEstimate, Distributed):
     # -- state ---------------------------------------------------------------------------------
 
     def _named(self) -> dict[Tensor, str]:
-        return {} if self._module is None else {p: n for n, p in self._module.named_parameters()}
+        assert self._module is not None
+        return {p: name for name, p in self._module.named_parameters()}
 
     def _is_mine(self, name: str) -> bool:
         """Whether this rank writes what is complete on none: they alternate, so that no host holds all."""
