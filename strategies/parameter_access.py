@@ -110,7 +110,7 @@ def _name(func: Any) -> str:
     """What is done: a function's name, a property's, or an assignment to one."""
     name: str = getattr(func, "__name__", str(func))
     if name in ("__get__", "__set__"):
-        return func.__self__.__name__ + (" =" if name == "__set__" else "")
+        name = func.__self__.__name__ + (" =" if name == "__set__" else "")
     return name
 
 
