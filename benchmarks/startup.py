@@ -1,10 +1,10 @@
-"""Seconds until something happens: imports, ``paceline --help``, the end of step 1; what ``curves.png`` adds to a fit.
+"""Seconds until something happens: imports, ``paceline --help``, the end of step 1; and of ``curves.png``.
 
     python benchmarks/startup.py [--rounds 9] [--pairs 5] [--json FILE]
 
 Each is a separate process, in alternation, with bytecode as an installed package has it; medians of the
-rounds, and of the differences within a round. Fits with and without ``curves.png`` are pairs within one process,
-each after the picture of the one before is drawn.
+rounds, and of the differences within a round. Fits with and without ``curves.png`` are pairs within one
+process, each after the picture of the one before is drawn.
 """
 
 from __future__ import annotations
@@ -141,9 +141,8 @@ def main() -> None:
     for name, row in result.items():
         print(f"{name:<23}" + "  ".join(f"{key} {value}" for key, value in row.items()))
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"rounds": arguments.rounds, "pairs": arguments.pairs, "result": result}, indent=1) + "\n"
-        )
+        found = {"rounds": arguments.rounds, "pairs": arguments.pairs, "result": result}
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
