@@ -168,7 +168,7 @@ def _entry(name: str, value: Any) -> Iterator[str]:
         return
     in_hooks = name == _IN_HOOKS
     if in_hooks:
-        yield "Callbacks, hooks and `self.trainer` of a module have these; [others](trainer.md) begin runs.\n"
+        yield "Callbacks and modules have these during a run; [others](trainer.md) begin one.\n"
     else:
         yield f"```py\n{name}({_signature(value)})\n```\n"
         yield from _documentation(value)
