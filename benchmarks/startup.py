@@ -1,9 +1,10 @@
-"""Seconds until something happens: imports, ``paceline --help``, the end of step 1.
+"""Seconds until something happens: imports, ``paceline --help``, the end of step 1; and of ``curves.png``.
 
-    python benchmarks/startup.py [--rounds 9] [--json FILE]
+    python benchmarks/startup.py [--rounds 9] [--pairs 5] [--json FILE]
 
 Each is a separate process, in alternation, with bytecode as an installed package has it; medians of the
-rounds, and of the differences within a round.
+rounds, and of the differences within a round. Fits with and without ``curves.png`` are pairs within one
+process, each after the picture of the one before is drawn.
 """
 
 from __future__ import annotations
@@ -52,6 +53,32 @@ class Ends(Callback):
 loader = torch.utils.data.DataLoader(data, 8, shuffle=True)
 Trainer(accelerator="cpu", callbacks=[Ends()]).fit(Net(), loader)
 """
+PICTURE = """
+import json, statistics, sys, time
+import torch
+from paceline import Trainer, TrainModule
+from paceline.callbacks.curves import wait_for_pictures
+class Net(TrainModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(16, 1)
+    def training_step(self, batch):
+        return self.net(batch[0]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(64, 16))
+def seconds(loggers):
+    trainer = Trainer(accelerator="cpu", max_epochs=20, progress=False, loggers=loggers)
+    begun = time.perf_counter()
+    trainer.fit(Net(), torch.utils.data.DataLoader(data, 8, shuffle=True))
+    took = time.perf_counter() - begun
+    wait_for_pictures()
+    assert (trainer.folder / "curves.png").exists() == (loggers is True)
+    return took
+pairs = [(seconds(True), seconds(["-curves"])) for _ in range(int(sys.argv[1]) + 1)][1:]
+with_, without = (statistics.median(column) for column in zip(*pairs))
+print(json.dumps([with_, without, statistics.median(a - b for a, b in pairs)]))
+"""
 NAMES = """
 import torch
 from paceline import Trainer, TrainModule, seed_everything
@@ -80,28 +107,42 @@ def seconds(command: list[str], folder: str) -> float:
     return time.perf_counter() - begun
 
 
+def picture(pairs: int, folder: str) -> dict[str, dict[str, float]]:
+    """What a fit takes with ``curves.png`` and without, in one process."""
+    command = [sys.executable, "-c", PICTURE, str(pairs)]
+    done = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True)
+    drawn, plain, more = (round(value, 3) for value in json.loads(done.stdout.splitlines()[-1]))
+    return {
+        "a fit": {"seconds": plain},
+        "a fit with curves.png": {"seconds": drawn, "beyond a fit": more},
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=9, help="0: curves.png alone")
+    parser.add_argument("--pairs", type=int, default=5, help="of fits with and without curves.png")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(arguments.rounds + 1):
+        drawing = picture(arguments.pairs, folder)
+        for number in range(arguments.rounds + 1 if arguments.rounds else 0):
             for name, command in PROGRAMS.items():
                 took = seconds(command, folder)
                 if number:  # the first round fills the disk's cache and writes the bytecode
                     times[name].append(took)
-    result = {name: {"seconds": round(statistics.median(values), 3)} for name, values in times.items()}
-    for name, base in DIFFERENCES.items():
+    timed = {name: values for name, values in times.items() if values}
+    result = {name: {"seconds": round(statistics.median(values), 3)} for name, values in timed.items()}
+    for name, base in DIFFERENCES.items() if timed else ():
         more = [a - b for a, b in zip(times[name], times[base], strict=True)]
         result[name][f"beyond {base}"] = round(statistics.median(more), 3)
+    result |= drawing
     for name, row in result.items():
         print(f"{name:<23}" + "  ".join(f"{key} {value}" for key, value in row.items()))
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"rounds": arguments.rounds, "result": result}, indent=1) + "\n"
-        )
+        found = {"rounds": arguments.rounds, "pairs": arguments.pairs, "result": result}
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

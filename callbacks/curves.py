@@ -34,8 +34,9 @@ class Curves(Callback):
     A panel shows one metric, with training and validation together. There are 9 at most; the learning rate
     and the samples per second are among them.
 
-    A process draws, and ``fit`` returns meanwhile; the script's own process waits for it at its end. In a
-    run folder that is sent to an object store, ``fit`` waits. What goes wrong is in ``log.txt``.
+    A process draws, and ``fit`` returns meanwhile, with a line that says so; the script's own process waits
+    for it at its end. In a run folder that is sent to an object store, ``fit`` waits. What goes wrong is in
+    ``log.txt``.
 
     Args:
         dpi: Dots per inch of the picture.
@@ -56,8 +57,11 @@ class Curves(Callback):
                     start_drawing(rows, rows.with_name("curves.png"), self.dpi)
                 except OSError as error:  # the run is over, and nothing else of it depends on this
                     trainer.log_line(_warning(error))
+                    return
                 if url_of(rows) is not None:
                     wait_for_pictures()
+                else:
+                    trainer.log_line("curves.png is being drawn: it is there when this process ends")
 
 
 _drawing: list[subprocess.Popen[bytes]] = []

@@ -1,4 +1,4 @@
-"""Writes docs/api: an index of everything public, and a page for each package from its docstrings.
+"""Writes docs/api: an index of everything public, and pages for each package from its docstrings.
 
 Those of ``Trainer`` are described in trainer/config/arguments.py; its docstring is written from there.
 
@@ -39,6 +39,47 @@ PACKAGES = (
     paceline.testing,
 )
 """Everything public is in the ``__all__`` of one of them."""
+_IN_HOOKS = "Trainer in hooks"
+"""What ``callbacks.TrainerView`` has, and ``module.trainer`` therefore: the other half of ``Trainer``."""
+SUBJECTS: dict[Any, dict[str, tuple[str, ...]]] = {
+    paceline: {
+        "trainer": ("Trainer",),
+        "trainer_in_hooks": (_IN_HOOKS,),
+        "module": ("TrainModule",),
+        "data": ("DataModule", "CombinedLoader", "Mixture", "order_seed", "seed_everything", "fetch"),
+        "runs": ("Run", "Predictions", "PacelineError"),
+    },
+    paceline.callbacks: {
+        "callbacks": (
+            *("Checkpoint", "EarlyStopping", "EMA", "SWA", "WeightAverage", "Lookahead", "Freeze"),
+            *("BatchSizeScheduler", "GradientAccumulationScheduler", "LossSpikes", "Evaluator"),
+        ),
+        "callbacks_own": ("Callback", "Hooks", "TrainerView", "LambdaCallback"),
+        "callbacks_watching": (
+            *("Progress", "ModelSummary", "LearningRateMonitor", "Norms", "DeviceMonitor", "Throughput"),
+            *("Timer", "Profiler", "Stragglers", "ReplicaCheck", "StepRecord"),
+        ),
+        "callbacks_output": (
+            *("Logger", "JSONLogger", "CSVLogger", "TensorBoard", "Trackio", "WandB", "MLflow"),
+            *("KubeflowStatus", "RayReport", "Curves", "ConfusionMatrix", "SampleImages"),
+            *("PredictionWriter", "Image", "Histogram", "Table", "Text"),
+        ),
+    },
+    paceline.strategies: {
+        "strategies": (
+            *("Single", "DDP", "FSDP", "HSDP", "DeepSpeed", "STRATEGIES", "make_strategy"),
+            *("Precision", "Full", "AutocastBF16", "AutocastFP16", "Float8", "PRECISIONS"),
+            "make_precision",
+        ),
+        "strategies_own": ("Strategy", "Distributed", "StepPlan", "find_units"),
+        "strategies_launch": ("Environment", "find_environment", "launch", "start_ranks"),
+        "strategies_memory": (
+            *("choose_strategy", "states_per_rank", "ModelBytes", "Moment", "RankBytes", "Streamed"),
+            *("Layout", "Collective"),
+        ),
+    },
+}
+"""Packages whose names are on several pages: those of each, by the page's name."""
 TRAINER = Path(inspect.getfile(paceline.Trainer))
 FOLDER = Path(paceline.__file__).parent / "docs" / "api"
 _INDEX = """# API reference
@@ -50,6 +91,7 @@ hooks are in [the loop](../extending/loop.md).
 """
 _HOOKS = {name for name in dir(paceline.callbacks.Callback) if name.startswith("on_")}
 """Described where they are called: docs/extending/loop.md."""
+_VIEW = {name for base in paceline.callbacks.TrainerView.__mro__ for name in vars(base)}
 _FIRST = {"Trainer": ("fit", "validate", "test", "predict")}
 _WITH_BASES = (paceline.Trainer, paceline.TrainModule, paceline.DataModule)
 """Classes whose methods are in bases that are not public."""
@@ -61,9 +103,12 @@ def pages() -> dict[Path, str]:
     """The text of each page of docs/api."""
     written = {FOLDER / "README.md": "\n".join([_INDEX, *(line for p in PACKAGES for line in _table(p))])}
     for package in PACKAGES:
-        lines = (line for name, value in _public(package).items() for line in _entry(name, value))
         about = _prose(inspect.getdoc(package) or "")
-        written[FOLDER / _page_of(package)] = "\n".join([f"# {package.__name__}\n", *about, *lines])
+        for page, names in _subjects(package).items():
+            lines = (line for name in names for line in _entry(name, _value(package, name)))
+            title = package.__name__ if len(_subjects(package)) == 1 else _title(package, page)
+            written[FOLDER / f"{page}.md"] = "\n".join([f"# {title}\n", *about, *lines])
+            about = []
     return written
 
 
@@ -84,16 +129,34 @@ def _public(package: Any) -> dict[str, Any]:
     return {name: getattr(package, name) for name in package.__all__ if name != "__version__"}
 
 
-def _page_of(package: Any) -> str:
-    return f"{package.__name__.rpartition('.')[2]}.md"
+def _subjects(package: Any) -> dict[str, tuple[str, ...]]:
+    """The names on each page of a package; a name that is on none, or is not public, is an error."""
+    found = SUBJECTS.get(package) or {package.__name__.rpartition(".")[2]: tuple(_public(package))}
+    named = sorted(name for names in found.values() for name in names if name != _IN_HOOKS)
+    assert named == sorted(_public(package)), f"SUBJECTS[{package.__name__}] has {named}"
+    return found
+
+
+def _title(package: Any, page: str) -> str:
+    """``paceline.callbacks: watching``."""
+    subject = page.removeprefix(package.__name__.rpartition(".")[2]).strip("_").replace("_", " ")
+    return f"{package.__name__}: {subject}" if subject else package.__name__
+
+
+def _value(package: Any, name: str) -> Any:
+    return package.Trainer if name == _IN_HOOKS else getattr(package, name)
 
 
 def _table(package: Any) -> Iterator[str]:
     """One line for each name of a package, with a link to its entry."""
     yield f"## {package.__name__}\n"
     yield "| name | what it is |\n|---|---|"
+    pages = {name: page for page, names in _subjects(package).items() for name in names}
     for name, value in _public(package).items():
-        yield f"| [`{name}`]({_page_of(package)}#{name.lower()}) | {_about(value)} |"
+        yield f"| [`{name}`]({pages[name]}.md#{name.lower()}) | {_about(value)} |"
+    if _IN_HOOKS in pages:
+        text = "The other half of `Trainer`: what callbacks and modules read and call during a run."
+        yield f"| [{_IN_HOOKS}]({pages[_IN_HOOKS]}.md) | {text} |"
     yield ""
 
 
@@ -103,11 +166,19 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     if not callable(value):
         yield _about(value) + "\n"
         return
-    yield f"```py\n{name}({_signature(value)})\n```\n"
-    yield from _documentation(value)
+    in_hooks = name == _IN_HOOKS
+    if in_hooks:
+        yield "Callbacks and modules have these during a run; [others](trainer.md) begin one.\n"
+    else:
+        yield f"```py\n{name}({_signature(value)})\n```\n"
+        yield from _documentation(value)
+    if value is paceline.Trainer and not in_hooks:
+        yield "What is read and called during a run is on [a page of its own](trainer_in_hooks.md).\n"
     if inspect.isclass(value):
         for method, function in _methods(value):
-            yield f"### {name}.{method}\n"
+            if value is paceline.Trainer and in_hooks != (method in _VIEW):
+                continue
+            yield f"### {value.__name__}.{method}\n"
             if inspect.isfunction(function):
                 yield f"```py\n{method}({_signature(function)})\n```\n"
             yield from _documentation(function)

@@ -205,6 +205,10 @@ def test_the_api_reference_and_the_trainer_s_docstring_are_up_to_date():
     assert {*pages} == {*written["FOLDER"].glob("*.md")}
     for path, text in pages.items():
         assert path.read_text() == text, "python tests/make_api.py"
+        assert len(text.split()) < 3500, f"{path.name}: give it more pages in SUBJECTS"
+    index = pages[written["FOLDER"] / "README.md"]
+    for name, page in re.findall(r"^\| \[`(\w+)`\]\((\w+\.md)#\w+\)", index, flags=re.MULTILINE):
+        assert f"\n## {name}\n" in pages[written["FOLDER"] / page]
     assert written["TRAINER"].read_text() == written["trainer_file"](), "python tests/make_api.py"
 
 

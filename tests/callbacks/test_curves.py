@@ -16,6 +16,8 @@ from paceline.callbacks.curves import draw
 from paceline.callbacks.panels import ends_of_y, in_order, lower_is_better, place_of
 from paceline.callbacks.series import bucketed, drawable, read_series
 
+ANNOUNCED = "curves.png is being drawn: it is there when this process ends"
+
 
 @pytest.fixture
 def figure(monkeypatch):
@@ -148,8 +150,7 @@ def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(tmp_path, m
         raise ValueError("no font")
 
     monkeypatch.setattr("paceline.callbacks.curves.draw", broken)
-    lines = torn_down(tmp_path)
-    assert lines == []
+    torn_down(tmp_path)
     logged = (tmp_path / "log.txt").read_text()
     assert logged.endswith(" warning: curves.png could not be drawn: ValueError: no font\n")
 
@@ -161,6 +162,16 @@ def test_a_process_that_cannot_be_started_costs_a_line_too(tmp_path, monkeypatch
     monkeypatch.setattr("paceline.callbacks.curves.start_drawing", no_memory)
     (line,) = torn_down(tmp_path)
     assert line == "warning: curves.png could not be drawn: OSError: [Errno 12] Cannot allocate memory"
+
+
+@pytest.mark.parametrize(("sent", "said"), [(False, [ANNOUNCED]), (True, [])])
+def test_a_picture_that_is_not_there_when_fit_returns_is_announced(tmp_path, monkeypatch, sent, said):
+    order = []
+    monkeypatch.setattr("paceline.callbacks.curves.start_drawing", lambda *_: order.append("started"))
+    monkeypatch.setattr("paceline.callbacks.curves.wait_for_pictures", lambda: order.append("drawn"))
+    monkeypatch.setattr("paceline.callbacks.curves.url_of", lambda path: "s3://runs" if sent else None)
+    assert torn_down(tmp_path) == said
+    assert order == ["started", "drawn"][: 1 + sent]
 
 
 def torn_down(folder):

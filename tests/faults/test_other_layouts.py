@@ -10,6 +10,10 @@ import pytest
 from helpers.jobs import load_job
 from helpers.ranks import run_ranks
 
+from paceline import Run
+from paceline.trainer.report.page import build_page
+from paceline.trainer.report.summary import summarize
+
 JOB = Path(__file__).with_name("layouts_job.py")
 SECONDS = 120
 job = load_job(JOB)
@@ -99,6 +103,24 @@ def test_what_cannot_be_exact_elsewhere_is_said(folder):
     assert "the checkpoint is of 2 ranks: random draws inside the model (dropout)" in note
     assert "metric objects begin their epoch again" in note
     assert notes("fsdp-from-ddp") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "strategy"),
+    [
+        ("one", "1 cpu", "single"),
+        ("ddp-from-one", "1 cpu, then 2 cpu", "single, then ddp"),
+        ("fsdp-from-ddp", "2 cpu", "ddp, then fsdp"),
+        ("one-from-two", "2 cpu, then 1 cpu", "ddp, then single"),
+    ],
+)
+def test_a_report_says_what_each_part_of_the_run_was_trained_on(folder, name, devices, strategy):
+    (run,) = summarize([Run(folder / name / "1")])
+    since = f" from step {job.AT + 1}"
+    expected = [text + since * (", then " in text) for text in (devices, strategy)]
+    assert [run.facts.devices, run.facts.strategy] == expected
+    assert "".join(f"<td>{text}</td>" for text in [*expected, "64"]) in build_page([run])
+    assert f"{devices}{since * (', then ' in devices)}" in Run(folder / name / "1")._repr_html_()
 
 
 @pytest.mark.fault(24)

@@ -120,7 +120,8 @@ class LoaderReader(BatchReader):
         if isinstance(loader.dataset, RowsDataset):
             loader.dataset.forget()
         seeded = isinstance(loader.dataset, SeededDataset)
-        source.make = lambda: islice(order.indices(start, seeded), passed, None)
+        compares = self._settings.compares and seeded
+        source.make = lambda: islice(order.indices(start, seeded, compares), passed, None)
         source.length = order.layout.micro_batches(order.total, start) - passed
         assert loader.generator is not None
         loader.generator.manual_seed(order_seed(order.seed, order.epoch))

@@ -56,32 +56,40 @@ class EpochOrder:
         items = list(self.items[piece.start : piece.start + piece.size])
         return [index for unit in items for index in unit] if self.units and self.collates else items
 
-    def indices(self, start: int, seeded: bool) -> Iterator[Any]:
+    def indices(self, start: int, seeded: bool, compares: bool = False) -> Iterator[Any]:
         """What the loader is to read from an item on, micro-batch by micro-batch, each with its position.
 
         Args:
             start: The first item of ``items`` to read, from 0.
             seeded: Whether a ``SeededDataset`` takes single items.
+            compares: With the first micro-batch read the sample at ``start`` too, which all ranks read.
         """
         starts = list(accumulate(self.sizes or (), initial=0))
         first = start
+        probe = None
+        if compares and self.collates and start < self.total:
+            samples = [*self.items[start]] if self.units else [self.items[start]]
+            place = SamplePosition(self.seed, self.epoch, starts[start] if self.units else start)
+            probe = (samples[0], place) if samples else None
         for advance, pieces in self.layout.epoch(self.total, start):
             for piece in pieces:
                 at = piece.start if piece.size else first
                 if not self.units:
                     part = self.items[at : at + max(piece.size, 1)]
-                    yield self._seeded(list(part), SamplePosition(self.seed, self.epoch, at))
+                    yield self._seeded(list(part), SamplePosition(self.seed, self.epoch, at), probe)
+                    probe = None
                     continue
                 origin, unit = SamplePosition(self.seed, self.epoch, starts[at]), self.items[at]
                 if self.collates:
-                    yield self._seeded(list(unit), origin)
+                    yield self._seeded(list(unit), origin, probe)
+                    probe = None
                 else:
                     yield SeededIndex(unit, origin, self.data_epoch) if seeded else unit
             first += advance
 
-    def _seeded(self, indices: list[Any], origin: SamplePosition) -> SeededIndices:
+    def _seeded(self, indices: list[Any], origin: SamplePosition, probe: Any) -> SeededIndices:
         seeded = SeededIndices(indices)
-        seeded.origin, seeded.data_epoch = origin, self.data_epoch
+        seeded.origin, seeded.data_epoch, seeded.probe = origin, self.data_epoch, probe
         return seeded
 
 

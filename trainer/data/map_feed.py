@@ -21,6 +21,7 @@ from .epoch_order import EpochOrder, collected
 from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
 from .fingerprint import content_of
 from .read_errors import DataErrors
+from .seeded_loader import SeededDataset
 from .tensor_dataset import Rows, is_read_by_rows
 
 
@@ -65,6 +66,7 @@ class MapFeed(Feed):
         self._batch_size = self._layout.micro_batch
         self._order: EpochOrder | None = None
         self._cut_again = False
+        self._compares = settings.compares
         self._pieces: list[Piece] = []
         self._span = (0, 0)  # of the step under way, in the order
         self._reader: BatchReader | None = None
@@ -158,6 +160,26 @@ class MapFeed(Feed):
                 "Draw from torch, random or numpy, or a generator it keeps; do not shard by rank",
             )
 
+    def _compare_sample(self, index: Any) -> None:
+        """See that the first sample is the same on all ranks, where it is computed; the log has a warning.
+
+        It is no error: a sample may have something of its rank on purpose.
+        """
+        dataset, kind = self._copied.loader.dataset, type(self.data.dataset).__name__
+        mine = dataset.probed if isinstance(dataset, SeededDataset) else None
+        if self.settings.same_everywhere(mine):
+            return
+        found = self.settings.all_gather(mine)
+        index = index[0] if self._units else index
+        for rank, other in enumerate(found):
+            if None not in (other, found[0]) and other != found[0]:
+                self.settings.log_line(
+                    f"warning: sample {index} of {kind} on rank {rank} is not the one that rank 0 has. "
+                    "A tokenizer or a vocabulary that each rank makes for itself may be another one on "
+                    "each: make it in prepare_data, and load its file on all ranks"
+                )
+                return
+
     def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
         again, self._cut_again = self._cut_again, False
         if again and self._order is not None and self._order.epoch == epoch:
@@ -197,6 +219,9 @@ class MapFeed(Feed):
             self.ended, self._pieces = upcoming is None, pieces
             self._span = first, first + advance
             read = [reader.read(piece, number, first) for number, piece in enumerate(pieces)]
+            if self._compares:
+                self._compares = False
+                self._compare_sample(order.items[first])
             batches = [
                 self._moved(batch, order.epoch, piece.start if piece.size else first)
                 for piece, (batch, _) in zip(pieces, read, strict=True)

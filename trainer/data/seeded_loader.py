@@ -32,6 +32,7 @@ from ...strategies.torch_internals import drop_iterator
 from ..faults.signals import WATCHED
 from ..rng import NONE, Generators, derive, deriver, drawn_since, seed_for_sample
 from ..utils.nested import listed
+from ..utils.tensor_checksum import exact_parts_of
 from .dataset_proxy import DatasetProxy
 from .mixture import Mixture
 from .read_errors import Samples
@@ -49,10 +50,14 @@ class SamplePosition(NamedTuple):
 
 
 class SeededIndices(list[Any]):
-    """The indices of one micro-batch, with the position they are seeded by, and the dataset's epoch."""
+    """The indices of one micro-batch, with the position they are seeded by, and the dataset's epoch.
+
+    ``probe``, where it is given, is the index and the place of a sample that all ranks read.
+    """
 
     origin: SamplePosition
     data_epoch: int
+    probe: tuple[Any, SamplePosition] | None = None
 
 
 class SeededIndex(NamedTuple):
@@ -86,6 +91,8 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
         self._plain = reads_plainly(dataset)
         own = getattr(dataset, "__getitems__", None)
         self._takes_batches = callable(own) and not isinstance(dataset, Subset)
+        # Of the sample that all ranks read: whether it was, whether twice alike, and its checksum.
+        self._probed: Any = multiprocessing.RawArray("q", 3) if workers else [0] * 3
         self._epoch: int | None = None
 
     def __getitem__(self, item: SeededIndex) -> Any:
@@ -100,6 +107,11 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
     def __getitems__(self, indices: SeededIndices) -> Any:
         origin = indices.origin
         self._set_epoch(indices.data_epoch)
+        if indices.probe is not None and not self._probed[0]:
+            self._probed[0] = 1
+            with suppress(Exception):  # where it belongs, it is read again
+                first, again = self._probe(*indices.probe), self._probe(*indices.probe)
+                self._probed[2], self._probed[1] = first, int(first == again)
         # A collate function may draw: whatever is seeded for samples, it finds what the last one found.
         seed = derive(origin.seed, origin.epoch, origin.start + len(indices) - 1)
         seed_for_sample(seed)
@@ -127,6 +139,16 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
                 raise failed
             else:
                 return found
+
+    @property
+    def probed(self) -> int | None:
+        """A checksum of the sample that all ranks read; None where that is not the same at each read."""
+        return int(self._probed[2]) if self._probed[1] else None
+
+    def _probe(self, index: Any, place: SamplePosition) -> int:
+        seed_for_sample(derive(*place))
+        inner = self.inner
+        return exact_parts_of(inner.__getitems__([index])[0] if self._takes_batches else inner[index])
 
     def _read_batch(self, indices: list[Any], start: int) -> Any:
         self._note(None if self._at is None else get_worker_info(), start)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...callbacks.loggers.flat import flat_config
 from ...callbacks.step_record import read_record
+from ..run.facts import values_over
 from ..run.run import Run
 
 ROUNDING = 1e-5
@@ -28,6 +29,7 @@ _ENVIRONMENT = (
     "accelerator",
     "world",
     "weights",
+    "resumed",
 )
 _LAYOUT = ("trainer.strategy", "trainer.precision", "trainer.accumulate", "world", "accelerator")
 _MEANINGS = {
@@ -147,7 +149,7 @@ def compare(a: Run, b: Run) -> Difference:
     rows = read_record(a.folder), read_record(b.folder)
     config = _changed(flat_config(a.config), flat_config(b.config), _NOT_COMPARED)
     environment = _changed(_environment(a), _environment(b))
-    other_layout = any(one.name in _LAYOUT for one in (*config, *environment))
+    other_layout = any(_over(a, name) != _over(b, name) for name in _LAYOUT)
     _, mine, theirs = np.intersect1d(rows[0]["step"], rows[1]["step"], return_indices=True)
     return Difference(
         config=config,
@@ -163,6 +165,10 @@ def _environment(run: Run) -> dict[str, Any]:
     found = run.environment
     kept = {name: found[name] for name in _ENVIRONMENT if name in found}
     return kept | {"command": " ".join(map(str, _list(found.get("command"))))}
+
+
+def _over(run: Run, name: str) -> dict[int, Any]:
+    return values_over(name, run.config, run.environment)
 
 
 def _list(value: Any) -> list[Any]:

@@ -37,6 +37,8 @@ class MetricStore:
         loader_name: The dataloader under way, where there are several; part of every name.
         objects: torchmetrics objects logged in this epoch and not yet computed, by full name.
         shown: Full names asked for on the progress bar.
+        repeats: Full names that are left out as long as they have the values of another name, which stands
+            beside them; None beside one that had another value once.
         log_line: Takes a line for the log.
     """
 
@@ -50,6 +52,7 @@ class MetricStore:
         self.weight: float = 1
         self.loader_name = ""
         self.shown: dict[str, None] = {}
+        self.repeats: dict[str, str | None] = {}
         self.log_line = log_line
         self._values: dict[str, Value] = {}
         self.objects: dict[str, Any] = {}
@@ -324,6 +327,12 @@ class MetricStore:
             if keep:
                 value.epoch.take(value.window)
             getattr(value, part).clear()
+        for name in [name for name, other in self.repeats.items() if other is not None]:
+            mine, other = found.get(name), found.get(str(self.repeats[name]))
+            if mine == other or (mine != mine and other != other):
+                found.pop(name, None)
+            else:
+                self.repeats[name] = None
         return found
 
     @staticmethod

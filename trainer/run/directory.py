@@ -116,7 +116,8 @@ class RunDirectory:
         Args:
             source: The checkpoint that is resumed. A new folder's config.yaml names it as its parent.
             config: The content of config.yaml; in an old folder, what it has instead is kept beside it.
-            environment: The content of env.json in a new folder; of it ``job`` in an old one.
+            environment: The content of env.json in a new folder; an old one keeps its own, and beside it
+                what is other from here on. ``job`` is that of now.
             in_place: Continue in the folder of ``source``, the newest checkpoint of its run.
         """
         run = source.parent.parent if in_place and source is not None else None
@@ -137,9 +138,8 @@ class RunDirectory:
             self._ranks.on_rank_zero(lambda: check_writable(path / "checkpoints"))
             if self._ranks.is_global_zero:
                 files.sweep(path / "checkpoints")
-                if continues and "job" in environment:  # another job may have begun the run
-                    self._change_environment({"job": environment["job"]})
                 if continues and source is not None:
+                    self._note_environment(environment, source.name)
                     self.other_settings = note_settings(path, config, source.name)
         self._log.open(path, self._ranks.rank)
 
@@ -189,6 +189,27 @@ class RunDirectory:
                 self._change_environment({"micro_batches": [*earlier, [step, size]]})
             except PacelineError as error:  # the run needs no such note
                 self.log_line(f"warning: {' '.join(str(error).split())}")
+
+    def _note_environment(self, environment: dict[str, Any], checkpoint: str) -> None:
+        """Have env.json say what is other than before from this checkpoint on."""
+        assert self.path is not None
+        found = read_environment(self.path)
+        if not found:
+            return  # missing or damaged, which is no reason to end
+        earlier = found.get("resumed")
+        resumed = earlier if isinstance(earlier, list) else []
+        known = {"tensor": 1} | found
+        for one in resumed:
+            known |= one.get("now", {}) if isinstance(one, dict) else {}
+        of_ranks = {"world": environment.get("world"), "tensor": environment.get("tensor", 1)}
+        now: dict[str, Any] = masked(_system() | of_ranks)
+        other = {name: value for name, value in now.items() if known.get(name) != value}
+        # Another job may have begun the run.
+        changed = {"job": environment["job"]} if "job" in environment else {}
+        if other:
+            changed["resumed"] = [*resumed, {"from": checkpoint, "now": other}]
+        if changed:
+            self._change_environment(changed)
 
     def _change_environment(self, values: dict[str, Any]) -> None:
         assert self.path is not None
@@ -245,17 +266,13 @@ def run_name(given: str | None, module: Any) -> str:
     return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(module).__name__).lower()
 
 
-def write_environment(folder: Path, more: dict[str, Any]) -> None:
-    """env.json: what the run ran on, and ``more``."""
+def _system() -> dict[str, Any]:
+    """What a run runs on, as far as numbers can depend on it."""
     import numpy
     import torch
 
-    environment = {
-        "command": masked_command(sys.argv),
-        "program": [] if why_not_relaunch() else masked_command(sys.orig_argv[1:]),
-        "folder": os.getcwd(),
+    return {
         "host": platform.node(),
-        "user": os.getuid() if hasattr(os, "getuid") else None,
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -263,6 +280,17 @@ def write_environment(folder: Path, more: dict[str, Any]) -> None:
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "accelerator": str(torch.accelerator.current_accelerator() or "none"),
+    }
+
+
+def write_environment(folder: Path, more: dict[str, Any]) -> None:
+    """env.json: what the run ran on, and ``more``."""
+    environment = {
+        "command": masked_command(sys.argv),
+        "program": [] if why_not_relaunch() else masked_command(sys.orig_argv[1:]),
+        "folder": os.getcwd(),
+        "user": os.getuid() if hasattr(os, "getuid") else None,
+        **_system(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "machine": environment_report(initialise=False),
     }

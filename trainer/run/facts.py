@@ -21,9 +21,10 @@ class Facts:
         started: When, to the minute; empty where it is not known.
         steps: Of the optimizer.
         seconds: As long as the run trained, until its last row.
-        devices: How many of what, such as ``8 cuda``.
-        strategy: By name.
-        precision: By name.
+        devices: How many of what, such as ``8 cuda``; after a resume on others
+            ``8 cuda, then 4 cuda from step 201``.
+        strategy: By name, and likewise.
+        precision: By name, and likewise.
     """
 
     name: str
@@ -46,22 +47,94 @@ def read_facts(
         environment: Its env.json.
         rows: Its metrics.jsonl.
     """
-    trainer = config.get("trainer")
-    if not isinstance(trainer, dict):
-        trainer = {}
-    accelerator = trainer.get("accelerator")
-    if accelerator in (None, "auto"):
-        accelerator = environment.get("accelerator", "none")
-    kind = "cpu" if accelerator == "none" else str(accelerator)
+    steps = max((int(row["step"]) for row in rows), default=0)
+    strategy, precision, asked, there, world = (
+        values_over(name, config, environment)
+        for name in ("trainer.strategy", "trainer.precision", "trainer.accelerator", "accelerator", "world")
+    )
+
+    def devices(step: int) -> str:
+        kind = _at(asked, step)
+        if kind in (None, "auto"):
+            kind = _at(there, step)
+        return f"{_at(world, step) or 1} {'cpu' if kind in (None, 'none') else kind}"
+
     return Facts(
         name=f"{folder.parent.name}/{folder.name}",
         started=str(environment.get("started", ""))[:16].replace("T", " "),
-        steps=max((int(row["step"]) for row in rows), default=0),
+        steps=steps,
         seconds=max((float(row.get("time", 0.0)) for row in rows), default=0.0),
-        devices=f"{environment.get('world', 1)} {kind}",
-        strategy=str(trainer.get("strategy", "")),
-        precision=str(trainer.get("precision", "")),
+        devices=_in_words({step: devices(step) for step in sorted({*asked, *there, *world})}, steps),
+        strategy=_in_words(strategy, steps),
+        precision=_in_words(precision, steps),
     )
+
+
+def values_over(name: str, config: dict[str, Any], environment: dict[str, Any]) -> dict[int, Any]:
+    """What a setting was over a run that may have been resumed with another value.
+
+    Args:
+        name: Of env.json, or, with a dot, of config.yaml.
+        config: The run's config.yaml, with the settings of now; its ``resumed`` has those before.
+        environment: The run's env.json, as the run began; its ``resumed`` has what is other from then on.
+
+    Returns:
+        Each value by the first step that was trained with it, in order, from step 1.
+    """
+    if "." in name:
+        section, _, key = name.partition(".")
+        settings = config.get(section)
+        value = settings.get(key) if isinstance(settings, dict) else None
+        found = []
+        for step, before in reversed(_resumes(config, "before")):
+            found.append((step, value))
+            value = before.get(name, value)
+        found.append((1, value))
+        found.reverse()
+    else:
+        found = [(1, environment.get(name))]
+        for step, now in _resumes(environment, "now"):
+            found.append((step, now.get(name, found[-1][1])))
+    values: dict[int, Any] = {}
+    for step, value in found:
+        values = {earlier: kept for earlier, kept in values.items() if earlier < step}  # trained once more
+        if not values or value != values[max(values)]:
+            values[step] = value
+    return values
+
+
+def _resumes(content: dict[str, Any], key: str) -> list[tuple[int, dict[str, Any]]]:
+    """The first step after each resume that is noted, and the note; without what is damaged."""
+    entries, found = content.get("resumed"), []
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get(key), dict):
+            number = str(entry.get("from")).rpartition("-")[2]
+            if number.isdecimal():
+                found.append((int(number) + 1, entry[key]))
+    return found
+
+
+def _at(values: dict[int, Any], step: int) -> Any:
+    return values[max(first for first in values if first <= step)]
+
+
+def _in_words(values: dict[int, Any], steps: int) -> str:
+    """``1 cpu, then 2 cpu from step 9``: the first of many and the last, and of steps that there are."""
+    said: list[str] = []
+    last = None
+    for step, value in values.items():
+        if not said:
+            said.append(_text(value))
+        elif value != last and (step <= steps or not steps):
+            said.append(f"then {_text(value)} from step {step:,}")
+        last = value
+    if len(said) > 4:
+        said[1:-1] = [f"{len(said) - 2} others"]
+    return ", ".join(said)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from ....trainer.metrics.metric_objects import latest_value
 _AT_EPOCHS = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
 _PREFIXES = ("train/", "val/", "test/", "lr/", "perf/")
 """Of values that the run adds; those of callbacks have others."""
+_LOSS = "train/loss"
+_OF_LOSS = ("train/loss_logged", "train/train_loss")
+"""What the module logs as ``loss`` and as ``train_loss``."""
 _REDUCTIONS = {
     "mean": "mean",
     "sum": "sum",
@@ -85,6 +88,7 @@ class LoggedValues:
         self._metrics, self._log_line = metrics, log_line
         self._entries: dict[tuple[bool, str], _Entry] = {}
         self._owners: dict[str, str] = {}
+        self._repeats: dict[str, str | None] = {}  # names of what may be the loss of the step once more
         self._loaders: list[str] = []
         self._now = 0
         self._explained: set[str] = set()
@@ -95,6 +99,7 @@ class LoggedValues:
         """A stage begins: nothing is logged."""
         self._entries.clear()
         self._owners.clear()
+        self._repeats = {}
         self._loaders.clear()
         self.others.clear()
 
@@ -132,8 +137,11 @@ class LoggedValues:
                 allowed="'mean', 'sum', 'min', 'max'",
                 fix="a torchmetrics object with your computation: self.log(name, metric)",
             )
-        ours = self._ours(name, logger.current.phase)
+        ours = self._ours(name, logger.current.phase, adapter.automatic_optimization)
         if logger.current is adapter.session.store:
+            if ours in _OF_LOSS:
+                self._repeats = logger.train.repeats
+                self._repeats.setdefault(ours, _LOSS)
             full = logger.current.full_name(ours)
             self._register(logger, name, full, value, options, on_step, on_epoch, training)
         more = {"prog_bar": options["prog_bar"], "weight": options["batch_size"]}
@@ -142,14 +150,23 @@ class LoggedValues:
         if isinstance(latest, Tensor) and latest.numel() == 1:
             adapter.log(f"{ours}_step", latest, **more)
 
-    def _ours(self, name: str, phase: str) -> str:
-        """Our name for a value: one for each of Lightning's, and not the name of the loss of a step."""
+    def _ours(self, name: str, phase: str, automatic: bool) -> str:
+        """Our name for a value: one for each of Lightning's, and not the name of the loss of a step.
+
+        Under manual optimization the run has no loss of its own.
+        """
         found = full_name(name, phase)
-        if found == "train/loss":
-            found = "train/train_loss" if name == "train_loss" else "train/loss_logged"
+        if found == _LOSS and automatic:
+            found = _OF_LOSS[name == "train_loss"]
         while self._owners.setdefault(found, name) != name:
             found += "_logged"
         return found
+
+    def _published(self, full: str, values: Mapping[str, float]) -> str:
+        """The name of a value among these: that of the loss, where it is left out as a repetition."""
+        base = full.removesuffix("_epoch")
+        left_out = self._repeats.get(base) is not None and full not in values
+        return full.replace(base, _LOSS) if left_out else full
 
     def _register(
         self,
@@ -225,12 +242,14 @@ class LoggedValues:
     def full_name(self, name: str) -> str | None:
         """The run's name for one of Lightning's; None while a name without a phase was not logged yet."""
         entry = self._find(name)
+        metrics = self._metrics()
         if entry is None and name.endswith(("_epoch", "_step")):
             base = self._find(name.rpartition("_")[0])
             if base is not None and base.forked:
-                return base.full if name.endswith("_epoch") else base.full.removesuffix("_epoch")
+                of_epoch = name.endswith("_epoch")
+                return self._published(base.full if of_epoch else base.full.removesuffix("_epoch"), metrics)
         if entry is not None:
-            return entry.full
+            return self._published(entry.full, metrics)
         has_phase = "/" in name or name.startswith(("train_", "val_", "test_"))
         return monitor_name(name) if has_phase else None
 
@@ -262,9 +281,9 @@ class LoggedValues:
             ends = ("_step", "_epoch") if entry.forked else ("", "")
             if training and entry.on_step and with_steps:
                 full = entry.full.removesuffix("_epoch") if entry.on_epoch else entry.full
-                known[full + "_step" * entry.is_object] = key + ends[0]
+                known[self._published(full + "_step" * entry.is_object, row)] = key + ends[0]
             if entry.on_epoch:
-                known[entry.full] = key + ends[1]
+                known[self._published(entry.full, row)] = key + ends[1]
         ours = {name for name in row if name.startswith(_PREFIXES)}
         return {known.get(name, name): row[name] for name in row if name in known or name not in ours}
 
@@ -307,7 +326,8 @@ class LoggedValues:
             entry.read = entry.pending
         if entry.read is not None:
             return entry.read
-        value = self._metrics().get(entry.full)
+        metrics = self._metrics()
+        value = metrics.get(self._published(entry.full, metrics))
         return None if value is None else torch.tensor(value)
 
     def results(self, values: dict[str, float]) -> list[dict[str, float]]:

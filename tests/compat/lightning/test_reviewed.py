@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -309,3 +311,51 @@ def test_a_data_module_is_not_made_from_a_checkpoint():
 def test_overfitting_explains_what_it_validates_on(capsys):
     trainer(overfit_batches=2, enable_progress_bar=True).fit(Net(), data(), data())
     assert "overfit_batches: the same batches of the training data" in capsys.readouterr().out
+
+
+class LogsItsLoss(Net):
+    """Logs under a name of the loss what it returns, or from some step on something else."""
+
+    def __init__(self, name, factor=1.0, since=0, automatic=True):
+        super().__init__()
+        self.name, self.factor, self.since, self.automatic_optimization = name, factor, since, automatic
+
+    def training_step(self, batch, batch_idx):
+        loss = self.layer(batch[0]).square().mean()
+        factor = self.factor if self.global_step >= self.since else 1.0
+        self.log(self.name, loss.detach() * factor, on_step=True, on_epoch=True, prog_bar=True)
+        if not self.automatic_optimization:
+            self.manual_backward(loss)
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files"),
+    [
+        ({"name": "loss"}, {"train/loss"}),
+        ({"name": "train_loss"}, {"train/loss"}),
+        ({"name": "loss", "automatic": False}, {"train/loss"}),
+        ({"name": "loss", "factor": 2.0}, {"train/loss", "train/loss_logged"}),
+        ({"name": "train_loss", "factor": 2.0, "since": 2}, {"train/loss", "train/train_loss"}),
+    ],
+)
+def test_a_loss_that_is_logged_too_has_one_name_unless_it_is_another_value(tmp_path, arguments, files):
+    run = L.Trainer(
+        max_epochs=2, log_every_n_steps=1, default_root_dir=tmp_path, enable_model_summary=False
+    )
+    module = LogsItsLoss(**arguments)
+    run.fit(module, data())
+    (path,) = tmp_path.rglob("metrics.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    names = {name for row in rows for name in row if "loss" in name}
+    assert names == files | {f"{name}_epoch" for name in files}
+    by_name = {name: [row[name] for row in rows if name in row] for name in names}
+    factor, name = arguments.get("factor", 1.0), arguments["name"]
+    for kind in ("step", "epoch"):
+        ours = by_name["train/loss_epoch" if kind == "epoch" else "train/loss"][-1]
+        assert float(run.callback_metrics[f"{name}_{kind}"]) == pytest.approx(factor * ours, rel=1e-6)
+        assert f"{name}_{kind}" in run.logged_metrics
+    shown = {name for name in run.progress_bar_metrics if "loss" in name}
+    assert shown == {f"{arguments['name']}_step", f"{arguments['name']}_epoch"}

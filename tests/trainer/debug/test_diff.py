@@ -223,6 +223,17 @@ def test_runs_of_other_layouts_differ_where_it_is_more_than_rounding(tmp_path):
     near = {"loss": [1.0000001, 2.0, 3.0]}
     a = run_of(tmp_path / "a", config={"trainer": {"seed": 0, "strategy": "single"}}, **SAME)
     assert not compare(a, run_of(tmp_path / "b", **ddp, **SAME | near))
+    # Resumed under the other strategy and back, or on another number of ranks.
+    back = [
+        {"from": f"step-0000000{n}", "before": {"trainer.strategy": s}}
+        for n, s in ((1, "single"), (2, "ddp"))
+    ]
+    single = {"trainer": {"seed": 0, "strategy": "single"}, "resumed": back}
+    assert not compare(a, run_of(tmp_path / "f", config=single, **SAME | near))
+    four = {"resumed": [{"from": "step-00000001", "now": {"world": 4}}]}
+    ranks = compare(run_of(tmp_path / "g", **SAME), run_of(tmp_path / "h", None, four, **SAME | near))
+    assert not ranks
+    assert [one.name for one in ranks.environment] == ["resumed"]
     far = compare(a, run_of(tmp_path / "c", **ddp, **SAME | {"loss": [1.0000001, 2.0, 3.01]}))
     assert far.first.step == 3
     assert "trainer.strategy  single | ddp" in str(far)

@@ -225,6 +225,27 @@ def test_dark_is_dark(browser, large_page, opened):
     assert pixels(browser, light) < 10
 
 
+def test_printing_shows_every_chart_also_those_not_drawn_yet_and_on_white(browser, large_page, opened):
+    assert not all(ready for ready, _ in opened)
+    browser.find_element("id", "theme").click()
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        found = browser.execute_script("""
+            const widths = (paths) => [...paths].map((path) => path.getBBox().width);
+            return [...document.querySelectorAll(".card")].map((card) => [
+                card.querySelector("svg").getBoundingClientRect().height > 100,
+                Math.max(...widths(card.querySelectorAll("svg path"))) > 100,
+                card.querySelector(".live").getBoundingClientRect().height,
+            ]);
+        """)
+        scheme = browser.execute_script("return getComputedStyle(document.documentElement).colorScheme")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.find_element("id", "theme").click()
+    assert found == [[True, True, 0]] * len(opened)
+    assert scheme == "light"
+
+
 def background(browser):
     return browser.execute_script("return getComputedStyle(document.body).backgroundColor")
 

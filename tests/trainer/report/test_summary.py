@@ -60,6 +60,51 @@ def test_a_summary_has_facts_extremes_and_counted_warnings(tmp_path):
     assert run.config["trainer.strategy"] == "ddp"
 
 
+def changed(key, *changes):
+    return [{"from": f"step-{step:08d}", key: values} for step, values in changes]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        # settings of config.yaml as they were before; of env.json as they are from there on
+        ([(10, {"trainer.precision": "32"})], [], ("2 cpu", "ddp", "32, then bf16 from step 11")),
+        ([], [(20, {"world": 4}), (30, {"host": "b"})], ("2 cpu, then 4 cpu from step 21", "ddp", "bf16")),
+        (
+            [(20, {"trainer.strategy": "fsdp", "trainer.max_epochs": 1})],
+            [(20, {"accelerator": "cuda", "world": 8})],
+            ("2 cpu, then 8 cuda from step 21", "fsdp, then ddp from step 21", "bf16"),
+        ),
+        # there and back again; and a session that left no step, since the next began at or before it
+        (
+            [],
+            [(10, {"world": 4}), (20, {"world": 2})],
+            ("2 cpu, then 4 cpu from step 11, then 2 cpu from step 21",),
+        ),
+        ([], [(10, {"world": 4}), (10, {"world": 8})], ("2 cpu, then 8 cpu from step 11",)),
+        ([], [(20, {"world": 4}), (10, {"world": 2})], ("2 cpu",)),
+        ([], [(40, {"world": 4})], ("2 cpu",)),  # no step of it yet
+        ([], [(n, {"world": 2 + n}) for n in range(1, 9)], ("2 cpu, 7 others, then 10 cpu from step 9",)),
+        ("no list", [3], ("2 cpu", "ddp", "bf16")),
+        ([], [("x", {"world": 4})], ("2 cpu",)),
+    ],
+)
+def test_the_facts_of_a_run_that_was_resumed_otherwise(tmp_path, before, now, expected):
+    def entries(key, given):
+        whole = [one for one in given if isinstance(one, tuple) and isinstance(one[0], int)]
+        return changed(key, *whole) if len(whole) == len(given) else given
+
+    trainer = {"strategy": "ddp", "precision": "bf16", "accelerator": "auto"}
+    folder = write_run(
+        tmp_path / "net" / "1",
+        rows_of([1.0] * 4),
+        config={"trainer": trainer, "resumed": entries("before", before)},
+        environment={"resumed": entries("now", now)},
+    )
+    (run,) = summarize([Run(folder)])
+    assert (run.facts.devices, run.facts.strategy, run.facts.precision)[: len(expected)] == expected
+
+
 def test_a_series_without_a_finite_value_has_no_best(tmp_path):
     (run,) = summarize([Run(write_run(tmp_path / "net" / "1", rows_of(["nan", "inf"])))])
     found = run.extremes["train/loss"]
