@@ -61,7 +61,7 @@ class Curves(Callback):
                 if url_of(rows) is not None:
                     wait_for_pictures()
                 else:
-                    trainer.log_line("curves.png is being drawn: it is there when this process ends")
+                    trainer.log_line("curves.png is being drawn; at its end this process waits for it")
 
 
 _drawing: list[subprocess.Popen[bytes]] = []

@@ -16,7 +16,7 @@ from paceline.callbacks.curves import draw
 from paceline.callbacks.panels import ends_of_y, in_order, lower_is_better, place_of
 from paceline.callbacks.series import bucketed, drawable, read_series
 
-ANNOUNCED = "curves.png is being drawn: it is there when this process ends"
+ANNOUNCED = "curves.png is being drawn; at its end this process waits for it"
 
 
 @pytest.fixture
