@@ -248,6 +248,9 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
             loss: A tensor of one element.
             retain_graph: Keep the graph, to go backward from another loss over it.
 
+        Raises:
+            PacelineError: under automatic optimization.
+
         Example:
             >>> class Manual(Net):
             ...     automatic_optimization = False
@@ -381,10 +384,11 @@ def is_overridden(module: TrainModule, name: str) -> bool:
     return getattr(type(module), name) is not getattr(TrainModule, name) or name in vars(module)
 
 
-def missing_step(module: TrainModule, name: str) -> str:
-    """That a step is not written, with the method that may have been meant to be it."""
+def missing_method(module: TrainModule, name: str) -> str:
+    """That a method is not written, with the one that may have been meant to be it."""
     kind = type(module)
-    own = [one for one in dir(kind) if one.endswith("_step") and not hasattr(TrainModule, one)]
-    like = nearest(name, own)
+    own = [one for one in dir(kind) if not hasattr(TrainModule, one) and callable(getattr(kind, one))]
+    ends = "_step" if name.endswith("_step") else ""
+    like = nearest(name, [one for one in own if one.endswith(ends)])
     text = f"{kind.__name__} has no {name}"
     return text if like is None else f"{text}, and its {like} is never called by a Trainer"
