@@ -17,6 +17,7 @@ from .hparams import bound_arguments
 from .media_logs import MediaLogs
 from .model_steps import ModelSteps
 from .plain_names import PlainNames
+from .read_only import refusing_assignments
 from .recorded import Recorded
 from .user_methods import UserMethods
 
@@ -43,6 +44,7 @@ _LOG_PEERS = {
 }
 
 
+@refusing_assignments
 class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorded):
     """Subclass it, write ``training_step`` and ``configure_optimizers``, and give it to ``Trainer.fit``.
 
@@ -65,8 +67,9 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
     automatic_optimization: bool = True
     _trainer: TrainerView | None = None
     _logger: MetricLogger | None = None
-    # The one name of others that a constructor uses, where no run is there to explain an error.
-    save_hyperparameters = Refused("save_hyperparameters", RECORDED)
+    # Names of others that are used where no run is there to explain an error.
+    save_hyperparameters = Refused("save_hyperparameters is not needed here", RECORDED)
+    fit = Refused("a module has no 'fit': a Trainer trains it", "Trainer(...).fit(module, loader)")
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor, for ``hparams``."""

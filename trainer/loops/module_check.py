@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -72,7 +72,7 @@ def _weights(value: Any, depth: int = 0) -> Iterator[Tensor]:
             yield value
     elif isinstance(value, nn.Module) and depth:  # by itself it was hidden on purpose
         yield from (p for p in value.parameters() if p.requires_grad)
-    elif isinstance(value, (Mapping, list, tuple)) and depth < _DEPTH:
-        inside = value.values() if isinstance(value, Mapping) else value
+    elif isinstance(value, (dict, list, tuple)) and depth < _DEPTH:
+        inside = value.values() if isinstance(value, dict) else value
         for one in islice(inside, _ITEMS):
             yield from _weights(one, depth + 1)
