@@ -152,12 +152,12 @@ def seconds_as_a_number():
     quiet(max_time=3600)
 
 
-@mistake("limit_train_batches", "50", "integer|int|without the point|fraction|from 0 to 1")
+@mistake("limit_train_batches", r"got 50\.0", r"did you mean 50\?")
 def fifty_batches_with_a_point():
     quiet(limit_train_batches=50.0)
 
 
-@mistake("precision", "bfloat16", "bf16")
+@mistake("precision", "bfloat16", "did you mean 'bf16'")
 def dtype_of_torch():
     quiet(precision=torch.bfloat16)
 
@@ -528,7 +528,7 @@ def list_in_the_place_of_a_mapping():
     paceline("config", "check", "run.yaml")
 
 
-@mistake("learning_rate", r"\blr\b", "AdamW|optimizer")
+@mistake("learning_rate", "AdamW", "did you mean lr")
 def argument_of_an_optimizer():
     Path("own_net.py").write_text("from torch import nn\nclass MLP(nn.Module):\n    pass\n")
     Path("run.yaml").write_text(

@@ -26,6 +26,6 @@ def refusing_assignments(cls: C) -> C:
 
 def _refusing(name: str, fix: str) -> Any:
     def refuse(self: Any, value: Any) -> None:
-        raise PacelineError(f"{type(self).__name__}.{name} is read, and set by a run alone", fix=fix)
+        raise PacelineError(f"{type(self).__name__}.{name} can only be read: the run sets it", fix=fix)
 
     return refuse

@@ -19,6 +19,7 @@ from .arguments import OFF, TrainerArguments, allowed
 from .peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
 _SHOWN = 3
+_DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "32", "torch.float64": "64"}
 _DEVICE = re.compile(r"(cpu|gpu|cuda|mps|xpu|hpu|tpu)(?::(\d+))?")
 _COMPARED = 20
 """Of how many unknown names the nearest one is looked for: a report shows fewer."""
@@ -144,6 +145,8 @@ def _meant_value(name: str, value: Any) -> str:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if is_number and name == "max_time":
         return f'; did you mean "{value}s"?'
+    if isinstance(value, float) and name.startswith("limit_") and value > 1 and value.is_integer():
+        return f"; did you mean {int(value)}?"
     if isinstance(value, float) and name in ("validate_every", "log_every"):
         return f'; did you mean "{value:g}ep"?'
     device = _DEVICE.fullmatch(str(value)) if name == "devices" else None
@@ -187,7 +190,9 @@ def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
     if isinstance(precision, Precision):
         return []
     if isinstance(precision, bool) or not isinstance(precision, (str, int)):
-        return [("precision", f"got {shown(precision, 60)}; allowed: {allowed('precision')}")]
+        meant = _DTYPES.get(str(precision))
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        return [("precision", f"got {shown(precision, 60)}; allowed: {allowed('precision')}{hint}")]
     try:
         make_precision(precision)
     except PacelineError as error:
