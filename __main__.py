@@ -26,7 +26,7 @@ from paceline.commands import (
     train,
 )
 from paceline.commands.targets import WithSettings
-from paceline.errors import PacelineError, short_tracebacks, shorten_traceback, users_line
+from paceline.errors import PacelineError, nearest, short_tracebacks, shorten_traceback, users_line
 
 
 def _hyphens(name: str) -> str:
@@ -37,17 +37,39 @@ def _hyphens(name: str) -> str:
 _SETTINGS = {"token_normalize_func": _hyphens, "help_option_names": ["-h", "--help"]}
 
 
+_PEERS = {
+    "train": "fit",
+    "run": "fit",
+    "resume": "fit --resume latest",
+    "eval": "validate",
+    "evaluate": "validate",
+    "inference": "predict",
+    "list": "ls",
+    "ls": "list",
+}
+"""What others call a command."""
+
+
 class _Commands(TyperGroup):
-    """A command that is one of a group's is named with its group."""
+    """Names the command that was meant, with its group."""
 
     def get_command(self, context: Any, name: str) -> Any:
         """The command of this name; None where there is none."""
         found = super().get_command(context, name)
+        if found is not None:
+            return found
         groups = {one: getattr(self.commands[one], "commands", {}) for one in self.commands}
-        places = [f"'{group} {name}'" for group, commands in groups.items() if name in commands]
-        if found is None and places:
-            context.fail(f"No such command '{name}'. Did you mean {' or '.join(places)}?")
-        return found
+        meant = [f"{group} {name}" for group, commands in groups.items() if name in commands]
+        if not meant:
+            near = _PEERS.get(name, "")
+            known = near.partition(" ")[0] in self.commands
+            near = near if known else nearest(name, self.commands) or ""
+            path = context.command_path.partition(" ")[2]  # of the group
+            meant = [f"{path} {near}".strip()] if near else []
+        if meant:
+            wanted = " or ".join(f"'{one}'" for one in meant)
+            context.fail(f"No such command '{name}'. Did you mean {wanted}?")
+        return None
 
 
 def _group(text: str, *, needs_command: bool = True) -> typer.Typer:

@@ -13,6 +13,7 @@ from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RECIPES = _PACKAGE + "recipes" + os.sep
+_SAME = {"learning_rate": "lr", "lr": "learning_rate", "wd": "weight_decay"}
 _UNSET: Any = object()
 _MOST_LINES = 12
 _LONGEST_VALUE = 200
@@ -127,7 +128,10 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice most like ``name``, or None when nothing is like it."""
+    """The choice most like ``name``, or that means the same; None when nothing does."""
+    same = _SAME.get(name)
+    if same is not None and same in (choices := list(choices)):
+        return same
     by_folded = {c.lower().replace("-", "_"): c for c in choices}
     found = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
     return by_folded[found[0]] if found else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -30,8 +30,24 @@ def names_of_parameters(module: nn.Module) -> dict[nn.Parameter, list[str]]:
     return found
 
 
+def patterns(given: Any) -> Any:
+    """One pattern or several as a list; what is neither stays, for the check to refuse."""
+    if isinstance(given, str):
+        return [given]
+    return list(given) if isinstance(given, Iterable) else given
+
+
+def _check_module(who: str, module: Any) -> None:
+    if not isinstance(module, nn.Module):
+        raise PacelineError(
+            f"{who} takes a module, whose parameters have names",
+            got=type(module).__name__,
+            fix=f"{who}(self, ...), or a part of it, without .parameters()",
+        )
+
+
 def decay_groups(
-    module: nn.Module, weight_decay: float, *, no_decay: Sequence[str] = ("*.bias",), **settings: Any
+    module: nn.Module, weight_decay: float, *, no_decay: str | Sequence[str] = ("*.bias",), **settings: Any
 ) -> list[dict[str, Any]]:
     """Two groups: parameters with weight decay, and those without.
 
@@ -41,7 +57,7 @@ def decay_groups(
     Args:
         module: Its parameters are grouped, shared ones once.
         weight_decay: Of the first group.
-        no_decay: Patterns of names, as in a shell.
+        no_decay: A pattern of names, as in a shell, or several.
         **settings: Of both groups, such as ``lr``.
 
     Raises:
@@ -53,7 +69,9 @@ def decay_groups(
         [(1, 0.1), (1, 0.0)]
         >>> optimizer = torch.optim.AdamW(groups)
     """
-    check_arguments("decay_groups", weight_decay=(weight_decay, AMOUNT), no_decay=(list(no_decay), TEXTS))
+    _check_module("decay_groups", module)
+    no_decay = patterns(no_decay)
+    check_arguments("decay_groups", weight_decay=(weight_decay, AMOUNT), no_decay=(no_decay, TEXTS))
     kept: list[nn.Parameter] = []
     without: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
@@ -73,7 +91,7 @@ def layer_groups(
     *,
     layers: str,
     weight_decay: float = 0.0,
-    no_decay: Sequence[str] = ("*.bias",),
+    no_decay: str | Sequence[str] = ("*.bias",),
 ) -> list[dict[str, Any]]:
     """Groups whose learning rate falls from the last layer to the first, for fine-tuning.
 
@@ -87,7 +105,7 @@ def layer_groups(
         decay: The factor from layer to layer, from 0 to 1.
         layers: The name of the ``ModuleList`` or ``Sequential`` that holds them, ``"encoder.layers"``.
         weight_decay: Of parameters with two dimensions or more whose names do not match ``no_decay``.
-        no_decay: Patterns of names, as in a shell.
+        no_decay: A pattern of names, as in a shell, or several.
 
     Raises:
         PacelineError: for arguments that are not right, and where there is no such list of layers.
@@ -98,13 +116,15 @@ def layer_groups(
         >>> sorted({group["lr"] for group in groups})
         [0.025, 0.05, 0.1]
     """
+    _check_module("layer_groups", module)
+    no_decay = patterns(no_decay)
     check_arguments(
         "layer_groups",
         lr=(lr, AMOUNT),
         decay=(decay, PART),
         layers=(layers, TEXT),
         weight_decay=(weight_decay, AMOUNT),
-        no_decay=(list(no_decay), TEXTS),
+        no_decay=(no_decay, TEXTS),
     )
     lists = {n: p for n, p in module.named_modules() if n and isinstance(p, (nn.ModuleList, nn.Sequential))}
     if layers not in lists:

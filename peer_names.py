@@ -233,22 +233,22 @@ def _with_use(ours: str) -> str:
 
 
 class Refused:
-    """In the place of a method that is not needed here: the error of a call says why.
+    """In the place of a method that modules do not have: the error of a call says why.
 
     Args:
-        name: The method.
+        what: What is wrong with a call.
         fix: What to do instead.
 
     Example:
-        >>> Refused("save_hyperparameters", "delete the call")()
+        >>> Refused("save_hyperparameters is not needed here", "delete the call")()
         Traceback (most recent call last):
         paceline.errors.PacelineError: save_hyperparameters is not needed here
           fix: delete the call
     """
 
-    def __init__(self, name: str, fix: str) -> None:
-        self._name, self._fix = name, fix
+    def __init__(self, what: str, fix: str) -> None:
+        self._what, self._fix = what, fix
 
     def __call__(self, *args: Any, **options: Any) -> NoReturn:
         """Refuse the call, whatever its arguments."""
-        raise PacelineError(f"{self._name} is not needed here", fix=self._fix)
+        raise PacelineError(self._what, fix=self._fix)

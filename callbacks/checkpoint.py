@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..argument_checks import (
     one_of,
 )
 from ..durations import Cadence, Duration
-from ..errors import PacelineError
+from ..errors import PacelineError, cut
 from ..retries import retried
 from .base import Callback
 from .kept_checkpoints import KeptCheckpoints
@@ -27,6 +28,9 @@ from .monitor import MODE, Monitor
 
 if TYPE_CHECKING:
     from .trainer_view import CheckpointWriter, Save, TrainerView
+
+_IS_NAME = re.compile(r"^[a-z]\w*(/|$)|_loss|loss_", re.IGNORECASE)
+"""A value's name in the place of a duration."""
 
 
 class Checkpoint(Callback):
@@ -82,6 +86,12 @@ class Checkpoint(Callback):
         **unknown: Any,
     ) -> None:
         check_names(Checkpoint, unknown)
+        if monitor is None and isinstance(every, str) and _IS_NAME.search(every):
+            raise PacelineError(
+                "Checkpoint: every says how often, and the value to watch is monitor",
+                got=every,
+                fix=f"Checkpoint(monitor={cut(every)!r})",
+            )
         check_arguments(
             "Checkpoint",
             every=(every, DURATION),

@@ -45,7 +45,7 @@ def estimate(
     loaded = load_target(target, config, [*here, *(settings or [])])
     with warnings.catch_warnings():  # nothing starts the workers here
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        experiment = loaded.recipe.build(loaded.checked())
+        experiment = loaded.recipe.build_experiment(loaded.checked())
     found = experiment.trainer.estimate(
         experiment.module,
         experiment.train,

@@ -48,13 +48,26 @@ class WithSettings(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer does; how settings are written is a part of the error of an unknown option."""
+        given = list(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # click's NoSuchOption, of which newer versions of typer have their own
             if type(error).__name__ == "NoSuchOption":
-                key = vars(error)["option_name"].lstrip("-").replace("-", "_")
-                vars(error)["message"] += f". Settings are KEY=VALUE: {key}=... or trainer.{key}=..."
+                option = vars(error)["option_name"]
+                key, value = option.lstrip("-").replace("-", "_"), _value_of(option, given)
+                vars(error)["message"] += (
+                    f". Settings are KEY=VALUE: {key}={value} or trainer.{key}={value}"
+                )
             raise
+
+
+def _value_of(option: str, given: list[str]) -> str:
+    """What stands behind an option, or after it."""
+    for word, following in zip(given, [*given[1:], ""], strict=True):
+        if word.partition("=")[0] == option:
+            value = word.partition("=")[2] or following
+            return value if value and not value.startswith("-") else "..."
+    return "..."
 
 
 def is_script(target: str) -> bool:

@@ -132,7 +132,7 @@ def _experiment(
 ) -> tuple[Experiment, Path | None]:
     """What is built, and the run that the target is, where it is one."""
     loaded = load_target(target, config, settings)
-    experiment: Experiment = loaded.recipe.build(loaded.checked())
+    experiment: Experiment = loaded.recipe.build_experiment(loaded.checked())
     return experiment, loaded.run
 
 

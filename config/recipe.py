@@ -34,6 +34,21 @@ class Recipe:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     about: str = ""
 
+    def build_experiment(self, config: Any) -> Experiment:
+        """What ``build`` makes of the settings.
+
+        Raises:
+            PacelineError: where it is no ``Experiment``.
+        """
+        found = self.build(config)
+        if not isinstance(found, Experiment):
+            raise PacelineError(
+                f"build of {self.name} must return an Experiment",
+                got=type(found).__name__,
+                fix="return Experiment(trainer, module, train=dataloader), from paceline.config",
+            )
+        return found
+
 
 def recipe_of(module: ModuleType, name: str) -> Recipe:
     """The recipe that a module is.

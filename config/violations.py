@@ -78,6 +78,10 @@ def _allowed(error: Any) -> str:
     """What pydantic says is allowed, in our form."""
     if error["type"] == "missing":
         return f"at least {error['loc'][-1] + 1} items"
+    if error["type"] in ("dict_type", "mapping_type", "model_type", "model_attributes_type"):
+        return (
+            "a mapping, no list: leave the dashes out" if isinstance(error["input"], list) else "a mapping"
+        )
     if error["type"] == "string_type" and isinstance(error["input"], (int, float)):
         return "a text: write it in quotes"
     message: str = error["msg"].partition(", unable to")[0]

@@ -429,7 +429,13 @@ ROWS = [
                 "test_trainer_arguments",
                 "test_monitor_that_is_never_logged",
                 "test_what_is_printed_is_short_and_the_users_own",
-            ]
+            ],
+            "test_mistakes_of_beginners.py": ["test_the_mistake_is_answered"],
+            "trainer/test_wrong_items.py": [
+                "test_a_loader_that_is_none_is_named_with_its_place",
+                "test_an_optimizer_or_schedule_that_is_none_is_named_with_its_place",
+                "test_a_parameter_group_that_is_none_is_named_with_its_place",
+            ],
         },
     ),
     Row(

@@ -234,6 +234,16 @@ def test_many_forgotten_parameters_fit_on_a_line():
     assert "and 94 more" in text
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_layers_that_torch_does_not_find_are_named_beside_those_that_it_finds(trained, capsys):
+    module = Net()
+    module.blocks = [nn.Linear(2, 2)]
+    module.blocks[0].requires_grad_(trained)
+    quiet(max_steps=1).fit(module, samples())
+    note = "weights that are never trained, because torch does not find them: blocks; use nn.ModuleList"
+    assert (note in capsys.readouterr().out) is trained
+
+
 def test_frozen_parameters_need_no_optimizer():
     class Frozen(Net):
         def __init__(self):

@@ -72,3 +72,22 @@ def test_mistakes_name_what_is_meant():
     assert all(name in str(error.value) for name in ("lr", "decay", "layers"))
     with pytest.raises(PacelineError, match="weight_decay"):
         decay_groups(Model(), "0.1")
+
+
+@pytest.mark.parametrize("given", ["embed.*", ("embed.*",), (name for name in ["embed.*"])])
+def test_one_pattern_and_any_iterable_of_them_are_taken(given):
+    groups = decay_groups(Model(), 0.1, no_decay=given)
+    assert len(groups[0]["params"]) == 4  # of 3 blocks and the head
+
+
+@pytest.mark.parametrize("given", [None, 3, [], [""]])
+def test_patterns_that_are_none_are_refused(given):
+    with pytest.raises(PacelineError, match="no_decay: got"):
+        decay_groups(Model(), 0.1, no_decay=given)
+
+
+@pytest.mark.parametrize("given", [Model().parameters(), list(Model().parameters()), Model])
+def test_parameters_in_the_place_of_the_module_are_refused(given):
+    for make in (lambda: decay_groups(given, 0.1), lambda: layer_groups(given, 0.1, 0.5, layers="blocks")):
+        with pytest.raises(PacelineError, match=r"takes a module, whose parameters have names"):
+            make()

@@ -231,7 +231,8 @@ class FitView(RunView):
         if self._stage != "fit":
             raise PacelineError(
                 "save_checkpoint writes the current fit, and there is none",
-                fix=f"the last run's checkpoints are in {self.folder}/checkpoints",
+                fix="call it in a hook; afterwards run.latest of the Run that fit returned is the newest "
+                "checkpoint, and export(folder) writes the weights",
             )
         self._fit_for("save_checkpoint").checkpoints.save_to(as_path(path, "save_checkpoint"), weights_only)
 

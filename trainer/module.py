@@ -17,6 +17,7 @@ from .hparams import bound_arguments
 from .media_logs import MediaLogs
 from .model_steps import ModelSteps
 from .plain_names import PlainNames
+from .read_only import refusing_assignments
 from .recorded import Recorded
 from .user_methods import UserMethods
 
@@ -43,6 +44,7 @@ _LOG_PEERS = {
 }
 
 
+@refusing_assignments
 class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorded):
     """Subclass it, write ``training_step`` and ``configure_optimizers``, and give it to ``Trainer.fit``.
 
@@ -65,8 +67,9 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
     automatic_optimization: bool = True
     _trainer: TrainerView | None = None
     _logger: MetricLogger | None = None
-    # The one name of others that a constructor uses, where no run is there to explain an error.
-    save_hyperparameters = Refused("save_hyperparameters", RECORDED)
+    # Names of others that are used where no run is there to explain an error.
+    save_hyperparameters = Refused("save_hyperparameters is not needed here", RECORDED)
+    fit = Refused("a module has no 'fit': a Trainer trains it", "Trainer(...).fit(module, loader)")
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Record the arguments of the outermost constructor, for ``hparams``."""
@@ -248,6 +251,9 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
             loss: A tensor of one element.
             retain_graph: Keep the graph, to go backward from another loss over it.
 
+        Raises:
+            PacelineError: under automatic optimization.
+
         Example:
             >>> class Manual(Net):
             ...     automatic_optimization = False
@@ -381,10 +387,11 @@ def is_overridden(module: TrainModule, name: str) -> bool:
     return getattr(type(module), name) is not getattr(TrainModule, name) or name in vars(module)
 
 
-def missing_step(module: TrainModule, name: str) -> str:
-    """That a step is not written, with the method that may have been meant to be it."""
+def missing_method(module: TrainModule, name: str) -> str:
+    """That a method is not written, with the one that may have been meant to be it."""
     kind = type(module)
-    own = [one for one in dir(kind) if one.endswith("_step") and not hasattr(TrainModule, one)]
-    like = nearest(name, own)
+    own = [one for one in dir(kind) if not hasattr(TrainModule, one) and callable(getattr(kind, one))]
+    ends = "_step" if name.endswith("_step") else ""
+    like = nearest(name, [one for one in own if one.endswith(ends)])
     text = f"{kind.__name__} has no {name}"
     return text if like is None else f"{text}, and its {like} is never called by a Trainer"

@@ -1,31 +1,18 @@
-"""Reads what ``configure_optimizers`` returned, and holds optimizers and schedulers for the loop."""
+"""Holds the optimizers and schedulers of a run for the loop."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from ..argument_checks import NAME_OR_NONE, SWITCH, TEXT_OR_NONE, check_arguments
-from ..callbacks.hooks import with_arity
-from ..callbacks.monitor import monitor_name
-from ..errors import PacelineError, listed, nearest
-from ..schedules import WSD, RateSchedule, RunLength, make_schedule
-from ..strategies.base import parameters_of
+from ..errors import PacelineError
 from ..strategies.tensor_state import OWN_SETTINGS
 
-_ALLOWED = (
-    "an optimizer, a list of them, (optimizer, scheduler), ([optimizers], [schedulers]) or "
-    '{"optimizer": ..., "lr_scheduler": scheduler or {"scheduler": ..., "interval": ..., ...}}'
-)
 _REPORTED = ("lr", "momentum", "betas", "weight_decay")
-_SCHEDULER_KEYS = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
 
 
 @dataclass
@@ -152,38 +139,6 @@ class Optimization:
         return found
 
 
-def read_configuration(
-    module: Any, configured: Any, automatic: bool, length: RunLength | None = None
-) -> Optimization:
-    """Check and sort what ``configure_optimizers`` returned.
-
-    Args:
-        module: The module, whose trainable parameters must be in the optimizers.
-        configured: What it returned.
-        automatic: Whether the loop steps the optimizer.
-        length: How long the run is, for the schedules of ``paceline.schedules``.
-
-    Raises:
-        PacelineError: for another shape, for trainable parameters no optimizer holds, and for several
-            optimizers under automatic optimization.
-        PacelineError: for an ``eps`` that is 0 in the dtype of float16 parameters.
-    """
-    optimizers, schedules = _sorted_out(configured)
-    for optimizer in optimizers:
-        if not isinstance(optimizer, Optimizer):
-            raise _wrong(f"{type(optimizer).__name__} is no torch.optim.Optimizer", configured)
-    _check_coverage(module, optimizers)
-    _check_eps(optimizers)
-    if automatic:
-        _check_automatic(optimizers)
-    ours = [_ours(given) for given in schedules]
-    for number, (one, given) in enumerate(zip(ours, schedules, strict=True)):
-        if one is not None:
-            schedules[number] = _built(one, given, optimizers[number:], length or RunLength(None))
-    read = [_read_schedule(s, optimizers, with_arity(module.lr_scheduler_step, 2)) for s in schedules]
-    return Optimization(optimizers, read, any(isinstance(one, WSD) for one in ours))
-
-
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
     """The plain settings of a group, with the rate that it had before a schedule set its first one."""
     own = (*OWN_SETTINGS, "initial_lr")
@@ -205,177 +160,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
     return value is None or type(value) in (bool, int, float, str)
-
-
-def _wrong(what: str, configured: Any) -> PacelineError:
-    return PacelineError(f"configure_optimizers: {what}", got=_brief(configured), allowed=_ALLOWED)
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k!r}: {_brief(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(_brief(v) for v in value) + ")"
-    return "None" if value is None else type(value).__name__
-
-
-def _sorted_out(configured: Any) -> tuple[list[Any], list[Any]]:
-    if isinstance(configured, Optimizer):
-        return [configured], []
-    if isinstance(configured, Mapping):
-        if "optimizer" not in configured:
-            raise _wrong("the mapping has no 'optimizer'", configured)
-        beside = {key: value for key, value in configured.items() if key in ("monitor", "strict", "name")}
-        unknown = set(configured) - {"optimizer", "lr_scheduler", *beside}
-        if unknown:
-            raise _wrong(f"unknown keys {sorted(unknown)}", configured)
-        schedule = configured.get("lr_scheduler")
-        if schedule is None:
-            return [configured["optimizer"]], []
-        given = schedule if isinstance(schedule, Mapping) else {"scheduler": schedule}
-        return [configured["optimizer"]], [{**beside, **given}]
-    if not isinstance(configured, Sequence) or isinstance(configured, str) or not configured:
-        raise _wrong("nothing to train with was returned", configured)
-    if all(isinstance(item, Mapping) for item in configured):
-        parts = [_sorted_out(item) for item in configured]
-        return [o for part in parts for o in part[0]], [s for part in parts for s in part[1]]
-    if len(configured) == 2 and isinstance(configured[0], (list, tuple)):
-        return list(configured[0]), list(configured[1])
-    if len(configured) == 2 and not isinstance(configured[1], Optimizer):
-        return [configured[0]], [configured[1]]
-    return list(configured), []
-
-
-def _ours(given: Any) -> RateSchedule | None:
-    """The schedule of ``paceline.schedules`` that was given, by itself, by name or in a mapping."""
-    schedule = given.get("scheduler") if isinstance(given, Mapping) else given
-    if isinstance(schedule, str):
-        return make_schedule(schedule)
-    return schedule if isinstance(schedule, RateSchedule) else None
-
-
-def _built(
-    schedule: RateSchedule, given: Any, optimizers: Sequence[Optimizer], length: RunLength
-) -> dict[str, Any]:
-    """What was given, with torch's scheduler for the first of these optimizers in the schedule's place."""
-    keys = dict(given) if isinstance(given, Mapping) else {}
-    for key, value in (("interval", "step"), ("frequency", 1)):
-        if keys.setdefault(key, value) != value:
-            raise PacelineError(
-                f"configure_optimizers: {type(schedule).__name__} steps after each optimizer step",
-                got=f"{key}={keys[key]!r}",
-                fix=f"leave {key} out",
-            )
-    if not optimizers:
-        raise PacelineError(
-            f"configure_optimizers: there is no optimizer for {type(schedule).__name__}",
-            fix="return as many optimizers as schedules, in one order",
-        )
-    return keys | {"scheduler": schedule.build(optimizers[0], length)}
-
-
-def _read_schedule(
-    given: Any, optimizers: list[Optimizer], apply: Callable[[Any, float | None], None]
-) -> Schedule:
-    if not isinstance(given, Mapping):
-        given = {"scheduler": given}
-    unknown = [key for key in given if key not in _SCHEDULER_KEYS]
-    if unknown:
-        raise PacelineError(
-            f"configure_optimizers: lr_scheduler has no key {unknown[0]!r}",
-            allowed=", ".join(_SCHEDULER_KEYS),
-            meant=nearest(str(unknown[0]), _SCHEDULER_KEYS),
-        )
-    if "scheduler" not in given:
-        raise _wrong("lr_scheduler has no 'scheduler'", given)
-    schedule = Schedule(**given, apply=apply)
-    if not (hasattr(schedule.scheduler, "step") and hasattr(schedule.scheduler, "state_dict")):
-        raise _wrong(f"{type(schedule.scheduler).__name__} is no scheduler", given)
-    if schedule.interval not in ("epoch", "step"):
-        raise PacelineError(
-            "configure_optimizers: interval is not known",
-            got=schedule.interval,
-            allowed="'epoch', 'step'",
-        )
-    if not isinstance(schedule.frequency, int) or schedule.frequency < 1:
-        raise PacelineError(
-            "configure_optimizers: frequency counts epochs or steps",
-            got=schedule.frequency,
-            allowed="an integer of at least 1",
-        )
-    drives = getattr(schedule.scheduler, "optimizer", None)
-    if isinstance(schedule.scheduler, LRScheduler) and not any(drives is o for o in optimizers):
-        raise _wrong("a scheduler drives an optimizer that was not returned", given)
-    if isinstance(schedule.scheduler, ReduceLROnPlateau) and schedule.monitor is None:
-        raise PacelineError(
-            "configure_optimizers: ReduceLROnPlateau watches a value, but none is named",
-            fix='{"scheduler": scheduler, "monitor": "val/loss"}',
-        )
-    check_arguments(
-        "configure_optimizers, lr_scheduler",
-        monitor=(schedule.monitor, TEXT_OR_NONE),
-        strict=(schedule.strict, SWITCH),
-        name=(schedule.name, NAME_OR_NONE),
-    )
-    if schedule.monitor is not None:
-        schedule.monitor = monitor_name(schedule.monitor)
-    return schedule
-
-
-def _check_coverage(module: nn.Module, optimizers: list[Optimizer]) -> None:
-    held = {id(p) for optimizer in optimizers for p in parameters_of(optimizer)}
-    missing = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in held]
-    if not missing:
-        _check_foreign(module, held)
-        return
-    total = sum(1 for p in module.parameters() if p.requires_grad)
-    raise PacelineError(
-        f"configure_optimizers: {len(missing)} of {total} trainable parameters are in no optimizer "
-        "and would never change",
-        got=f"without an optimizer: {listed(missing)}",
-        fix="pass self.parameters() to the optimizer, or freeze them with requires_grad_(False)",
-    )
-
-
-def _check_foreign(module: nn.Module, held: set[int]) -> None:
-    foreign = held - {id(p) for p in module.parameters()}
-    if foreign:
-        raise PacelineError(
-            "configure_optimizers: an optimizer holds parameters that are not the module's",
-            got=f"{len(foreign)} of them",
-            fix="assign what holds them to self in __init__",
-        )
-
-
-def _check_eps(optimizers: list[Optimizer]) -> None:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            eps, dtypes = group.get("eps"), {p.dtype for p in group["params"]}
-            if (
-                isinstance(eps, float)
-                and eps > 0
-                and torch.float16 in dtypes
-                and torch.tensor(eps).half() == 0
-            ):
-                raise PacelineError(
-                    f"{type(optimizer).__name__} on parameters in float16: eps={eps:g} is 0 there, and "
-                    "small gradients would be divided by zero",
-                    got="parameters in float16, as with precision='fp16-true'",
-                    fix="precision='fp16' has parameters and moments in float32; or eps=1e-4",
-                )
-
-
-def _check_automatic(optimizers: list[Optimizer]) -> None:
-    if len(optimizers) > 1:
-        raise PacelineError(
-            "several optimizers need manual optimization",
-            got=f"{len(optimizers)} optimizers and automatic_optimization = True",
-            fix="set self.automatic_optimization = False and call self.manual_backward(loss) and "
-            "optimizer.step() in training_step",
-        )
-    closure = inspect.signature(optimizers[0].step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise PacelineError(
-            f"{type(optimizers[0]).__name__} evaluates the loss itself, through a closure",
-            fix="set self.automatic_optimization = False and call optimizer.step(closure) yourself",
-        )

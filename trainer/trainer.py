@@ -233,6 +233,7 @@ class Trainer(Tuner):
         from .loops.context import RunContext, fits
         from .loops.fit_data import FitData, Resumption
         from .loops.lifecycle import end_as_signalled, report_interrupt
+        from .loops.module_check import check_module
         from .loops.training_loop import TrainLoop
         from .run.run import Run
         from .runtime.torch_settings import torch_settings
@@ -251,7 +252,7 @@ class Trainer(Tuner):
             torch_settings(self.settings),
             self._begin("fit", module, datamodule) as begun,
         ):
-            fit_setup.check_module(begun.module)
+            check_module(begun.module)
             self.strategy.precision.attach(self.strategy.device)
             self._fit = context = fit_setup.prepare(
                 begun, data, Resumption(resume, check_allowed(allow), decay), find_micro_batch

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from ...argument_checks import refuse_unknown
 from ...errors import PacelineError
 from ...parameter_groups import names_of_parameters
 from ...retries import retried
@@ -281,6 +282,10 @@ def build_from_checkpoint(cls: type[M], path: Any, arguments: dict[str, Any], st
     else:
         known = inspect.signature(cls).parameters
         hparams = {k: v for k, v in content.hparams.items() if k in known}
+    parameters = inspect.signature(cls).parameters
+    if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        unknown = [name for name in arguments if name not in parameters]
+        refuse_unknown(f"the constructor of {cls.__name__}", unknown, parameters, {})
     hparams |= arguments
     positional = _by_position(cls, hparams)
     try:

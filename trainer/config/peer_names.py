@@ -86,6 +86,7 @@ _FIT_PEERS = {
     "model": "pass it as module, the first argument",
     "weights_only": "remove it: nothing in a pickle is run",
     "duration": "Trainer(max_epochs=...) or Trainer(max_steps=...)",
+    "batch_size": "the batch_size of the DataLoader",
 }
 _EVALUATION_PEERS = {
     "ckpt_path": "weights",
@@ -273,6 +274,13 @@ CALLBACK_METHODS = {
 }
 _FIT_ARGUMENTS = ("train_dataloader", "val_dataloader", "datamodule", "resume", "allow", "decay")
 _EVALUATION_ARGUMENTS = ("dataloader", "datamodule", "weights")
+_OF_THE_TRAINER = {
+    name: ours
+    if " " in ours
+    else f"it is an argument of the Trainer: Trainer({ours.partition('=')[0]}=...)"
+    for name, ours in TRAINER_PEERS.items()
+    if not ours.startswith(("fit(", "trainer."))
+}
 
 
 def refuse_arguments(method: str, unknown: dict[str, Any]) -> None:
@@ -281,10 +289,16 @@ def refuse_arguments(method: str, unknown: dict[str, Any]) -> None:
     Raises:
         PacelineError: one report of all of them, with the names that were meant.
     """
-    if method == "fit":
-        refuse_unknown(method, unknown, _FIT_ARGUMENTS, _FIT_PEERS)
-    else:
-        refuse_unknown(method, unknown, _EVALUATION_ARGUMENTS, _EVALUATION_PEERS)
+    known, peers = (
+        (_FIT_ARGUMENTS, _FIT_PEERS) if method == "fit" else (_EVALUATION_ARGUMENTS, _EVALUATION_PEERS)
+    )
+    from .arguments import TrainerArguments
+
+    own = {
+        name: f"it is an argument of the Trainer: Trainer({name}=...)"
+        for name in TrainerArguments.model_fields
+    }
+    refuse_unknown(method, unknown, known, own | _OF_THE_TRAINER | peers)
 
 
 def attribute_hint(name: str, owner: type) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from .arguments import OFF, TrainerArguments, allowed
 from .peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
 _SHOWN = 3
+_DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "32", "torch.float64": "64"}
+_DEVICE = re.compile(r"(cpu|gpu|cuda|mps|xpu|hpu|tpu)(?::(\d+))?")
 _COMPARED = 20
 """Of how many unknown names the nearest one is looked for: a report shows fewer."""
 _CHOICES = {"nonfinite": ("raise", "skip", "ignore"), "compile": (BLOCKS, *MODES)}
@@ -134,7 +137,22 @@ def _violation(name: str, value: Any) -> str:
     if isinstance(value, str) and name in _CHOICES:
         near = nearest(value, _CHOICES[name])
         meant = f"; did you mean {near!r}?" if near else ""
-    return f"got {got}; allowed: {allowed(name)}{meant}"
+    return f"got {got}; allowed: {allowed(name)}{meant or _meant_value(name, value)}"
+
+
+def _meant_value(name: str, value: Any) -> str:
+    """What a number was meant to be that is a duration, and a device that is a count of them."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and name == "max_time":
+        return f'; did you mean "{value}s"?'
+    if isinstance(value, float) and name.startswith("limit_") and value > 1 and value.is_integer():
+        return f"; did you mean {int(value)}?"
+    if isinstance(value, float) and name in ("validate_every", "log_every"):
+        return f'; did you mean "{value:g}ep"?'
+    device = _DEVICE.fullmatch(str(value)) if name == "devices" else None
+    if device is None:
+        return ""
+    return f"; accelerator={device[1]!r} is the kind of device, devices=[{device[2] or 0}] which of them"
 
 
 def _wrong_items(name: str, value: Any) -> str:
@@ -172,7 +190,9 @@ def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
     if isinstance(precision, Precision):
         return []
     if isinstance(precision, bool) or not isinstance(precision, (str, int)):
-        return [("precision", f"got {shown(precision, 60)}; allowed: {allowed('precision')}")]
+        meant = _DTYPES.get(str(precision))
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        return [("precision", f"got {shown(precision, 60)}; allowed: {allowed('precision')}{hint}")]
     try:
         make_precision(precision)
     except PacelineError as error:

@@ -18,7 +18,7 @@ from .batch_plan import Piece
 from .epoch_order import EpochOrder
 from .feed import FeedSettings, read_isolated
 from .loader_reader import Reader, open_reader
-from .read_errors import Collate, DataErrors, Delivered, name_sample
+from .read_errors import Collate, DataErrors, Delivered, explain_samples, name_sample
 from .seeded_loader import SeededDataset, Source, may_draw, private_copy
 from .tensor_dataset import Rows, RowsDataset, handed_on
 from .worker_processes import WorkerProcesses, processes_of
@@ -141,6 +141,8 @@ class LoaderReader(BatchReader):
             except Exception as error:
                 worker_died = name_sample(error, self._reader.ended, self._place_of)
                 if not self._errors.repeats(error, tries, worker_died):
+                    read = self._order.items[piece.start : piece.start + piece.size]
+                    explain_samples(error, self._copied.users, read)
                     raise
             tries += 1
             self._reader.close()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
-from ...errors import PacelineError
+from ...errors import PacelineError, listed
 from .file_descriptors import explain_too_many_files
 
 _RETRIES, _SKIPS = 3, 10
 _DEAD = re.compile(r"DataLoader worker \(pid")
+_RAGGED = re.compile(r"stack expects each tensor to be equal size|list of batch should be of equal size")
 _READING = re.compile(r"^while reading .*$", re.MULTILINE)
 
 
@@ -111,6 +113,35 @@ class DataErrors:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave."""
         self.skipped, self.repeated = state.get("left_out", 0), state.get("repeated", 0)
+
+
+def explain_samples(error: Exception, loader: Any, batch: Sequence[Any]) -> None:
+    """Add to an error of reading what is wrong with the sampler, or with samples that are no batch.
+
+    Args:
+        error: What the loader raised.
+        loader: The user's.
+        batch: The indices that were read, or batches of them.
+    """
+    indices = [one for item in batch for one in (item if isinstance(item, (list, tuple)) else [item])]
+    try:
+        there = len(loader.dataset)
+    except Exception:  # a dataset may have no length
+        return
+    beyond = [one for one in indices if isinstance(one, Integral) and one >= there]
+    if beyond and isinstance(error, LookupError):
+        batches = loader.batch_sampler
+        sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+        error.add_note(
+            f"the sampler, {type(sampler).__name__}, gives index {beyond[0]}, and the dataset, "
+            f"{type(loader.dataset).__name__}, has {there} samples\nfix: make the sampler of this dataset"
+        )
+    elif _RAGGED.search(str(error)):
+        error.add_note(
+            f"while collating dataset indices {listed([str(one) for one in indices])}\n"
+            "fix: DataLoader(collate_fn=...) makes a batch of samples of several sizes: cut them, or fill "
+            "them up with torch.nn.utils.rnn.pad_sequence"
+        )
 
 
 def name_sample(error: Exception, ended: Sequence[tuple[int, int]], place_of: Callable[[int], str]) -> bool:

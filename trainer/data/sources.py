@@ -2,35 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ...errors import PacelineError
+from torch import nn
+
+from ...errors import PacelineError, nearest
 from ..datamodule import DataModule
 from .combined_loader import CombinedLoader
-from .factory import is_several, make_feed
+from .factory import check_data, is_several, make_feed
 from .feed import Feed, FeedSettings
+
+_KINDS = {"train": "training", "val": "validation", "test": "test", "predict": "prediction"}
 
 
 def as_datamodule(given: Any, datamodule: Any) -> tuple[Any, Any]:
-    """(dataloader, DataModule): a DataModule given in the place of a dataloader is one all the same."""
-    return (None, given) if isinstance(given, DataModule) else (given, datamodule)
+    """(dataloader, DataModule): a DataModule given in the place of a dataloader is one all the same.
+
+    Raises:
+        PacelineError: for something else in the place of the DataModule.
+    """
+    if isinstance(given, DataModule):
+        return None, given
+    is_class = isinstance(datamodule, type)
+    if datamodule is None or (not is_class and any(map(partial(hasattr, datamodule), _METHODS))):
+        return given, datamodule
+    raise PacelineError(
+        "datamodule takes a DataModule",
+        got=f"the class {datamodule.__name__}" if is_class else type(datamodule).__name__,
+        allowed=f"an object with {_METHODS[0]}(), or others of its methods",
+        fix=f"{datamodule.__name__}(...)"
+        if is_class
+        else "a DataLoader is given by itself, after the module: fit(module, loader)",
+    )
 
 
-def find_data(given: Any, kind: str, datamodule: Any, module: Any) -> Any:
-    """The dataloader of ``kind`` (train, val, test, predict), or None."""
+_METHODS = [f"{kind}_dataloader" for kind in _KINDS]
+
+
+def find_data(given: Any, kind: str, datamodule: Any, module: Any, argument: str | None = None) -> Any:
+    """The dataloader of ``kind`` (train, val, test, predict), or None.
+
+    Args:
+        given: The argument of ``fit`` and relatives; it takes precedence.
+        kind: Which data.
+        datamodule: Asked first for its method.
+        module: Asked next.
+        argument: What ``given`` was passed as, where that is not the name of the method.
+
+    Raises:
+        PacelineError: for what is no loader, naming its place.
+    """
+    name = f"{kind}_dataloader"
     if given is not None:
+        check_data(given, _KINDS[kind], argument or name)
         return given
     for owner in (datamodule, module):
-        method = getattr(owner, f"{kind}_dataloader", None)
+        method = getattr(owner, name, None)
         found = method() if callable(method) else None
         if found is not None:
+            check_data(found, _KINDS[kind], f"{type(owner).__name__}.{name}()")
             return found
     return None
 
 
-def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, automatic: bool) -> Feed:
+def missing_data(kind: str, datamodule: Any, module: Any) -> str | None:
+    """Why there is no data, where a method of another name or without ``return`` is the likely reason."""
+    name = f"{kind}_dataloader"
+    for owner in (datamodule, module):
+        cls = type(owner)
+        method = vars(DataModule).get(name)
+        if getattr(cls, name, method) is not method:
+            return f"{cls.__name__}.{name}() returned None: it must return the loader"
+        known = {*dir(DataModule), *dir(nn.Module), *_METHODS}
+        own = [
+            one for one in dir(cls) if one not in known and "load" in one and callable(getattr(cls, one))
+        ]
+        meant = nearest(name, own)
+        if meant:
+            return f"{cls.__name__}.{meant} is never called by a Trainer: rename it to {name}"
+    return None
+
+
+def training_feed(
+    data: Any,
+    settings: FeedSettings,
+    saved_global_batch: int,
+    automatic: bool,
+    why_none: Callable[[], str | None] = lambda: None,
+) -> Feed:
     """The feed over the training data.
 
     Args:
@@ -39,6 +101,7 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
         saved_global_batch: A resumed run's global batch in samples, kept unless ``settings`` gives
             another; 0 for a new run.
         automatic: False under manual optimization, where a step is one batch.
+        why_none: Asked where there is no data: the likely reason, if there is one.
 
     Raises:
         PacelineError: without data, and for what cannot be trained on.
@@ -47,6 +110,7 @@ def training_feed(data: Any, settings: FeedSettings, saved_global_batch: int, au
         raise PacelineError(
             "there is no training data",
             allowed="fit(module, dataloader), a DataModule, or train_dataloader on the module",
+            fix=why_none(),
         )
     if is_several(data):
         data = CombinedLoader(data)

@@ -20,8 +20,8 @@ from ...strategies.estimate.model_bytes import ModelBytes, Moment, Phase
 from ...strategies.module_checks import refuse_sharded
 from ...strategies.repeated_blocks import find_units, untied
 from ...strategies.step_wrapper import Dispatch
+from ..configuration import configured_by, read_configuration
 from ..module import TrainModule
-from ..optimization import read_configuration
 from ..rng import untouched
 from ..utils.functions import positional_arguments
 from ..utils.nested import count_samples, tensors_of
@@ -267,7 +267,7 @@ def _place(moment: Moment) -> Any:
 
 def _optimizer_of(module: TrainModule, trainer: Any, accelerated: bool) -> Optimizer:
     length = RunLength(getattr(trainer, "total_steps", None) or 1000, 100)
-    found = read_configuration(module, module.configure_optimizers(), True, length).optimizers[0]
+    found = read_configuration(module, configured_by(module), True, length).optimizers[0]
     for group in found.param_groups:
         # torch takes the one pass over all parameters for its own tensors alone, not for fake ones.
         if accelerated and not group.get("fused") and "foreach" in group and group["foreach"] is None:

@@ -33,6 +33,12 @@ _MISREAD = (ValueError, TypeError, AttributeError)
 _AS_TUPLE = r"to unpack|must be Tensor, not (str|dict)|got \((str|dict)|'(str|dict)' object|unhashable"
 _AS_ONE = r"to unpack|indices must|be Tensor, not (list|tuple)|got \((list|tuple)|'(list|tuple)' object"
 _ENDED = re.compile(r"Tried to step \d+ times\. The specified number of total steps is (\d+)")
+_GONE = "backward through the graph a second time"
+_NO_BACKWARD = (
+    "fix: the Trainer calls backward, on the loss that training_step returns: leave that call out; and "
+    "detach() what is kept from one step to the next"
+)
+_LOG_CALL = re.compile(r"\.log\(\) (missing \d+ required|takes \d+ positional)")
 _FULL = "PACELINE_TRACEBACK=full shows every frame"
 
 
@@ -126,6 +132,8 @@ def _explain_step(error: Exception, frame: FrameType, frames: dict[CodeType, Fra
     in_users_step = code in frames
     if batch is None or not (in_users_step or "modified by an inplace" in str(error)):
         error.add_note(f"in {loop.state.step_label}")
+        if _GONE in str(error) and loop.context.module.automatic_optimization:
+            error.add_note(_NO_BACKWARD)
         if ended := _ENDED.search(str(error)):
             error.add_note(f"fix: {_longer_schedule(int(ended[1]), loop.context)}")
         return
@@ -152,6 +160,9 @@ def _explain_batch(error: Exception, place: str, batch: Any) -> None:
 
 def _cure(error: Exception, batch: Any) -> str | None:
     text = str(error)
+    if isinstance(error, TypeError) and (call := _LOG_CALL.search(text)):
+        more = ", prog_bar=True" if call[1].startswith("takes") else ""
+        return f"self.log(name, value{more}), or self.log_dict({{name: value}})"
     tensors = tensors_of(batch)
     if isinstance(batch, Mapping):
         key = _missed_key(error, batch)

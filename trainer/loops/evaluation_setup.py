@@ -12,8 +12,8 @@ from ...argument_checks import SWITCH, check_arguments
 from ...callbacks.hooks import HookTable
 from ...errors import PacelineError
 from ..checkpoint.weights import find_weights, load_weights
-from ..data.sources import evaluation_feeds, find_data
-from ..module import is_overridden, missing_step
+from ..data.sources import evaluation_feeds, find_data, missing_data
+from ..module import is_overridden, missing_method
 from ..phases import PHASES, STEPS
 from ..utils.paths import as_path
 from .context import StageContext
@@ -31,13 +31,14 @@ def prepare(
     require_step(module, stage)
     kind = PHASES[stage]
     off = getattr(context.settings, f"limit_{kind}_batches") == 0
-    data = {} if off else find_data(dataloader, kind, datamodule, module)
+    data = {} if off else find_data(dataloader, kind, datamodule, module, "dataloader")
     if off:
         context.directory.log_line(f"limit_{kind}_batches=0: nothing to {stage}")
     if data is None:
         raise PacelineError(
             f"there is no data to {stage} with",
             allowed=f"{stage}(module, dataloader), a DataModule, or {kind}_dataloader on the module",
+            fix=missing_data(kind, datamodule, module),
         )
     context.strategy.setup(module, lambda: None)
     if weights is not None:
@@ -67,7 +68,7 @@ def require_step(module: Any, stage: str) -> None:
     """
     name = STEPS[stage]
     if not is_overridden(module, name):
-        raise PacelineError(missing_step(module, name), fix=f"write def {name}(self, batch, batch_idx)")
+        raise PacelineError(missing_method(module, name), fix=f"write def {name}(self, batch, batch_idx)")
 
 
 def evaluation_of(context: FitContext, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:

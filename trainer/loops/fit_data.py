@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +16,8 @@ from ...strategies.comparison import same_everywhere
 from ..data.combined_loader import CombinedLoader
 from ..data.epoch_feeds import EpochFeeds
 from ..data.feed import Feed, NoFeed
-from ..data.sources import evaluation_feeds, find_data, training_feed
-from ..module import is_overridden, missing_step
+from ..data.sources import evaluation_feeds, find_data, missing_data, training_feed
+from ..module import is_overridden, missing_method
 from ..rng import derive, seeded
 from .context import StageContext
 from .feed_settings import FeedRequest
@@ -166,7 +167,9 @@ class FitFeeds:
         saved = self._saved["global_batch"]
         if self._schedule:
             saved = saved * self._schedule.at(epoch) // self._schedule.at(0)
-        return training_feed(self._train, settings, saved, self._context.module.automatic_optimization)
+        module = self._context.module
+        why = partial(missing_data, "train", self._data.datamodule, module)
+        return training_feed(self._train, settings, saved, module.automatic_optimization, why)
 
     def _set_lengths(self, feed: Feed, epoch: int, begin: int) -> None:
         """The steps of all epochs from ``begin`` on, as far as ``feed``, of ``epoch``, shows them."""
@@ -242,6 +245,6 @@ class FitFeeds:
         if written and found is None:
             context.directory.log_line(f"{name} has a validation_step, but there is no validation data")
         elif found is not None and not written:
-            missing = missing_step(module, "validation_step")
+            missing = missing_method(module, "validation_step")
             context.directory.log_line(f"there is validation data, but {missing}")
         return found if written else None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ...callbacks import Checkpoint, ReplicaCheck
@@ -22,10 +21,10 @@ from ...strategies.trained import TrainedParameters
 from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.module_changes import ModuleChanges
 from ..checkpoint.run_state import RunState
+from ..configuration import configured_by, read_configuration, slow_schedules
 from ..data.feed import Feed
 from ..faults.nonfinite import Guard, NonfinitePolicy
-from ..module import is_overridden
-from ..optimization import Optimization, Schedule, read_configuration
+from ..optimization import Optimization, Schedule
 from ..rng import derive, seed_generators
 from ..run.config_file import run_config
 from ..runtime.garbage_collection import imports_frozen
@@ -42,37 +41,6 @@ from .startup_report import first_lines, report_restart
 
 FindMicroBatch = Callable[[StageContext, Feed], int]
 """A search before step 1: how many samples a rank takes at once."""
-
-
-def check_module(module: Any) -> None:
-    """Refuse a module that cannot be trained, before anything is loaded.
-
-    Raises:
-        PacelineError: naming what it lacks.
-    """
-    name = type(module).__name__
-    for method, what in (("training_step", "return the loss"), ("configure_optimizers", "")):
-        if not is_overridden(module, method):
-            example = (
-                "def training_step(self, batch, batch_idx): ... return loss"
-                if what
-                else "def configure_optimizers(self): return torch.optim.AdamW(self.parameters())"
-            )
-            raise PacelineError(f"{name} has no {method}", fix=example)
-    lazy = [n for n, t in (*module.named_parameters(), *module.named_buffers()) if is_lazy(t)]
-    if lazy:
-        layer = lazy[0].rpartition(".")[0] or "layer"
-        raise PacelineError(
-            f"a lazy layer of {name} has no size before a first batch, and its optimizer is made before",
-            got=", ".join(lazy[:6]),
-            fix=f"give its size, as nn.Linear does; or at the end of __init__: with torch.no_grad(): "
-            f"self.{layer}(torch.zeros(2, ...)), with the shape of its input",
-        )
-    if not any(p.requires_grad for p in module.parameters()):
-        raise PacelineError(
-            f"{name} has no trainable parameter",
-            fix="assign its layers to self in __init__, or unfreeze some with requires_grad_(True)",
-        )
 
 
 def prepare(
@@ -142,6 +110,8 @@ def prepare(
     kept = source.counters["global_batch"] if scheduled else 0
     context.state.global_batch = kept or feed.step_size or 0
     context.state.micro_batch = micro_batch
+    if module.automatic_optimization:
+        inexact = inexact + slow_schedules(optimization.schedules, _length(context))
     for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
         context.directory.log_line(line)
     _report_late_validation(context, monitors)
@@ -237,7 +207,7 @@ def _put_together(
         feed=feed,
         optimization=optimization,
         guard=guard,
-        manual=ManualOptimization(optimizers, strategy, guard),
+        manual=ManualOptimization(optimizers, strategy, guard, module.automatic_optimization),
         checkpoints=checkpoints,
         validation=EvaluationLoop(context, "validate", validation) if validation else None,
         trained=trained,
@@ -290,16 +260,20 @@ def _last_decay(context: StageContext, source: Source, decay: Any) -> tuple[int,
     return start, steps
 
 
+def _length(context: StageContext) -> RunLength:
+    limits = context.limits
+    return RunLength(limits.total_steps, limits.steps_in(0), limits.decay_steps)
+
+
 def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
     """Place and wrap the module, and build its optimizers, as the strategy has it."""
     module, strategy = context.module, context.strategy
 
     def build() -> Optimization:
         with imports_frozen():  # torch's first optimizer imports its compiler
-            configured = module.configure_optimizers()
+            configured = configured_by(module)
         limits = context.limits
-        length = RunLength(limits.total_steps, limits.steps_in(0), limits.decay_steps)
-        found = read_configuration(module, configured, module.automatic_optimization, length)
+        found = read_configuration(module, configured, module.automatic_optimization, _length(context))
         if limits.decay_steps is not None and not found.decays:
             raise PacelineError(
                 "fit(decay=...) is for a WSD schedule, and configure_optimizers returned none",

@@ -155,15 +155,25 @@ class ManualOptimizer:
 class ManualOptimization:
     """What ``self.optimizers()`` and ``self.manual_backward(loss)`` of a module are.
 
+    Args:
+        optimizers: In the order of ``configure_optimizers``.
+        strategy: Of the run.
+        guard: Looks at losses; None where nothing does.
+        automatic: Whether the loop itself goes backward and updates.
+
     Attributes:
         optimizers: In the order of ``configure_optimizers``.
         losses: Those of the step under way that were gone backward from.
     """
 
     def __init__(
-        self, optimizers: Sequence[ManualOptimizer], strategy: Strategy, guard: Guard | None
+        self,
+        optimizers: Sequence[ManualOptimizer],
+        strategy: Strategy,
+        guard: Guard | None,
+        automatic: bool = False,
     ) -> None:
-        self.optimizers = list(optimizers)
+        self.optimizers, self._automatic = list(optimizers), automatic
         self._strategy, self._guard = strategy, guard
         self.losses: list[Tensor] = []
         self._loss_weight = 1.0
@@ -199,7 +209,17 @@ class ManualOptimization:
         self._frozen = []
 
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
-        """``loss.backward()`` under the run's precision and strategy."""
+        """``loss.backward()`` under the run's precision and strategy.
+
+        Raises:
+            PacelineError: under automatic optimization.
+        """
+        if self._automatic:
+            raise PacelineError(
+                "manual_backward is for manual optimization; else the Trainer goes backward and updates",
+                fix="return the loss alone; or set self.automatic_optimization = False in __init__, and "
+                "call self.optimizers().step() too",
+            )
         self.losses.append(loss.detach())
         for optimizer in self.optimizers:
             optimizer.has_new_gradients = True

@@ -17,6 +17,7 @@ from ..runtime.fused import is_fused, unfused_note
 from ..utils.paths import shown_path
 from .context import StageContext
 from .layout_sensitivity import not_as_in_one_batch
+from .module_check import HIDDEN_CURE, hidden_parameters
 from .train_mode import trainable_in_eval_mode
 
 _SHOWN = 6
@@ -58,6 +59,13 @@ def first_lines(
             *inexact,
             f"trainable but in eval mode: {listed(asleep, 4)}; call module.train() before fit unless that "
             "is meant",
+        ]
+    hidden = hidden_parameters(context.module)
+    if hidden:
+        inexact = [
+            *inexact,
+            f"weights that are never trained, because torch does not find them: {listed(hidden, 4)}; "
+            f"{HIDDEN_CURE}, or requires_grad_(False) where that is meant",
         ]
     return lines + (["note: " + "; ".join(inexact)] if inexact else [])
 

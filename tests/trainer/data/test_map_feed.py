@@ -1075,3 +1075,69 @@ def test_a_loader_over_a_map_dataset_gets_this_feed():
     feed = feed_of(DataLoader(Numbers(), batch_size=4))
     assert isinstance(feed, MapFeed)
     assert feed.fingerprint() == {"dataset": "Numbers", "samples": SIZE}
+
+
+class Ragged(Numbers):
+    """Sample i is i % 3 zeros."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= self.size:
+            raise IndexError(f"no row {index}")
+        return torch.zeros(index % 3)
+
+
+class OwnBatches(Sampler[list[int]]):
+    """A batch sampler without a sampler."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, SIZE]])
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.ranks)])
+@pytest.mark.parametrize(
+    ("dataset", "options", "notes"),
+    [
+        (
+            Ragged(),
+            {"batch_size": 2, "sampler": [3, 4]},
+            ["dataset indices 3, 4", "collate_fn=...", "pad_seq"],
+        ),
+        (
+            Ragged(),
+            {"batch_size": 2, "sampler": [0, SIZE]},
+            ["list, gives index 23", "Ragged, has 23 samples"],
+        ),
+        (
+            Ragged(),
+            {"batch_sampler": OwnBatches()},
+            ["OwnBatches, gives index 23", "make the sampler of this"],
+        ),
+        (
+            TensorDataset(torch.zeros(4)),
+            {"batch_size": 2, "sampler": SubsetRandomSampler([3, 9])},
+            ["SubsetRandomSampler, gives index 9", "TensorDataset, has 4 samples"],
+        ),
+    ],
+)
+def test_a_sampler_of_another_dataset_and_samples_of_several_sizes_are_named(
+    dataset, options, notes, workers
+):
+    feed = feed_of(DataLoader(dataset, num_workers=workers, **options))
+    with closing(feed), pytest.raises((IndexError, RuntimeError)) as raised:
+        list(feed.steps(0))
+    for part in notes:
+        assert part in "\n".join(raised.value.__notes__)
+
+
+@pytest.mark.parametrize("kind", [IndexError, ValueError])
+def test_no_sampler_is_blamed_for_an_error_of_the_dataset(kind):
+    class Broken(Numbers):
+        def __getitem__(self, index: int) -> int:
+            raise kind("mine")
+
+    with pytest.raises(kind, match="mine") as raised:
+        list(feed_of(DataLoader(Broken(), 2)).steps(0))
+    assert "sampler" not in "\n".join(raised.value.__notes__)
