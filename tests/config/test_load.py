@@ -152,7 +152,7 @@ def test_a_wrong_target_of_a_module_is_a_problem_of_the_command_line(tmp_path):
 
 def test_a_section_of_the_trainer_that_is_none_is_refused(recipe, tmp_path):
     file = write(tmp_path, "trainer: 3\n")
-    with pytest.raises(PacelineError, match=r"trainer .*: got 3; allowed: a valid dictionary"):
+    with pytest.raises(PacelineError, match=r"trainer .*: got 3; allowed: a mapping"):
         load(recipe, [file]).checked()
 
 

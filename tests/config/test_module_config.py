@@ -371,7 +371,7 @@ def test_a_function_may_make_the_module():
         ),
         (
             "model: project:MLP\nloss: 3\ndata: project:named",
-            "loss (c.yaml:2): got 3; allowed: a text: write it in quotes, or a valid dictionary",
+            "loss (c.yaml:2): got 3; allowed: a text: write it in quotes, or a mapping",
         ),
         ("module: exits:Net\ndata: project:named", "module (c.yaml:1): SystemExit: 3 ("),
         ("module: broken:Net\ndata: project:named", "module (c.yaml:1): SyntaxError: "),

@@ -147,6 +147,23 @@ def test_batches_that_are_ready_are_data(batches):
     assert done.global_step == 2
 
 
+@pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        (GOOD, "got: DataLoader"),
+        (DATA, "got: TensorDataset"),
+        ([GOOD], "got: list"),
+        (DataModule, "DataModule(...)"),
+    ],
+    ids=["loader", "dataset", "list", "class"],
+)
+def test_what_is_no_datamodule_is_refused(verb, wrong, expected):
+    text = said(lambda: getattr(trainer(), verb)(Net(), datamodule=wrong))
+    assert "datamodule takes a DataModule" in text
+    assert expected in text
+
+
 @pytest.mark.parametrize("verb", ["fit", "validate"])
 @pytest.mark.parametrize(
     ("methods", "expected"),

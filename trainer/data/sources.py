@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import nn
+from torch.utils.data import Dataset
 
 from ...errors import PacelineError, nearest
 from ..datamodule import DataModule
@@ -27,7 +27,9 @@ def as_datamodule(given: Any, datamodule: Any) -> tuple[Any, Any]:
     if isinstance(given, DataModule):
         return None, given
     is_class = isinstance(datamodule, type)
-    if datamodule is None or (not is_class and any(map(partial(hasattr, datamodule), _METHODS))):
+    is_data = isinstance(datamodule, (Dataset, str)) or hasattr(datamodule, "__iter__")
+    is_data = is_data and not any(hasattr(datamodule, name) for name in _METHODS)
+    if not is_class and not is_data:
         return given, datamodule
     raise PacelineError(
         "datamodule takes a DataModule",

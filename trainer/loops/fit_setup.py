@@ -95,7 +95,7 @@ def prepare(
     )
     if feed.reloads:
         context.state.epoch_lengths = context.limits.lengths
-    inexact = source.other_seed(settings.seed) + source.restore(run_state)
+    inexact = source.other_seed(settings.seed) + source.restore(run_state) + _slow(context, optimization)
     if source.path is None:  # none of the checkpoints was whole
         source.place(context.state)
     context.state.decay_start, context.state.decay_steps = decay
@@ -110,8 +110,6 @@ def prepare(
     kept = source.counters["global_batch"] if scheduled else 0
     context.state.global_batch = kept or feed.step_size or 0
     context.state.micro_batch = micro_batch
-    if module.automatic_optimization:
-        inexact = inexact + slow_schedules(optimization.schedules, _length(context))
     for line in first_lines(context, optimization.optimizers, feed, source.path, inexact):
         context.directory.log_line(line)
     _report_late_validation(context, monitors)
@@ -263,6 +261,11 @@ def _last_decay(context: StageContext, source: Source, decay: Any) -> tuple[int,
 def _length(context: StageContext) -> RunLength:
     limits = context.limits
     return RunLength(limits.total_steps, limits.steps_in(0), limits.decay_steps)
+
+
+def _slow(context: StageContext, optimization: Optimization) -> list[str]:
+    automatic = context.module.automatic_optimization
+    return slow_schedules(optimization.schedules, _length(context)) if automatic else []
 
 
 def _build_optimizers(context: StageContext, feed: Feed) -> Optimization:
