@@ -20,7 +20,7 @@ from ...strategies.estimate.model_bytes import ModelBytes, Moment, Phase
 from ...strategies.module_checks import refuse_sharded
 from ...strategies.repeated_blocks import find_units, untied
 from ...strategies.step_wrapper import Dispatch
-from ..configuration import configured_by, read_configuration
+from ..configured_optimizers import configured_by, read_configuration
 from ..module import TrainModule
 from ..rng import untouched
 from ..utils.functions import positional_arguments

@@ -21,7 +21,7 @@ from ...strategies.trained import TrainedParameters
 from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.module_changes import ModuleChanges
 from ..checkpoint.run_state import RunState
-from ..configuration import configured_by, read_configuration, slow_schedules
+from ..configured_optimizers import configured_by, read_configuration, slow_schedules
 from ..data.feed import Feed
 from ..faults.nonfinite import Guard, NonfinitePolicy
 from ..optimization import Optimization, Schedule

@@ -20,7 +20,7 @@ from ...argument_checks import ABOVE_ONE_OR_NONE, ABOVE_ZERO, SOME_STEPS, check_
 from ...callbacks import Callback
 from ...errors import PacelineError
 from ...schedules import RunLength
-from ..configuration import read_configuration
+from ..configured_optimizers import read_configuration
 from ..loops.lifecycle import check_stage
 from ..trial import run_trial
 from .figure import drawn
