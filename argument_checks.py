@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple
+from functools import cache, wraps
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 from .durations import ALLOWED as DURATIONS
 from .durations import Duration
 from .errors import PacelineError, nearest, report, shown
 from .peer_arguments import ARGUMENTS
 
+F = TypeVar("F", bound=Callable[..., None])
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -170,6 +171,28 @@ def _answer(name: str, known: list[str], peers: Mapping[str, str]) -> tuple[str 
     if ours is None:
         return nearest(name, known), None
     return (None, ours) if " " in ours else (ours, None)
+
+
+def by_name(who: str, example: str) -> Callable[[F], F]:
+    """A decorator of a constructor that takes its arguments by name: others are an error that says so.
+
+    Args:
+        who: The class, for the error.
+        example: A right call.
+    """
+
+    def decorate(constructor: F) -> F:
+        @wraps(constructor)
+        def checked(self: Any, *values: Any, **named: Any) -> None:
+            if values:
+                raise PacelineError(
+                    f"{who} takes its arguments by name", got=", ".join(map(shown, values)), fix=example
+                )
+            constructor(self, **named)
+
+        return cast(F, checked)
+
+    return decorate
 
 
 def check_names(

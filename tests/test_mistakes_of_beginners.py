@@ -117,6 +117,11 @@ def paceline(*arguments):
 # -- Trainer -------------------------------------------------------------------------------------
 
 
+@mistake("max_epochs", "name|keyword", "got: 5")
+def epochs_without_their_name():
+    Trainer(5)
+
+
 @mistake("callbacks", "EarlyStopping", r"EarlyStopping\(|instance|called")
 def class_in_the_place_of_a_callback():
     quiet(callbacks=[EarlyStopping])

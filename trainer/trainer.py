@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
+from ..argument_checks import by_name
 from ..faultpoints import faultpoint
 from ..lazy_names import uncollected_imports
 from ..strategies.launch.job_notes import uncaught_errors_shortened
@@ -120,6 +121,7 @@ class Trainer(Tuner):
     """
 
     @uncaught_errors_shortened()
+    @by_name("Trainer", "Trainer(max_epochs=...)")
     def __init__(
         self,
         *,
@@ -248,10 +250,7 @@ class Trainer(Tuner):
         train_dataloader, datamodule = as_datamodule(train_dataloader, datamodule)
         data = FitData(train_dataloader, val_dataloader, datamodule)
         find_micro_batch = self._find_micro_batch if self.settings.batch_size else None
-        with (
-            torch_settings(self.settings),
-            self._begin("fit", module, datamodule) as begun,
-        ):
+        with torch_settings(self.settings), self._begin("fit", module, datamodule) as begun:
             check_module(begun.module)
             self.strategy.precision.attach(self.strategy.device)
             self._fit = context = fit_setup.prepare(

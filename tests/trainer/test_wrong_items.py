@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from paceline import CombinedLoader, DataModule, PacelineError, Trainer, TrainModule
+from paceline.callbacks import Evaluator
 
 
 class Net(TrainModule):
@@ -37,10 +38,9 @@ DATA = TensorDataset(torch.ones(4, 2))
 GOOD = DataLoader(DATA, batch_size=2)
 
 
-def trainer():
-    return Trainer(
-        accelerator="cpu", max_epochs=1, progress=False, checkpoint=False, loggers=False, run_dir=None
-    )
+def trainer(*callbacks):
+    off = {"progress": False, "checkpoint": False, "loggers": False, "run_dir": None}
+    return Trainer(accelerator="cpu", max_epochs=1, callbacks=callbacks, **off)
 
 
 def said(call, kind=PacelineError):
@@ -95,6 +95,7 @@ def _of(kind, **methods):
             "validation",
             "item 'b' of val_dataloader",
         ),
+        (lambda: trainer(Evaluator(DATA, "far")).fit(Net(), GOOD), "validation", "Evaluator 'far'"),
         (lambda: trainer().validate(Net(), [GOOD, DATA]), "validation", "item 1 of dataloader"),
         (lambda: trainer().test(Net(), {"a": DATA}), "test", "item 'a' of dataloader"),
         (

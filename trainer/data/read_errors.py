@@ -128,7 +128,7 @@ def explain_samples(error: Exception, loader: Any, batch: Sequence[Any]) -> None
         there = len(loader.dataset)
     except Exception:  # a dataset may have no length
         return
-    beyond = [one for one in indices if isinstance(one, Integral) and one >= there]
+    beyond = [one for one in indices if isinstance(one, Integral) and int(one) >= there]
     if beyond and isinstance(error, LookupError):
         batches = loader.batch_sampler
         sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)

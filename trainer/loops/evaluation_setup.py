@@ -12,6 +12,7 @@ from ...argument_checks import SWITCH, check_arguments
 from ...callbacks.hooks import HookTable
 from ...errors import PacelineError
 from ..checkpoint.weights import find_weights, load_weights
+from ..data.factory import check_loader
 from ..data.sources import evaluation_feeds, find_data, missing_data
 from ..module import is_overridden, missing_method
 from ..phases import PHASES, STEPS
@@ -74,6 +75,7 @@ def require_step(module: Any, stage: str) -> None:
 def evaluation_of(context: FitContext, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:
     """``FitView.evaluation_of``: hooks of callbacks are not called, they belong to the run's validation."""
     require_step(context.module, "validate")
+    check_loader(dataloader, "validation", f"Evaluator {name!r}")
     feeds = evaluation_feeds({name: dataloader}, FeedRequest(context).for_evaluation("validate"))
     for feed in feeds.values():
         context.closing.callback(feed.close)
