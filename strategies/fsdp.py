@@ -236,9 +236,7 @@ class FSDP(ShardedEstimate, Distributed):
     def _arrivals(self, loss: Tensor) -> AbstractContextManager[list[str]]:
         """In step 1, names of inner units' parameters as gradients come, where blocks are recomputed."""
         assert self._root is not None
-        if not self._first or not self.all_reduce(
-            torch.tensor([int(is_recomputed(loss))], device="cpu"), "max"
-        ):
+        if not self._first or not is_recomputed(loss):
             return nullcontext([])
         paths = {part: path for path, part in self._root.module.named_modules()}
         found: dict[str, Tensor] = {}
