@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from ...argument_checks import is_valid
 from ...callbacks import Callback, Profiler
 from ...callbacks.epoch_schedule import EpochSchedule
@@ -149,7 +151,8 @@ def _meant_value(name: str, value: Any) -> str:
         return f"; did you mean {int(value)}?"
     if isinstance(value, float) and name in ("validate_every", "log_every"):
         return f'; did you mean "{value:g}ep"?'
-    device = _DEVICE.fullmatch(str(value)) if name == "devices" else None
+    is_device = isinstance(value, (str, torch.device))
+    device = _DEVICE.fullmatch(str(value)) if name == "devices" and is_device else None
     if device is None:
         return ""
     return f"; accelerator={device[1]!r} is the kind of device, devices=[{device[2] or 0}] which of them"
@@ -190,7 +193,7 @@ def _precision_problems(given: dict[str, Any]) -> list[tuple[str, str]]:
     if isinstance(precision, Precision):
         return []
     if isinstance(precision, bool) or not isinstance(precision, (str, int)):
-        meant = _DTYPES.get(str(precision))
+        meant = _DTYPES.get(shown(precision))
         hint = f"; did you mean {meant!r}?" if meant else ""
         return [("precision", f"got {shown(precision, 60)}; allowed: {allowed('precision')}{hint}")]
     try:
