@@ -15,7 +15,18 @@ _PACKAGE = __name__.partition(".")[0]
 _READS_NO_VALUE = {
     *("__hash__", "__repr__", "dtype", "device", "layout", "grad", "grad_fn", "is_leaf", "requires_grad"),
     *("requires_grad_", "register_hook", "register_post_accumulate_grad_hook", "is_floating_point"),
-    *("is_complex", "is_cuda", "is_cpu", "is_meta", "is_sparse", "retains_grad", "names", "type"),
+    *(
+        "untyped_storage",
+        "data_ptr",
+        "is_complex",
+        "is_cuda",
+        "is_cpu",
+        "is_meta",
+        "is_sparse",
+        "retains_grad",
+        "names",
+        "type",
+    ),
 }
 """Of a tensor, what has the same answer for a part and for the whole."""
 _TO_PYTHON = {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__complex__"}

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, memory_estimate
+from paceline.strategies.tensor_state import module_tensors
 
 GLOBAL, STEPS, SAMPLES = 16, 6, 91  # the last step takes 11 samples, an odd number
 FLAG, WIDTH = 20.0, 8
@@ -533,7 +534,7 @@ class Watch(Callback):
     def on_step_end(self, trainer):
         self.calls.append(CALLS["block"])
         CALLS.clear()
-        self.keys = list(trainer.module.state_dict())
+        self.keys = list(module_tensors(trainer.module))
         self.buffers = cloned(dict(trainer.module.named_buffers()))
         if trainer.strategy.name == "ddp":
             self.kept = cloned(trainer.module.state_dict())
@@ -559,7 +560,7 @@ def described(module: nn.Module) -> dict[str, Any]:
         "classes": {n: type(m).__qualname__ for n, m in module.named_modules()},
         "modules": [n for n, _ in module.named_modules()],
         "parameters": [n for n, _ in module.named_parameters()],
-        "keys": list(module.state_dict()),
+        "keys": list(module_tensors(module)),
         "own forward": [n for n, m in module.named_modules() if "forward" in vars(m)],
     }
 
