@@ -55,7 +55,7 @@ class _Commands(TyperGroup):
 
     def get_command(self, context: Any, name: str) -> Any:
         """The command of this name; None where there is none."""
-        found = super().get_command(context, name)
+        found = super().get_command(context, name) or super().get_command(context, _hyphens(name))
         if found is not None:
             return found
         groups = {one: getattr(self.commands[one], "commands", {}) for one in self.commands}
@@ -64,7 +64,7 @@ class _Commands(TyperGroup):
             near = _PEERS.get(name, "")
             known = near.partition(" ")[0] in self.commands
             near = near if known else nearest(name, self.commands) or ""
-            path = context.command_path.partition(" ")[2]  # of the group
+            path = "" if context.parent is None else context.info_name  # of the group
             meant = [f"{path} {near}".strip()] if near else []
         if meant:
             wanted = " or ".join(f"'{one}'" for one in meant)
@@ -75,6 +75,7 @@ class _Commands(TyperGroup):
 def _group(text: str, *, needs_command: bool = True) -> typer.Typer:
     return typer.Typer(
         cls=_Commands,
+        suggest_commands=False,  # ours name the group too
         no_args_is_help=needs_command,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

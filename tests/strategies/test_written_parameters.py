@@ -67,7 +67,7 @@ def check_equal(ranks, expected):
         torch.testing.assert_close(torch.tensor(value), torch.tensor(expected[name]), msg=name)
 
 
-@pytest.mark.parametrize(("strategy", "way"), pairs())
+@pytest.mark.parametrize(("strategy", "way"), [*pairs()])
 def test_what_a_hook_writes_or_reads_is_as_on_one_device_or_an_error(found, tmp_path, strategy, way):
     ranks = found[f"{strategy} {way}"]
     if (strategy, way) in REFUSED:

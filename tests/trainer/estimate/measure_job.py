@@ -63,7 +63,7 @@ class Measure(Callback):
             return
         self.watch.__exit__(None, None, None)
         self.found["peak"] = self.watch.most - self.before
-        self.found["parameters"] = held(p.detach() for p in trainer.module.parameters())
+        self.found["parameters"] = held(trainer.module.parameters())
         engine = getattr(trainer.strategy, "_engine", None)
         sharded = engine is not None and trainer.strategy.stage
         optimizer = engine.optimizer.optimizer if sharded else trainer._fit.optimization.optimizers[0]
