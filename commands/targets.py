@@ -62,7 +62,7 @@ class WithSettings(TyperCommand):
 
 
 def _value_of(option: str, given: list[str]) -> str:
-    """What stands behind an option, or after it."""
+    """The value of an option, in the same word or the next one."""
     for word, following in zip(given, [*given[1:], ""], strict=True):
         if word.partition("=")[0] == option:
             value = word.partition("=")[2] or following

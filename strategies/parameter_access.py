@@ -13,20 +13,10 @@ from ..errors import PacelineError
 
 _PACKAGE = __name__.partition(".")[0]
 _READS_NO_VALUE = {
-    *("__hash__", "__repr__", "dtype", "device", "layout", "grad", "grad_fn", "is_leaf", "requires_grad"),
-    *("requires_grad_", "register_hook", "register_post_accumulate_grad_hook", "is_floating_point"),
-    *(
-        "untyped_storage",
-        "data_ptr",
-        "is_complex",
-        "is_cuda",
-        "is_cpu",
-        "is_meta",
-        "is_sparse",
-        "retains_grad",
-        "names",
-        "type",
-    ),
+    *("__hash__", "__repr__", "dtype", "device", "layout", "names", "type", "data_ptr", "untyped_storage"),
+    *("grad", "grad_fn", "is_leaf", "requires_grad", "requires_grad_", "retains_grad"),
+    *("register_hook", "register_post_accumulate_grad_hook"),
+    *("is_floating_point", "is_complex", "is_cuda", "is_cpu", "is_meta", "is_sparse"),
 }
 """Of a tensor, what has the same answer for a part and for the whole."""
 _TO_PYTHON = {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__complex__"}
@@ -91,14 +81,18 @@ def assigned_shard(tensor: Tensor, what: str) -> tuple[str, str] | None:
 
 def partitioned(tensor: Tensor, what: str) -> tuple[str, str] | None:
     """For ``ParameterAccess``: a parameter of ZeRO 3, which is empty between two steps."""
-    status = getattr(tensor, "ds_status", None)
-    if status is None or status.name == "AVAILABLE" or what in _READS_NO_VALUE:
+    if what in _READS_NO_VALUE or not _is_empty(tensor):
         return None
     return (
         f"{what}, of a parameter that is empty between two steps",
         "trainer.strategy.full_tensors(module) gives whole copies and weight_norms(module) norms, on all "
         "ranks; to write it, with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0): ...",
     )
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    status = getattr(tensor, "ds_status", None)
+    return status is not None and status.name != "AVAILABLE"
 
 
 def refuse_empty_state(module: nn.Module, prefix: str, keep_vars: bool) -> None:
@@ -108,7 +102,7 @@ def refuse_empty_state(module: nn.Module, prefix: str, keep_vars: bool) -> None:
         PacelineError: where the state dict would have empty tensors: of ``save_pretrained``, say.
     """
     for name, parameter in module.named_parameters(recurse=False):
-        if partitioned(parameter, "") is not None and not _is_library(inspect.currentframe()):
+        if _is_empty(parameter) and not _is_library(inspect.currentframe()):
             raise PacelineError(
                 f"ZeRO stage 3 holds {prefix}{name} in parts, and a state dict would have an empty tensor",
                 got=f"{type(module).__name__}.state_dict(), which torch.save and save_pretrained call too",

@@ -173,7 +173,7 @@ def _entry(name: str, value: Any) -> Iterator[str]:
         yield f"```py\n{name}({_signature(value)})\n```\n"
         yield from _documentation(value)
     if value is paceline.Trainer and not in_hooks:
-        yield "What is read and called during a run is on [a page of its own](trainer_in_hooks.md).\n"
+        yield "What is read and called during a run is on [another page](trainer_in_hooks.md).\n"
     if inspect.isclass(value):
         for method, function in _methods(value):
             if value is paceline.Trainer and in_hooks != (method in _VIEW):

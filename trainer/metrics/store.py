@@ -37,7 +37,7 @@ class MetricStore:
         loader_name: The dataloader under way, where there are several; part of every name.
         objects: torchmetrics objects logged in this epoch and not yet computed, by full name.
         shown: Full names asked for on the progress bar.
-        repeats: Full names that are left out as long as they have the values of another name, which stands
+        repeats: Full names that are skipped as long as they have the values of another name, which stands
             beside them; None beside one that had another value once.
         log_line: Takes a line for the log.
     """

@@ -153,7 +153,7 @@ class LoggedValues:
     def _ours(self, name: str, phase: str, automatic: bool) -> str:
         """Our name for a value: one for each of Lightning's, and not the name of the loss of a step.
 
-        Under manual optimization the run has no loss of its own.
+        Under manual optimization the run itself logs no loss.
         """
         found = full_name(name, phase)
         if found == _LOSS and automatic:
@@ -163,7 +163,7 @@ class LoggedValues:
         return found
 
     def _published(self, full: str, values: Mapping[str, float]) -> str:
-        """The name of a value among these: that of the loss, where it is left out as a repetition."""
+        """The name of a value among these: that of the loss, where it is skipped as a repetition."""
         base = full.removesuffix("_epoch")
         left_out = self._repeats.get(base) is not None and full not in values
         return full.replace(base, _LOSS) if left_out else full
