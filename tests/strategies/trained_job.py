@@ -75,10 +75,10 @@ class Net(TrainModule):
         return torch.optim.Adam(list(dict.fromkeys(found)), lr=0.05)
 
 
-def on_rank(folder, strategy, way, within=False, frozen_dtype="float32", devices=2):
-    module = Net(way, within, frozen_dtype)
-    trainer = Trainer(
-        strategy=STRATEGIES[strategy](),
+def trainer_of(strategy, devices, precision="32"):
+    """It trains an epoch, and writes and prints nothing."""
+    return Trainer(
+        strategy=strategy,
         devices=devices,
         accelerator="cpu",
         progress=False,
@@ -87,8 +87,13 @@ def on_rank(folder, strategy, way, within=False, frozen_dtype="float32", devices
         max_epochs=1,
         run_dir=None,
         global_batch_size=4,
-        precision="32",
+        precision=precision,
     )
+
+
+def on_rank(folder, strategy, way, within=False, frozen_dtype="float32", devices=2):
+    module = Net(way, within, frozen_dtype)
+    trainer = trainer_of(STRATEGIES[strategy](), devices)
     try:
         trainer.fit(module, DataLoader(TensorDataset(X), 4 // devices))
     except PacelineError as error:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import torch
+from helpers.jobs import load_job
 from torch import nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, TrainModule
-from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, Single
+from paceline import PacelineError, TrainModule
+from paceline.strategies import DeepSpeed
 
 ALL_DIVIDED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
+trained = load_job(Path(__file__).with_name("trained_job.py"))
 STRATEGIES = {
-    "single": Single,
-    "ddp": DDP,
-    "fsdp": FSDP,
-    "hsdp": partial(HSDP, replicate=2),
-    "tensor": partial(FSDP, tensor=2),
-    **{f"deepspeed_stage_{stage}": partial(DeepSpeed, stage=stage) for stage in (1, 2, 3)},
+    **trained.STRATEGIES,
     "deepspeed_stage_2_offload": partial(DeepSpeed, stage=2, offload=True),
     "deepspeed_stage_3_divided": partial(DeepSpeed, 3, ALL_DIVIDED),
 }
-X = torch.linspace(-1, 1, 96).reshape(24, 4)
 
 
 class Net(TrainModule):
@@ -76,21 +73,10 @@ class Net(TrainModule):
 
 def on_rank(folder, strategy, way, devices=2, precision="32"):
     module = Net(way)
-    trainer = Trainer(
-        strategy=STRATEGIES[strategy](),
-        devices=devices,
-        accelerator="cpu",
-        progress=False,
-        loggers=False,
-        checkpoint=False,
-        max_epochs=1,
-        run_dir=None,
-        global_batch_size=4,
-        precision=precision,
-    )
+    trainer = trained.trainer_of(STRATEGIES[strategy](), devices, precision)
     found = {"error": None, "state": {}}
     try:
-        trainer.fit(module, DataLoader(TensorDataset(X), 4 // devices))
+        trainer.fit(module, DataLoader(TensorDataset(trained.X), 4 // devices))
         found["state"] = {name: list(value.shape) for name, value in module.state_dict().items()}
     except PacelineError as error:
         found["error"] = str(error)
