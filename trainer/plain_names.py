@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -16,6 +17,11 @@ def plain_name(name: str) -> str:
     if _COMPILED not in name and _RECOMPUTED not in name:
         return name
     return ".".join(part for part in name.split(".") if part not in (_COMPILED, _RECOMPUTED))
+
+
+def plain_names_in(text: str) -> str:
+    """The text with plain names wherever it has the name of a weight."""
+    return re.sub(rf"\b(?:{_COMPILED}|{_RECOMPUTED})\.", "", text)
 
 
 class PlainNames(nn.Module):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ...errors import PacelineError, nearest
 from ...strategies import Single, Strategy
 from ...strategies.collectives import Collectives
+from ..plain_names import plain_name, plain_names_in
 from ..utils.paths import as_path, writing
 from . import format as files
 from . import pretrained
@@ -192,7 +193,9 @@ def _write_files(folder: Path, tensors: dict[str, Tensor], name: str, texts: dic
 def consolidate(source: Path, target: Path, compared: Callable[[int], object] | None = None) -> Path:
     """Write a checkpoint of many ranks again as one device would have: a run can resume from it.
 
-    What a rank kept to itself (random states, its place in the data) stays as it was.
+    What a rank kept to itself (random states, its place in the data) stays as it was. Weights of a compiled
+    part that have ``_orig_mod`` in their names, as earlier versions wrote them, get the names that they have
+    without it.
 
     Args:
         source: The checkpoint.
@@ -210,12 +213,13 @@ def consolidate(source: Path, target: Path, compared: Callable[[int], object] | 
         raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))
     stored = files.tensor_files(source, manifest)
     tensors = Single().load_tensors(stored, stored_shapes(source, manifest))
+    tensors = {plain_name(name): value for name, value in tensors.items()}
     shard = Single().shard(str(target), tensors, lambda name, tensor: tensor)
-    state = (source / files.STATE).read_bytes()
+    state = plain_names_in((source / files.STATE).read_text())
     with writing("the checkpoint", target):
         files.begin(target)
         entries = write_shard(target, shard)
-        files.write_synced(files.staging_of(target) / files.STATE, state)
+        files.write_synced(files.staging_of(target) / files.STATE, state.encode())
         kept = {k: v for k, v in manifest.items() if k not in ("format", "files", "block")}
         files.commit(target, kept, entries)
     return target

@@ -136,6 +136,11 @@ def refuse(what: str, folder: Path, differences: list[str], fix: str | None = No
         PacelineError: with the first six of them.
     """
     if differences:
+        if folder.is_dir() and any(d.startswith(_UNKNOWN) and plain_name(d) != d for d in differences):
+            fix = (
+                f"paceline checkpoint consolidate {folder} OUT: _orig_mod in a name is of a compiled part, "
+                "and weights are saved without it now"
+            )
         count = len(differences)
         more = f"\n    and {count - _SHOWN} more" if count > _SHOWN else ""
         raise PacelineError(

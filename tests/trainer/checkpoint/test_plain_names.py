@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule, seed_everything
 from paceline.callbacks import Checkpoint
+from paceline.errors import PacelineError
+from paceline.trainer.checkpoint.export import consolidate
 
 
 def compiled(part):
@@ -91,6 +94,23 @@ def test_a_run_goes_on_with_and_without_the_wrapper(checkpoint, tmp_path, writer
     whole = fit(tmp_path / "whole", Net(), epochs=2)
     resumed = fit_on(tmp_path / "resumed", Net(reader), checkpoint(writer))
     assert_same_tensors(stored_tensors(whole.latest), stored_tensors(resumed.latest), 0)
+
+
+def test_a_checkpoint_with_the_names_of_compiled_parts_is_read_once_it_is_consolidated(checkpoint, tmp_path):
+    """tests/golden/compiled-names is what fit(folder, Net("compiled")) wrote before names were plain."""
+    old = tmp_path / "old"
+    shutil.copytree(Path(__file__).parents[2] / "golden/compiled-names", old)
+    for load in (lambda: fit_on(tmp_path, Net(), old), lambda: Net.load_from_checkpoint(old)):
+        with pytest.raises(PacelineError, match="differences") as caught:
+            load()
+        assert f"fix: paceline checkpoint consolidate {old} OUT: _orig_mod" in str(caught.value)
+    consolidate(old, tmp_path / "new")
+    expected = stored_tensors(checkpoint("plain"))
+    assert_same_tensors(expected, stored_tensors(tmp_path / "new"), 1e-6)
+    whole = fit(tmp_path / "whole", Net(), epochs=2)
+    for kind in ("plain", "compiled"):
+        resumed = fit_on(tmp_path / kind, Net(kind), tmp_path / "new")
+        assert_same_tensors(stored_tensors(whole.latest), stored_tensors(resumed.latest), 1e-6)
 
 
 def fit_on(folder, module, checkpoint):
