@@ -40,6 +40,23 @@ def refuse_scalars(module: nn.Module, strategy: str) -> None:
         )
 
 
+def refuse_compiled_copies(module: nn.Module, strategy: str) -> None:
+    """Refuse parts made by ``torch.compile(part)``: it traces what a strategy hooked into the part itself.
+
+    Raises:
+        PacelineError: naming them, and the ways that work.
+    """
+    end = "._orig_mod"
+    found = [name.removesuffix(end) for name, _ in module.named_modules() if name.endswith(end)]
+    if found:
+        raise PacelineError(
+            f"strategy {strategy!r} cannot train what torch.compile(part) returns",
+            got=", ".join(f"self.{name}" for name in found[:6]),
+            fix=f"self.{found[0]}.compile() on the part itself, in its place; or "
+            "Trainer(compile='blocks'); or strategy='deepspeed_stage_2' or 'fsdp'",
+        )
+
+
 def refuse_frozen_groups(strategy: str, optimizer: Optimizer, names: dict[int, str]) -> None:
     """Refuse a parameter group that is frozen as a whole.
 

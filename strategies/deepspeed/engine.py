@@ -18,11 +18,10 @@ from .. import tensor_state as state
 from ..distributed import Distributed
 from ..finite_gradients import nan_loss
 from ..launch.environment import Environment
-from ..materialise import is_on_meta, materialise
-from ..module_checks import refuse_frozen_groups, refuse_scalars, refuse_sharded
+from ..materialise import is_on_meta
+from ..module_checks import refuse_compiled_copies, refuse_frozen_groups, refuse_scalars, refuse_sharded
 from ..parameter_access import ParameterAccess, partitioned
 from ..precision import Precision
-from ..repeated_blocks import find_units, untied
 from ..step_wrapper import Dispatch
 from ..torch_internals import multiply_each
 from ..trained import TrainedChange
@@ -129,17 +128,16 @@ class DeepSpeed(ZeroEstimate, Distributed):
         refuse_scalars(module, self.name)
         refuse_sharded(module)
         late = self.stage == 3 and is_on_meta(module)
-        if late:  # it never stands on one device as a whole
-            for unit in untied(module, find_units(module)):
-                materialise(module, unit)
-                self.precision.convert_module(unit)
-                deepspeed.zero.Init(module=unit, config_dict_or_path=config)
+        if late:
+            zero_state.materialise_in_shards(module, self.precision.convert_module, config)
+        if self.stage == 3:
+            refuse_compiled_copies(module, self.name)
         self.prepare_module(module, in_shards=late)
         built = build_optimizers()
         if built is None:  # nothing is trained: ranks compute on their own
             return built
         given: Any = built
-        optimizer = zero_matrices.only_optimizer(self.name, given.optimizers)
+        optimizer = zero_matrices.only_optimizer(self.name, given.optimizers, config)
         names = state.parameter_names(module)
         refuse_frozen_groups(self.name, optimizer, names)
         self._groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]

@@ -27,11 +27,17 @@ def provide(engine: Any, optimizer: Optimizer) -> None:
             one.whole_matrices = ZeroMatrices(engine)
 
 
-def only_optimizer(strategy: str, optimizers: list[Optimizer]) -> Optimizer:
+def only_optimizer(strategy: str, optimizers: list[Optimizer], config: dict[str, Any]) -> Optimizer:
     """The optimizer that the engine takes.
 
+    Args:
+        strategy: Its name, for messages.
+        optimizers: Those of the run.
+        config: The engine's.
+
     Raises:
-        PacelineError: for several, and for one whose state is quantised.
+        PacelineError: for several, for one whose state is quantised, and for one that cannot update 16-bit
+            parameters in the host's memory.
     """
     if len(optimizers) > 1:
         raise PacelineError(
@@ -40,7 +46,21 @@ def only_optimizer(strategy: str, optimizers: list[Optimizer]) -> Optimizer:
             fix="strategy='ddp' or 'fsdp' takes several",
         )
     refuse_quantised(strategy, optimizers[0])
+    offload = config["zero_optimization"].get("offload_optimizer") or {}
+    in_16_bits = config.get("bf16", {}).get("bf16_optimizer_states")
+    if in_16_bits and offload.get("device", "none") != "none" and not _is_of_cpu(optimizers[0]):
+        raise PacelineError(
+            f"strategy {strategy!r} updates 16-bit parameters in the host's memory with DeepSpeedCPUAdam only",
+            got=f"precision='bf16-true', {type(optimizers[0]).__name__}",
+            fix="precision='bf16', whose parameters are float32; or no offload; or "
+            "DeepSpeedCPUAdam(..., fp32_optimizer_states=False)",
+        )
     return optimizers[0]
+
+
+def _is_of_cpu(optimizer: Any) -> bool:
+    """Whether it is DeepSpeed's own for the host, with its state in the parameters' dtype."""
+    return type(optimizer).__name__ == "DeepSpeedCPUAdam" and not optimizer.fp32_optimizer_states
 
 
 def refuse_quantised(name: str, optimizer: Optimizer) -> None:

@@ -7,7 +7,7 @@ that checkpoints look the same whoever wrote them. All functions are called on a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,8 +15,28 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ...errors import PacelineError
+from ..materialise import materialise
 from ..parameter_access import refuse_empty_state
+from ..repeated_blocks import find_units, untied
 from . import internals
+
+
+def materialise_in_shards(
+    module: nn.Module, convert: Callable[[nn.Module], None], config: dict[str, Any]
+) -> None:
+    """Fill a module on "meta" unit by unit, each partitioned at once: it is nowhere as a whole.
+
+    Args:
+        module: Its parameters have no values yet.
+        convert: Gives a unit the dtypes of the run.
+        config: The engine's.
+    """
+    import deepspeed
+
+    for unit in untied(module, find_units(module)):
+        materialise(module, unit)
+        convert(unit)
+        deepspeed.zero.Init(module=unit, config_dict_or_path=config)
 
 
 def whole(parameter: Tensor) -> Tensor:

@@ -186,6 +186,14 @@ class SharedBlock(Base):
         self.blocks = nn.ModuleList([Block()] * 3)
 
 
+class Compiled(Base):
+    """One of its blocks is what torch.compile returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[1] = torch.compile(self.blocks[1], backend="aot_eager")
+
+
 class Scalar(Base):
     def build(self):
         super().build()
@@ -464,6 +472,10 @@ def on_deepspeed() -> dict[str, Case]:
             trainer={**SINGLE_PRECISION, "clip_grad_norm": 0.05},
         ),
         "zero-2-scalar": Case(Scalar, lambda: DeepSpeed(2), trainer=SINGLE_PRECISION),
+        "zero-3-compiled": Case(Compiled, lambda: DeepSpeed(3), trainer=SINGLE_PRECISION),
+        "zero-2-offload-bf16-true": Case(
+            Base, lambda: DeepSpeed(2, offload=True), trainer={"precision": "bf16-true"}
+        ),
         "zero-3-late-ignorant": Case(Ignorant, lambda: DeepSpeed(3), trainer=SINGLE_PRECISION),
     }
     return cases

@@ -22,6 +22,7 @@ ROUNDED = {"fsdp-bf16-parameters": 0.02, **{f"zero-{s}-bf16-true": 0.02 for s in
 APART = ["ddp-batchnorm-apart", "ddp-batchnorm-own", "fsdp-batchnorm-apart"]
 REFUSED = [*job.refused_by_torch(), "fsdp-manual-tied"]
 REFUSED_BY_DEEPSPEED = ["zero-2-conflicting", "zero-2-scalar", "zero-3-late-ignorant"]
+REFUSED_BY_DEEPSPEED += ["zero-3-compiled", "zero-2-offload-bf16-true"]
 TRAINED = [
     name
     for name in job.ON_TORCH | job.ON_DEEPSPEED
@@ -223,6 +224,8 @@ def test_fsdp_computes_the_same_whenever_it_reshards(seen, name):
             ("ddp-recompute-no-blocks", ["activation_checkpointing", "def shard_units(self)"]),
             ("zero-2-scalar", ["temperature", "without a dimension", "shape (1,)"]),
             ("zero-3-late-ignorant", ["blocks.1.odd", "reset_parameters"]),
+            ("zero-3-compiled", ["torch.compile(part)", "self.blocks.1", "self.blocks.1.compile()"]),
+            ("zero-2-offload-bf16-true", ["bf16-true", "DeepSpeedCPUAdam", "precision='bf16'"]),
             (
                 "zero-2-conflicting",
                 ["train_batch_size is 64", "16", "gradient_accumulation_steps is 3", "1"],
