@@ -184,6 +184,15 @@ def test_public_face_is_exactly_the_documented_names():
         assert getattr(paceline, name) is not None
 
 
+@pytest.mark.parametrize("package", [p for p in PACKAGES if "__dir__" in vars(p)], ids=lambda p: p.__name__)
+def test_a_name_that_is_loaded_at_first_use_is_listed_before(package, monkeypatch):
+    for name in package.__all__:
+        with monkeypatch.context() as unloaded:
+            unloaded.delitem(vars(package), name, raising=False)
+            is_listed = name in dir(package)
+            assert is_listed or not hasattr(package, name), name
+
+
 def public_things():
     for module in PACKAGES:
         for name in module.__all__:

@@ -293,6 +293,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
 
     def _unscale_and_clip(self, unscale: Callable[[Any, Any], None], which: Any, norm: Any) -> None:
         """Around the engine's own at stages 1 to 3: clipping by value comes after it."""
+        self._written.take_up_group(which)
         unscale(which, norm)
         value = self._clip[1]
         if value is not None:

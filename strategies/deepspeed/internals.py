@@ -52,18 +52,20 @@ def forget_gradients(engine: Any) -> None:
     engine.optimizer.grad_partitions_flat_buffer.zero_()
 
 
-def parts_and_masters(engine: Any, stage: int) -> list[tuple[Tensor | None, Tensor]]:
-    """For each flat group this rank's part as forward reads it, None on a disk, and its master."""
+def parts_and_masters(engine: Any) -> list[tuple[Tensor, Tensor]]:
+    """For each flat group of stages 1 and 2 this rank's part as forward reads it, and its master."""
     inner = engine.optimizer
-    if stage == 3:
-        return list(
-            zip(inner.fp16_partitioned_groups_flat, inner.fp32_partitioned_groups_flat, strict=True)
-        )
     ranks = [dist.get_rank(group) for group in inner.real_dp_process_group]
     parts = [
         group[rank] for group, rank in zip(inner.parallel_partitioned_bit16_groups, ranks, strict=True)
     ]
     return list(zip(parts, inner.single_partition_of_fp32_groups, strict=True))
+
+
+def part_and_master(engine: Any, index: int) -> tuple[Tensor, Tensor]:
+    """The same for one group of stage 3, which ``unscale_and_clip_grads`` was called with."""
+    inner = engine.optimizer
+    return inner.fp16_partitioned_groups_flat[index], inner.fp32_partitioned_groups_flat[index]
 
 
 def persistent_parameters(engine: Any) -> set[Any]:

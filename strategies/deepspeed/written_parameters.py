@@ -27,14 +27,19 @@ class WrittenParameters:
     @torch.no_grad()
     def take_up(self) -> None:
         """Before an update. On all ranks, which have written alike."""
-        if self._stage == 0:
-            return
         for parameter, view in self._views:
             if parameter.data_ptr() != view.data_ptr():
                 view.copy_(parameter.data)
                 parameter.data = view
         if self._stage == 3:
             zero_state.divide_whole_ones(internals.persistent_parameters(self._engine))
-        for part, master in internals.parts_and_masters(self._engine, self._stage):
-            if part is not None and part.numel() == master.numel():  # neither is on a disk
+        elif self._stage:
+            for part, master in internals.parts_and_masters(self._engine):
                 master.copy_(part)  # of one dtype: there is nothing in it that the part has not
+
+    @torch.no_grad()
+    def take_up_group(self, which: Any) -> None:
+        """Before the update of one group of stage 3, when its master is in memory: it may come from NVMe."""
+        if self._stage == 3:
+            part, master = internals.part_and_master(self._engine, which)
+            master.copy_(part)
