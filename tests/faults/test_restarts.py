@@ -61,19 +61,20 @@ MORE_JOBS = {name: twice(name) for name in STRATEGIES} | {
 }
 
 
-def started(folder, cases):
-    work = {name: partial(processes.run, JOB, options=options) for name, options in cases.items()}
+def started(folder, cases, forked):
+    run = partial(processes.run, JOB, forked=forked)
+    work = {name: partial(run, options=options) for name, options in cases.items()}
     return processes.side_by_side(folder, work, at_once=3)
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    return started(tmp_path_factory.mktemp("jobs"), JOBS)
+    return started(tmp_path_factory.mktemp("jobs"), JOBS, forked=True)
 
 
 @pytest.fixture(scope="module")
 def more_jobs(soak, tmp_path_factory):
-    return started(tmp_path_factory.mktemp("more"), MORE_JOBS)
+    return started(tmp_path_factory.mktemp("more"), MORE_JOBS, forked=False)
 
 
 def content(run):
