@@ -24,6 +24,8 @@ from helpers.ranks import Job, run_ranks
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("crash_job.py")
 SECONDS = 120  # for one run on a machine that is busy
 MANY = 240  # for all crashes of one setting
