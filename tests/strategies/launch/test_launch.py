@@ -329,22 +329,9 @@ def test_no_rank_outlives_a_launcher_that_is_killed_early(start):
     """Ranks that have not imported paceline yet; until they do, nobody else is given their port."""
     job = start(script(waits_before=True))
     job.wait_for("top", 3)
-    nobody_is_given_its_port(job)
-    job.process.kill()
-    job.is_gone()
-
-
-def nobody_is_given_its_port(job: Job) -> None:
     port = int(next(note["port"] for note in job.notes("top") if note["rank"] == "0"))
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", port))
-
-
-@pytest.mark.soak  # the test above has it, too
-def test_nobody_else_is_given_the_port_before_rank_0_listens_there(start):
-    job = start(script(waits_before=True))
-    job.wait_for("top", 3)
-    nobody_is_given_its_port(job)
     job.process.kill()
     job.is_gone()
 
