@@ -349,7 +349,8 @@ def crashes(folder: Path, devices: int, background: bool, sorts: str, again: int
 
     Args:
         sorts: Which operations: ``"every"`` one, before, during and after it; ``"before"`` every
-            one; one of each ``"sort"``, which is a kind and the role of the file; one of each ``"kind"``.
+            one; one of each ``"sort"``, which is a kind and the role of the file; one of each ``"kind"``,
+            on the last rank that does it.
         again: See ``Bench``. The operations are those before the second save.
     """
     warm_up(folder / "warm", devices)
@@ -362,7 +363,10 @@ def crashes(folder: Path, devices: int, background: bool, sorts: str, again: int
         considered = journal
         if again is not None:
             considered = journal[: journal.index("mkdir checkpoints/.staging-step-00000004")]
+        later = {kind for other in journals[rank + 1 :] for kind in kinds(other)}
         for number, operation, when in chosen(considered, sorts):
+            if sorts == "kind" and operation.split()[0] in later:
+                continue
             name = f"rank-{rank}-{number}-{when}"
             codes = bench.begin(name, kill=(rank, number, when))
             done = (folder / name / f"journal-{rank}.txt").read_text().splitlines()

@@ -38,6 +38,11 @@ def attempt() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
+def launcher() -> int:
+    """Its process; a rank that the tests fork has another parent."""
+    return int(os.environ.get("TEST_LAUNCHER") or os.environ["PACELINE_LAUNCHER"])
+
+
 # -- what happens --------------------------------------------------------------------------------
 
 
@@ -69,8 +74,8 @@ HAPPENS: dict[str, Callable[[], Any]] = {
     "segfault": lambda: ctypes.string_at(0),
     "nap": lambda: ctypes.PyDLL(None).usleep(900_000),  # all threads of the process do
     "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "kill the launcher": lambda: os.kill(int(os.environ["PACELINE_LAUNCHER"]), signal.SIGKILL),
-    "stop the launcher": lambda: os.kill(os.getppid(), signal.SIGTERM),
+    "kill the launcher": lambda: os.kill(launcher(), signal.SIGKILL),
+    "stop the launcher": lambda: os.kill(launcher(), signal.SIGTERM),
 }
 
 

@@ -30,9 +30,9 @@ How the faults are injected:
 
 - **A kill at every file operation.** The calls of a save that change files (create a folder, open, write,
   sync, rename, unlink) are counted; then, for each k, one run gets SIGKILL at call k: before, during or
-  after it. Each is resumed and compared with an undisturbed run. The default tests take every call of a
-  background save on one device, and one call of each kind elsewhere; `pytest --soak` takes all of them, on
-  one device and on two.
+  after it. Each is resumed and compared with an undisturbed run. The default tests take a
+  call of each kind, by the last rank that does it, and for each sort of file where a save replaces another;
+  `pytest --soak` takes all of them, on one device and on two.
 - **A kill at every step**, and a signal at a named point: to a rank, to the launcher or to all processes at
   once, once or twice.
 - **System limits.** A file system of 1 MB, a limit on file size, a folder owned by another user.

@@ -12,20 +12,19 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from helpers.environment import clean_environment
 from helpers.pairwise import soaked
 from helpers.ranks import Job, run_ranks
 
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.integrity import verify
+
+pytestmark = pytest.mark.launch  # for its length
 
 JOB = Path(__file__).with_name("crash_job.py")
 SECONDS = 120  # for one run on a machine that is busy
@@ -38,25 +37,6 @@ SETTINGS = {
     "two": (2, False, "", "every"),
     "two-background": (2, True, "kind", "every"),
 }
-
-
-@contextmanager
-def job(case, folder, **settings):
-    """The running job; none of its processes outlives the block."""
-    mark = f"CRASH_JOB={uuid.uuid4()}"
-    command = [sys.executable, str(JOB), case, str(folder), json.dumps(settings)]
-    environment = clean_environment() | dict([mark.split("=")])
-    with (folder / "out.txt").open("ab") as out, (folder / "err.txt").open("ab") as err:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True
-        )
-    try:
-        yield process, mark
-    finally:
-        for one in alive(mark):
-            with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
-        process.wait(20)
 
 
 def is_alive(process):
@@ -74,32 +54,14 @@ def children(process):
     return found
 
 
-def alive(mark):
-    """The processes of a job: ranks have a session of their own, and all have its environment."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and mark.encode() in (path / "environ").read_bytes().split(b"\0"):
-                found.append(int(path.name))
-    return found
-
-
 def ended(case, folder, deadline=SECONDS, **settings):
-    """The exit code of a job, what it printed, what it wrote to stderr.
-
-    Those of one device are forked; those of two are started by the job's own launcher.
-    """
+    """The exit code of a job, what it printed, its standard error; two ranks have a launcher."""
     folder.mkdir(exist_ok=True)
-    if case == "crashes" or settings.get("devices", 1) == 1:
-        arguments = (JOB, 1, case, folder, json.dumps(settings))
-        found = run_ranks(*arguments, folder=folder, seconds=deadline, check=False)
-        assert not found.timed_out, found.output
-        return found.codes[0], found.stdout, found.stderr
-    with job(case, folder, **settings) as (process, mark):
-        code = process.wait(deadline)
-        assert not alive(mark), "a process has outlived the job"
-    return code, (folder / "out.txt").read_text(), (folder / "err.txt").read_text()
+    launches = case == "train" and settings.get("devices", 1) > 1
+    arguments = (JOB, 1, case, folder, json.dumps(settings))
+    found = run_ranks(*arguments, folder=folder, seconds=deadline, check=False, launches=launches)
+    assert not found.timed_out, found.output
+    return found.codes[0], found.stdout, found.stderr
 
 
 def ends_of(folder, devices, name="end"):

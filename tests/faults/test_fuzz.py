@@ -37,7 +37,7 @@ from paceline.trainer.checkpoint.listing import (
 )
 from paceline.trainer.report.page import write_report
 
-USUAL = {"arguments": 1000, "configs": 1000, "checkpoints": 100, "files": 150}
+USUAL = {"arguments": 600, "configs": 600, "checkpoints": 50, "files": 75}
 LONGEST = 3000  # characters of a message
 
 

@@ -26,7 +26,8 @@ def jobs(request, tmp_path_factory):
     options = {name: {"strategy": name} for name in (STRATEGIES if soaking else USUAL)}
     for batch in NONE if soaking else [2]:
         options[f"none of {batch}"] = {"strategy": "ddp", "most": 0, "batch": batch}
-    work = {name: partial(processes.run, JOB, options=one) for name, one in options.items()}
+    run = partial(processes.run, JOB, forked=not soaking)
+    work = {name: partial(run, options=one) for name, one in options.items()}
     return processes.side_by_side(tmp_path_factory.mktemp("jobs"), work, at_once=2)
 
 

@@ -67,14 +67,14 @@ MISTAKE = {"mistake": (fault("training_step", "mistake", trainer={"max_restarts"
 UNUSUAL = ["in a worker"]
 
 
-def run(folder, options):
+def run(folder, options, forked):
     temporary = folder / "temporary"
     temporary.mkdir(parents=True)
-    return processes.run(JOB, folder, options, TMPDIR=str(temporary))
+    return processes.run(JOB, folder, options, forked=forked, TMPDIR=str(temporary))
 
 
-def started(folder, cases):
-    work = {name: partial(run, options=options) for name, (options, *_) in cases.items()}
+def started(folder, cases, forked):
+    work = {name: partial(run, options=options, forked=forked) for name, (options, *_) in cases.items()}
     return processes.side_by_side(folder, work, at_once=3)
 
 
@@ -83,12 +83,12 @@ def jobs(request, tmp_path_factory):
     cases = RAISES | DIES | LEAVES | MISTAKE
     if not request.config.getoption("--soak"):
         cases = {name: case for name, case in cases.items() if name not in UNUSUAL}
-    return started(tmp_path_factory.mktemp("jobs"), cases)
+    return started(tmp_path_factory.mktemp("jobs"), cases, forked=True)
 
 
 @pytest.fixture(scope="module")
 def more_jobs(soak, tmp_path_factory):
-    return started(tmp_path_factory.mktemp("more"), RAISES_SOAK | DIES_SOAK | LEAVES_SOAK)
+    return started(tmp_path_factory.mktemp("more"), RAISES_SOAK | DIES_SOAK | LEAVES_SOAK, forked=False)
 
 
 def table_of(job):

@@ -46,12 +46,13 @@ STARTED_SOAK = {
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory, request):
     """All at once: most of what they take is waiting."""
-    started = STARTED | (STARTED_SOAK if request.config.getoption("--soak") else {})
+    soaking = request.config.getoption("--soak")
+    run = partial(processes.run, JOB, forked=not soaking)
     work = {
-        name: lambda folder, options=options, through=through: processes.run(JOB, folder, options, through)
-        for name, (options, through) in started.items()
+        name: partial(run, options=options, through=through)
+        for name, (options, through) in (STARTED | (STARTED_SOAK if soaking else {})).items()
     }
-    work["forks"] = partial(forks, soaking=request.config.getoption("--soak"))
+    work["forks"] = partial(forks, soaking=soaking)
     return processes.side_by_side(tmp_path_factory.mktemp("jobs"), work, at_once=3)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from .environment import clean_environment
+from .ranks import Job
 
 MARK = "PACELINE_TEST_MARK"
 SECONDS = 400  # what any job may take on a machine that is busy
@@ -78,6 +79,19 @@ class Outcome:
         return f"exit code {self.code}\n{out[-3000:]}\n{err[-6000:]}"
 
 
+class ForkedOutcome(Outcome):
+    """What became of a script whose launcher and ranks were forks: an interpreter takes 4 CPU seconds."""
+
+    def __init__(self, folder: Path, job: Path, options: dict[str, Any], env: dict[str, str]) -> None:
+        self.folder = folder
+        settings = {"seconds": SECONDS, "environment": env, "launches": True}
+        with Job(job, 1, json.dumps(options), folder=folder, **settings) as running:
+            ended = running.wait()
+        (self.code,), self.left = ended.codes, ended.left
+        (folder / "out").write_text(ended.stdout)
+        (folder / "err").write_text(ended.stderr)
+
+
 def notes(folder: Path, what: str, **values: Any) -> list[dict[str, Any]]:
     """The notes of that kind, with these values, of a job in this folder; whole lines only."""
     path = folder / "notes"
@@ -88,14 +102,24 @@ def notes(folder: Path, what: str, **values: Any) -> list[dict[str, Any]]:
 
 
 def run(
-    job: Path, folder: Path, options: dict[str, Any], through: tuple[str, ...] = (), **env: str
+    job: Path,
+    folder: Path,
+    options: dict[str, Any],
+    through: tuple[str, ...] = (),
+    *,
+    forked: bool = False,
+    **env: str,
 ) -> Outcome:
     """Run a job with these options, to its end.
 
     Args:
         through: What starts it: modules with their arguments; () for the script itself.
+        forked: The script, and the ranks that its launcher starts, are forks: for tests of what a launcher
+            does, and not of how it comes to do it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if forked:
+        return ForkedOutcome(folder, job, options, env)
     return Outcome(folder, [sys.executable, *through, job, json.dumps(options)], env)
 
 

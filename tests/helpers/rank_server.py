@@ -64,6 +64,7 @@ MORE_IMPORTS = {
     ),
 }
 """What ranks have imported too, by the name under which a job asks for it."""
+LAUNCHER = "TEST_LAUNCHER"  # the variable with the launcher's process, where the ranks are forked here
 PICTURES = "TEST_PICTURES"  # the variable of jobs whose fits draw curves.png
 HARNESS = (__file__, runpy.run_path.__code__.co_filename)
 _SECONDS_AFTER_A_FAILURE = 60  # for the other ranks, which may name it
@@ -257,9 +258,14 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
         os.closerange(3, 256)
-        redirect(f"{order['stdout']}-{rank}.txt", f"{order['stderr']}-{rank}.txt")
+        redirect(*order.get("streams") or [f"{order[name]}-{rank}.txt" for name in ("stdout", "stderr")])
         os.environ.clear()
         os.environ.update(order["environment"] | variables)
+        if "PACELINE_LAUNCHER" in os.environ:  # ranks die with the process that started them
+            os.environ |= {
+                LAUNCHER: os.environ["PACELINE_LAUNCHER"],
+                "PACELINE_LAUNCHER": str(os.getppid()),
+            }
         if PICTURES not in os.environ:
             sys.modules["paceline.callbacks.curves"].start_drawing = lambda *arguments: None
         os.chdir(order["folder"])
@@ -267,6 +273,10 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
         sys.modules["numpy"].random.seed()
         script = order["script"]
         sys.argv[:] = [script, *order["arguments"]]
+        if python := order.get("python"):  # what the launcher is to start ranks with
+            sys.executable, sys.orig_argv[:] = python, [python, *["-m"] * order["is_module"], *sys.argv]
+            sys.modules["paceline.strategies.launch.launcher"]._FOLDER = order["folder"]
+            sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         if order["is_module"]:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         elif order["function"] is not None:

@@ -77,6 +77,7 @@ class Job:
         environment: More variables for all ranks, or for each of them.
         deepspeed: Whether the ranks have imported it; by default where the script names it.
         transformers: Whether the ranks have imported it, with peft and the recipes that use it.
+        launches: The script starts ranks, which are forked too; the launcher is the one of every job.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Job:
         environment: dict[str, str] | list[dict[str, str]] | None = None,
         deepspeed: bool | None = None,
         transformers: bool = False,
+        launches: bool = False,
     ) -> None:
         number = f"{os.getpid()}-{next(_numbers)}"
         self.folder, self.ranks = folder, ranks
@@ -118,6 +120,7 @@ class Job:
             "stderr": str(self._streams[1]),
             "seconds": seconds,
             "after_a_failure": after_a_failure,
+            "python": forked_python("+".join(more)) if launches else None,
         }
         self._connection.sendall(json.dumps(order).encode() + b"\n")
         self._patience = seconds + 60
@@ -320,13 +323,16 @@ class _Server:
             assert time.monotonic() < deadline, "the server of ranks does not start"
             time.sleep(0.01)
 
-    def connected(self, more: str) -> socket.socket:
+    def address(self, more: str) -> str:
         if more not in self._addresses:
             connection = self._connected(self._addresses[""])
             connection.sendall(json.dumps(f"address with {more}").encode() + b"\n")
             self._addresses[more] = json.loads(connection.makefile().readline())["address"]
             connection.close()
-        return self._connected(self._addresses[more])
+        return self._addresses[more]
+
+    def connected(self, more: str) -> socket.socket:
+        return self._connected(self.address(more))
 
     def _connected(self, address: str) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
@@ -383,11 +389,34 @@ def _connected(more: str) -> tuple[socket.socket, Path]:
         more: Names of ``MORE_IMPORTS`` with "+" between them.
     """
     with _lock:
-        if _servers and not _servers[0].is_alive():
-            _servers.clear()
-        if not _servers:
-            _servers.append(_Server())
-        return _servers[0].connected(more), Path(_servers[0].folder)
+        return _server().connected(more), Path(_server().folder)
+
+
+def _server() -> _Server:
+    if _servers and not _servers[0].is_alive():
+        _servers.clear()
+    if not _servers:
+        _servers.append(_Server())
+    return _servers[0]
+
+
+def forked_python(more: str = "") -> str:
+    """A program to use as an interpreter, which runs scripts in forks of the server.
+
+    Args:
+        more: Names of ``MORE_IMPORTS`` with "+" between them.
+    """
+    with _lock:
+        server = _server()
+        path, address = Path(server.folder, f"python-{more}"), server.address(more)
+        if not path.exists():
+            source = Path(__file__).with_name("forked_python.py").read_text()
+            staged = path.with_name(f"{path.name}-{os.getpid()}")
+            call = f"main({sys.executable!r}, {address!r}, sys.argv[1:])"
+            staged.write_text(f"#!{sys.executable} -IS\n{source}\n\n{call}\n")
+            staged.chmod(0o755)
+            staged.replace(path)
+    return str(path)
 
 
 def close_server() -> None:

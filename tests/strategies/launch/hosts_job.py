@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 
-SAMPLES, STEP = 240, 8  # 30 steps
+SAMPLES, STEP = 160, 8  # 20 steps
 
 
 def note(what: str, **values: Any) -> None:

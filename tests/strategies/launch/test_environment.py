@@ -16,6 +16,7 @@ import pytest
 import torch
 from helpers.environment import clean_environment
 from helpers.pairwise import soaked
+from helpers.processes import notes
 from helpers.ranks import run_ranks
 
 from paceline import PacelineError, Trainer
@@ -204,12 +205,7 @@ def finish(processes: list[subprocess.Popen]) -> list[str]:
 
 
 def notes_of(folder: Path, what: str) -> list[dict]:
-    path = folder / "notes"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return sorted(
-        (n for n in map(json.loads, lines) if n["what"] == what),
-        key=lambda n: (n.get("run"), n.get("rank")),
-    )
+    return sorted(notes(folder, what), key=lambda note: (note.get("run"), note.get("rank")))
 
 
 @pytest.fixture(scope="module")

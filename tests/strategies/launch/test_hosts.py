@@ -128,7 +128,7 @@ def both_trained(job):
     assert {(one["host"], one["world"]) for one in job.notes("begins")} == {("host1", 2), ("host2", 2)}
 
 
-@pytest.mark.soak  # the next two tests have two hosts that train as one, too
+@pytest.mark.soak  # those who are cut off below have two hosts that train as one, too
 def test_two_hosts_train_as_one(start, expected):
     job = start("--nnodes", "2")
     assert job.ends(*NAMES) == [0, 0], job.printed("host1") + job.printed("host2")
@@ -136,6 +136,7 @@ def test_two_hosts_train_as_one(start, expected):
     is_same(job, expected)
 
 
+@pytest.mark.soak  # test_launch.py has them on one host
 def test_the_variables_of_a_train_job_of_kubeflow_are_enough(hosts, tmp_path, expected):
     """Its runtime numbers the pods, and names the first one."""
 

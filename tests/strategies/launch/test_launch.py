@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -59,20 +60,19 @@ class Job:
             )
 
     def notes(self, what: str) -> list[dict]:
-        path = self.folder / "notes"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [n for n in map(json.loads, lines) if n["what"] == what]
+        return notes_of(self.folder, what)
 
     def pid_of(self, rank: int) -> int:
         return next(n["pid"] for n in self.notes("top") if n["rank"] == str(rank))
 
     def wait_for(self, what: str, count: int) -> None:
         """Until so many notes of that kind are there."""
-        deadline = time.monotonic() + SECONDS
-        while len(self.notes(what)) < count:
+
+        def is_there() -> bool:
             assert self.process.poll() is None, self.printed()
-            assert time.monotonic() < deadline, self.printed()
-            time.sleep(0.05)
+            return len(self.notes(what)) >= count
+
+        wait_until(is_there, self.printed)
 
     def ends(self) -> int:
         """Its exit code, once it and everything it started is gone."""
@@ -84,10 +84,7 @@ class Job:
         return code
 
     def is_gone(self) -> None:
-        deadline = time.monotonic() + SECONDS
-        while left := self.left():
-            assert time.monotonic() < deadline, f"left behind: {left}\n{self.printed()}"
-            time.sleep(0.1)
+        wait_until(lambda: not self.left(), lambda: f"left behind: {self.left()}\n{self.printed()}")
 
     def left(self) -> list[psutil.Process]:
         """Its processes that are alive; a zombie is not."""
@@ -100,6 +97,14 @@ class Job:
 
     def printed(self) -> str:
         return f"stdout:\n{self.out.read_text()}\nstderr:\n{self.err.read_text()[-6000:]}"
+
+
+def wait_until(condition: Callable, printed: Callable) -> None:
+    """Wait for something that a job does."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, printed()
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -324,22 +329,9 @@ def test_no_rank_outlives_a_launcher_that_is_killed_early(start):
     """Ranks that have not imported paceline yet; until they do, nobody else is given their port."""
     job = start(script(waits_before=True))
     job.wait_for("top", 3)
-    nobody_is_given_its_port(job)
-    job.process.kill()
-    job.is_gone()
-
-
-def nobody_is_given_its_port(job: Job) -> None:
     port = int(next(note["port"] for note in job.notes("top") if note["rank"] == "0"))
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", port))
-
-
-@pytest.mark.soak  # the test above has it, too
-def test_nobody_else_is_given_the_port_before_rank_0_listens_there(start):
-    job = start(script(waits_before=True))
-    job.wait_for("top", 3)
-    nobody_is_given_its_port(job)
     job.process.kill()
     job.is_gone()
 
@@ -351,23 +343,23 @@ def test_ctrl_c_ends_ranks_that_have_not_begun_to_train(start):
     assert job.ends() == 130, job.printed()
 
 
+@pytest.mark.launch
 @pytest.mark.fault(9)
-def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(start):
-    job = start(script(stuck=0))
-    job.wait_for("stuck", 1)
-    os.killpg(job.process.pid, signal.SIGINT)
-    deadline = time.monotonic() + SECONDS
-    while "stopping at the end of this step" not in job.err.read_text():
-        assert time.monotonic() < deadline, job.printed()
-        time.sleep(0.05)
-    time.sleep(2)  # two in one moment may be one signal that came twice
-    os.killpg(job.process.pid, signal.SIGINT)
-    assert job.ends() == 130, job.printed()
+def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(tmp_path):
+    with Ranks(JOB, 1, ".", '{"stuck": 0}', folder=tmp_path, launches=True) as job:
+        wait_until(lambda: notes_of(tmp_path, "stuck"), job.printed)
+        os.killpg(job.pids[0], signal.SIGINT)
+        wait_until(lambda: "stopping at the end of this step" in job.errors(), job.printed)
+        time.sleep(2)  # two in one moment may be one signal that came twice
+        os.killpg(job.pids[0], signal.SIGINT)
+        outcome = job.wait()
+    assert (outcome.codes, outcome.left) == ([130], []), outcome.output
 
 
 # -- a rank that fails -------------------------------------------------------------------------
 
 
+@pytest.mark.launch
 @pytest.mark.fault(18)
 @pytest.mark.parametrize(
     ("how", "said"),
@@ -377,14 +369,14 @@ def test_a_second_ctrl_c_ends_a_rank_that_never_comes_out_of_its_step(start):
         ("before", "ArithmeticError: before there is a trainer"),
     ],
 )
-def test_the_traceback_of_a_rank_that_fails_is_printed(start, how, said):
-    job = start(script(fails=how))
-    assert job.ends() == 1, job.printed()
-    errors = job.err.read_text()
-    assert said in errors
-    assert "Traceback (most recent call last)" in errors
-    assert "launch_job.py" in errors
-    assert not job.notes("end")
+def test_the_traceback_of_a_rank_that_fails_is_printed(tmp_path, how, said):
+    options = json.dumps({"fails": how})
+    outcome = run_ranks(JOB, 1, ".", options, folder=tmp_path, check=False, launches=True)
+    assert outcome.codes == [1], outcome.output
+    assert said in outcome.stderr
+    assert "Traceback (most recent call last)" in outcome.stderr
+    assert "launch_job.py" in outcome.stderr
+    assert not notes_of(tmp_path, "end")
 
 
 @pytest.mark.soak
@@ -479,6 +471,28 @@ def test_two_agents_of_torchrun_train_together(start, tmp_path):
     assert {n["local_rank"] for n in ends} == {0}
     assert {n["run"] for n in ends} == {str(tmp_path / "runs/line" / n) for n in "12"}
     assert len(both[0].notes("refused")) == 2
+
+
+@pytest.mark.launch
+def test_the_variables_of_a_train_job_of_kubeflow_are_enough(tmp_path):
+    """Its runtime numbers the pods, and names the first one; those of test_hosts.py have a network."""
+    options = json.dumps({"trainers": [{"devices": "auto"}]})
+    variables = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1"}
+    variables["PET_MASTER_PORT"] = str(free_port())
+    pods = [
+        Ranks(
+            "paceline", 1, "launch", JOB, ".", options, folder=tmp_path, launches=True,
+            environment=variables | {"PET_NODE_RANK": str(pod)},
+        )
+        for pod in range(2)
+    ]  # fmt: skip
+    with pods[0], pods[1]:
+        ended = [pod.wait() for pod in pods]
+    assert [one.codes for one in ended] == [[0], [0]], ended[0].output + ended[1].output
+    assert of_both(notes_of(tmp_path, "end"), "world") == [2, 2]
+    assert {one["local_rank"] for one in notes_of(tmp_path, "end")} == {0}
+    start, end = (of_both(notes_of(tmp_path, what), "weights") for what in ("start", "end"))
+    assert start[0] == start[1] != end[0] == end[1]
 
 
 @pytest.mark.soak  # an environment that test_environment.py reads, with a real job

@@ -312,10 +312,12 @@ def test_the_stop_button_stops_all_ranks_in_order_and_the_cell_continues(forking
     assert facts["place"] == expected["place"]
 
 
-def test_the_page_about_notebooks_runs_in_one(tmp_path):
+def test_the_page_about_notebooks_runs_in_one(forking, tmp_path):
+    """In the kernel of the tests above, which has forgotten all names."""
     page = (Path(paceline.__file__).parent / "docs" / "guides" / "notebook.md").read_text()
-    with Notebook(tmp_path).kernel(**WAITING) as notebook:
-        for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
-            cell = notebook.run(block)
-            assert cell.error is None, cell.all
+    assert forking.run(f"%reset -f\n%cd {tmp_path}").error is None
+    assert forking.run("Trainer").error.ename == "NameError"
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        cell = forking.run(block)
+        assert cell.error is None, cell.all
     assert "2 devices (cpu), strategy fsdp" in (tmp_path / "runs/line/2/log.txt").read_text()

@@ -14,6 +14,7 @@ import pytest
 from helpers.environment import clean_environment
 from helpers.pairwise import soaked
 from helpers.processes import notes
+from helpers.ranks import forked_python
 from helpers.slurm import Cluster, uninterrupted
 from helpers.small_net import Net, data
 
@@ -23,7 +24,6 @@ from paceline.strategies.launch.slurm import SlurmJob, current_job
 from paceline.trainer.run.requeued import identity, requeued_runs
 
 JOB = Path(__file__).with_name("slurm_job.py")
-PACELINE = (sys.executable, "-m", "paceline", "launch")
 
 
 @pytest.fixture
@@ -196,24 +196,26 @@ def expected(tmp_path_factory):
 
 
 @pytest.fixture
-def submit(cluster, tmp_path, monkeypatch):
-    """Submits and starts the job; with the command as it is typed, or in this process."""
+def python(request):
+    """What launchers and ranks are run by: forks, and under ``--soak`` interpreters of their own."""
+    return sys.executable if request.config.getoption("--soak") else forked_python()
+
+
+@pytest.fixture
+def submit(cluster, python, tmp_path, monkeypatch):
+    """Submits and starts the job."""
     jobs = []
 
-    def begin(*options, by_command=False, **settings):
-        arguments = ["--slurm", *options, str(JOB), json.dumps(settings)]
-        if by_command:
-            job = cluster.submit(*PACELINE, *arguments, cwd=tmp_path)
-        else:
-            with monkeypatch.context() as here:
-                for name in ("PATH", "STAND_IN_SLURM"):
-                    here.setenv(name, cluster.environment[name])
-                assert launch(arguments) == 0
-            (folder,) = cluster.folder.iterdir()
-            job = cluster.job(folder.name)
-        jobs.append(job)
-        job.start()
-        return job
+    def begin(*options, **settings):
+        with monkeypatch.context() as here:
+            here.setattr(sys, "executable", python)
+            for name in ("PATH", "STAND_IN_SLURM"):
+                here.setenv(name, cluster.environment[name])
+            assert launch(["--slurm", *options, str(JOB), json.dumps(settings)]) == 0
+        (folder,) = cluster.folder.iterdir()
+        jobs.append(cluster.job(folder.name))
+        jobs[-1].start()
+        return jobs[-1]
 
     yield begin
     for job in jobs:
@@ -249,7 +251,7 @@ def continues(job, folder, expected, after=None):
 )
 def test_a_job_resumes_after_the_signal_before_its_limit(submit, tmp_path, expected, nodes, name, reaches):
     """The script asks for no resume: the job is the same one, and so are its run and its tracker's run."""
-    job = submit("--nnodes", str(nodes), "--nproc", str(2 // nodes), by_command=True)
+    job = submit("--nnodes", str(nodes), "--nproc", str(2 // nodes))
     job.reaches = reaches
     job.wait_until(lambda: notes(tmp_path, "step"))
     job.signal(signal.Signals[name])
@@ -322,12 +324,12 @@ def test_a_signal_before_fit_requeues_the_job_too(submit, tmp_path, expected):
 @pytest.mark.fault(46)
 @pytest.mark.launch
 @pytest.mark.parametrize("how", soaked(["preempted", "SIGUSR1"], ["preempted"]))
-def test_ranks_that_srun_starts_requeue_the_job_once(cluster, tmp_path, expected, how):
+def test_ranks_that_srun_starts_requeue_the_job_once(cluster, python, tmp_path, expected, how):
     """Without a launcher: ``srun python train.py`` with a task for each rank."""
     settings = json.dumps({"waits": how == "preempted"})
     (tmp_path / "job.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --requeue\n"
-        f"#SBATCH --chdir={tmp_path}\nsrun {sys.executable} {JOB} '{settings}'\n"
+        f"#SBATCH --chdir={tmp_path}\nsrun {python} {JOB} '{settings}'\n"
     )
     job = cluster.submit("sbatch", "job.sbatch", cwd=tmp_path)
     job.start()

@@ -10,6 +10,7 @@ import pytest
 from helpers.environment import clean_environment
 from helpers.pairwise import soaked
 from helpers.processes import notes
+from helpers.ranks import forked_python
 from helpers.slurm import Cluster, uninterrupted
 
 submitit = pytest.importorskip("submitit")
@@ -31,7 +32,7 @@ def test_a_job_of_submitit_resumes_exactly(tmp_path, monkeypatch, how):
         monkeypatch.setenv(name, value)
     (tmp_path / "whole").mkdir()
     whole = uninterrupted(JOB, tmp_path / "whole")
-    executor = submitit.SlurmExecutor(tmp_path / "logs")
+    executor = submitit.SlurmExecutor(tmp_path / "logs", python=forked_python())
     executor.update_parameters(ntasks_per_node=2, time=60)
     submitted = executor.submit(slurm_job.Training())
     job = cluster.job(submitted.job_id)
