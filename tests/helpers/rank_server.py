@@ -62,6 +62,7 @@ MORE_IMPORTS = {
         "paceline.recipes.finetune_vision",
         "paceline.recipes.llm_finetune",
     ),
+    "s3": ("s3fs",),
 }
 """What ranks have imported too, by the name under which a job asks for it."""
 PICTURES = "TEST_PICTURES"  # the variable of jobs whose fits draw curves.png
@@ -267,6 +268,8 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
         sys.modules["numpy"].random.seed()
         script = order["script"]
         sys.argv[:] = [script, *order["arguments"]]
+        if order["function"] is None:  # the command that does the same, for what starts it again
+            sys.orig_argv[:] = [sys.executable, *["-m"][: order["is_module"]], *sys.argv]
         if order["is_module"]:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         elif order["function"] is not None:
