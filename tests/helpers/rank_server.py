@@ -37,6 +37,7 @@ PACKAGES = ("paceline.trainer", "paceline.strategies", "paceline.callbacks")
 IMPORTS = (
     "faulthandler",
     "multiprocessing.synchronize",
+    "sklearn.datasets",
     "torch._dynamo",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
@@ -77,8 +78,9 @@ def prctl(option: int, value: int) -> None:
 
 def import_all(names: tuple[str, ...]) -> None:
     """Nothing of it may start a thread: a process that has some cannot be forked."""
-    if "mlflow" not in sys.modules:  # deepspeed imports it where it is installed, and it starts one
-        sys.modules["mlflow"] = None  # type: ignore[assignment]
+    # deepspeed imports one of these where it is installed, and pandas the other, and each starts a thread
+    without = [name for name in ("mlflow", "pyarrow") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(without))  # type: ignore[arg-type]
     for name in names:
         importlib.import_module(name)
     for name in PACKAGES:
@@ -86,8 +88,8 @@ def import_all(names: tuple[str, ...]) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if "deepspeed" not in module.name or "deepspeed" in names:
                 importlib.import_module(module.name)
-    if sys.modules["mlflow"] is None:
-        del sys.modules["mlflow"]
+    for name in without:
+        del sys.modules[name]
     ask_once()
     freeze_imports()
     assert len(os.listdir("/proc/self/task")) == 1
