@@ -79,14 +79,10 @@ def plant(folder, devices):
     assert line is not None, printed
     before = everything_in(folder)
     words = line[0].split()
+    lines = {"planted": (words, ""), "healthy": ([*words[:3], "--step", "43"], "")}
     if devices == 1:
-        lines = {
-            "planted": (words, ""),
-            "early": (["paceline", "replay", "runs/first/1", "--step", "2"], ""),
-        }
         lines["healthy"] = (shlex.join([*words[:3], "--step", "41", "--pdb"]), "p batch_idx\nw\nc\n")
-    else:
-        lines = {"planted": (line[0], ""), "healthy": ([*words[:3], "--step", "43"], "")}
+        lines["early"] = (["paceline", "replay", "runs/first/1", "--step", "2"], "")
     found = {"run": (done.codes, printed), "line": line[0]}
     with ThreadPoolExecutor(2) as pool:
         started = {name: pool.submit(command, line, folder, typed) for name, (line, typed) in lines.items()}
