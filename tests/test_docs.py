@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from helpers.jobs import load_job
+from helpers.pages import AFTER_CODE, without_figures
 from helpers.pages import blocks as blocks_of
-from helpers.pages import without_figures
 from helpers.ranks import run_ranks
 
 import paceline
@@ -37,6 +37,7 @@ AS_SCRIPT = (  # their blocks start ranks
 )
 AS_PACKAGE = "docs/extending/plugins.md"  # files of a package: test_plugin_package.py installs it
 AS_NOTEBOOK = "docs/guides/notebook.md"  # its blocks are cells: test_notebook.py runs them
+ELSEWHERE = (*SHELL, *AS_SCRIPT, AS_PACKAGE, AS_NOTEBOOK, *AFTER_CODE)  # test_commands_of_the_docs.py
 
 
 def as_script(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -111,7 +112,7 @@ BEFORE_A_RELEASE = ("docs/guides/estimate.md", "docs/recipes/gpt.md")
     [
         pytest.param(page, marks=pytest.mark.soak if page in BEFORE_A_RELEASE else ())
         for page in PAGES
-        if blocks(page) and page not in (*SHELL, *AS_SCRIPT, AS_PACKAGE, AS_NOTEBOOK)
+        if blocks(page) and page not in ELSEWHERE
     ],
 )
 def test_code_blocks_run(page, monkeypatch):
