@@ -10,8 +10,8 @@ import types
 from pathlib import Path
 
 import pytest
-from helpers.pages import blocks
-from helpers.ranks import run_ranks
+from helpers.pages import AFTER_CODE, blocks
+from helpers.sessions import run_session
 
 import paceline
 from paceline.__main__ import app
@@ -20,10 +20,6 @@ from paceline.recipes import RECIPES
 ROOT = Path(paceline.__file__).parent
 SESSIONS = ("docs/reference/commands.md",)
 """Pages whose commands are one session, from an empty folder on."""
-AFTER_CODE = tuple(
-    f"docs/guides/{name}.md" for name in ("checkpoints", "reports", "schedules", "configuration")
-)
-"""Pages whose commands need what the Python code of the page has left in the folder."""
 A_RECIPE = "docs/extending/recipe.md"
 """Its command runs its first block of code, in a file."""
 ELSEWHERE = {
@@ -49,16 +45,8 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if re.match(r"paceline [a-z]", line)]
 
 
-def run_all(folder: Path, page: str, how: str) -> list[dict[str, object]]:
-    shown = [words for words in commands(page) if not {"PATH", "OUT"} & set(words)]
-    job = Path(__file__).with_name("session_job.py")
-    done = run_ranks(job, 1, how, json.dumps(shown), folder=folder, seconds=200)
-    found = json.loads(done.stdout)
-    for words, one in zip(shown, found, strict=True):
-        assert one["code"] == 0, (words, one["out"][-2000:], one["err"][-2000:])
-        assert "Traceback" not in one["out"] + one["err"]
-        one["words"] = words
-    return found
+def run_all(folder: Path, page: str, how: str = "pipe") -> list[dict[str, object]]:
+    return run_session(folder, [one for one in commands(page) if not {"PATH", "OUT"} & set(one)], how)
 
 
 def test_every_page_with_commands_is_run_somewhere():
@@ -87,12 +75,13 @@ def test_commands_after_the_code_of_their_page(page, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", module)
     for block in blocks(ROOT / page):
         exec(compile(block, page, "exec"), vars(module))
-    run_all(tmp_path, page, "pipe")
+    run_all(tmp_path, page)
 
 
+@pytest.mark.ranks
 def test_the_recipe_of_its_page_takes_settings_from_the_command_line(tmp_path):
     (tmp_path / "my.py").write_text(blocks(ROOT / A_RECIPE)[0])
-    run_all(tmp_path, A_RECIPE, "pipe")
+    run_all(tmp_path, A_RECIPE)
     config = paceline.Run(tmp_path / "runs" / "net" / "1").config
     assert config["config"]["learning_rate"] == 0.01
     assert config["module"]["hparams"]["width"] == 256

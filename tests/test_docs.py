@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from helpers.jobs import load_job
+from helpers.pages import AFTER_CODE, without_figures
 from helpers.pages import blocks as blocks_of
-from helpers.pages import without_figures
-from helpers.ranks import run_ranks
+from helpers.ranks import Outcome, run_ranks
 
 import paceline
 import paceline.callbacks
@@ -37,31 +37,26 @@ AS_SCRIPT = (  # their blocks start ranks
 )
 AS_PACKAGE = "docs/extending/plugins.md"  # files of a package: test_plugin_package.py installs it
 AS_NOTEBOOK = "docs/guides/notebook.md"  # its blocks are cells: test_notebook.py runs them
+ELSEWHERE = (*SHELL, *AS_SCRIPT, AS_PACKAGE, AS_NOTEBOOK, *AFTER_CODE)  # test_commands_of_the_docs.py
 
 
-def as_script(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The blocks of a page, run as a user would."""
+def as_script(page: str, folder: Path) -> Outcome:
+    """The blocks of a page, run as a launcher's two ranks."""
     script = folder / "train.py"
     script.write_text("\n".join(blocks(page)))
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=folder
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+    return run_ranks(script, 2, folder=folder, seconds=120)
 
 
 def test_the_page_on_several_devices_runs_as_a_script(tmp_path):
+    """Without its launch and the log of rank 1: strategies/launch/test_launch.py shows both."""
     done = as_script("docs/guides/devices.md", tmp_path)
-    assert "after fit on rank 0 of 2" in done.stdout
     assert done.stdout.count("once, on rank 0") == 1
-    assert "after fit on rank 1 of 2" in (tmp_path / "runs/line/1/log-rank-1.txt").read_text()
+    for rank in (0, 1):
+        assert f"after fit on rank {rank} of 2" in done.printed[rank][0]
 
 
 def test_the_page_on_writing_a_strategy_runs_as_a_script(tmp_path):
-    """As the ranks of a launcher; the page above has its script start them."""
-    script = tmp_path / "train.py"
-    script.write_text("\n".join(blocks("docs/extending/strategy.md")))
-    done = run_ranks(script, 2, folder=tmp_path, seconds=120)
+    done = as_script("docs/extending/strategy.md", tmp_path)
     assert "2 devices (cpu), strategy late-average" in done.printed[0][0]
 
 
@@ -111,7 +106,7 @@ BEFORE_A_RELEASE = ("docs/guides/estimate.md", "docs/recipes/gpt.md")
     [
         pytest.param(page, marks=pytest.mark.soak if page in BEFORE_A_RELEASE else ())
         for page in PAGES
-        if blocks(page) and page not in (*SHELL, *AS_SCRIPT, AS_PACKAGE, AS_NOTEBOOK)
+        if blocks(page) and page not in ELSEWHERE
     ],
 )
 def test_code_blocks_run(page, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from helpers.checkpoints import stored_tensors
 from helpers.environment import clean_environment
 from helpers.pages import blocks, without_figures
 from helpers.ranks import run_ranks
+from helpers.sessions import run_session
 from safetensors.torch import load_file
 
 import paceline
@@ -51,9 +53,13 @@ def run(lines: list[str], folder: Path, home: Path, seconds: int) -> subprocess.
         timeout=seconds,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    for sign in ("Traceback", "\r", "\x1b"):  # a pipe gets plain lines
-        assert sign not in done.stdout + done.stderr, done.stderr
+    assert_plain(done.stdout + done.stderr)
     return done
+
+
+def assert_plain(printed: str) -> None:
+    """A pipe gets plain lines."""
+    assert not [sign for sign in ("Traceback", "\r", "\x1b") if sign in printed], printed
 
 
 def check(folder: Path, printed: str) -> None:
@@ -94,10 +100,20 @@ def test_the_script_is_short():
 
 
 def test_the_commands_run_in_a_new_folder(tmp_path):
-    """From a script to a resumed run on two ranks, with the package of this environment."""
+    """From a script to a resumed run on two ranks: a shell runs one command, the others are forked."""
     (folder := tmp_path / "digits").mkdir()
     (folder / "train.py").write_text(script())
-    check(folder, run(commands()[1:], folder, tmp_path, 600).stdout)
+    first, second, third, *others = [line for block in commands()[1:] for line in block.splitlines()]
+    assert first == "python train.py 1"
+    assert (second[:-1], third) == (third[:-1], "paceline launch --nproc 2 train.py 5")
+    cpu = {"folder": folder, "environment": {"CUDA_VISIBLE_DEVICES": ""}}
+    printed = run_ranks(folder / "train.py", 1, 1, **cpu).stdout
+    printed += run([second], folder, tmp_path, 600).stdout
+    printed += run_ranks(folder / "train.py", 2, 5, **cpu).stdout
+    assert all(line.startswith("paceline ") for line in others)
+    session = run_session(folder, [shlex.split(line)[1:] for line in others])
+    assert_plain(printed + "".join(one["out"] + one["err"] for one in session))
+    check(folder, printed)
 
 
 def test_it_installs_as_the_main_job_of_the_readme_does():

@@ -91,21 +91,18 @@ def test_a_plain_fit_loads_nothing_heavy_that_a_loop_of_torch_does_not_load(ours
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG"), (run / "log.txt").read_text()
 
 
-def test_the_picture_is_drawn_without_torch():
-    (loaded,) = loaded_by("import paceline.callbacks.curves, paceline.callbacks.picture")
-    assert "torch" not in loaded
+COMMAND = """
+from paceline.__main__ import app
+import contextlib, io
+with contextlib.redirect_stdout(io.StringIO()):
+    app([{!r}], standalone_mode=False)
+"""
 
 
-@pytest.mark.parametrize(
-    ("argument", "without"),
-    [("--help", {"torch", "numpy", "pydantic"}), ("plugins", {"torch", "numpy"})],  # typer has pydantic
-)
-def test_command_line_answers_without_torch(argument, without):
-    code = (
-        "from paceline.__main__ import app\n"
-        "import contextlib, io\n"
-        "with contextlib.redirect_stdout(io.StringIO()):\n"
-        f"    app([{argument!r}], standalone_mode=False)"
-    )
-    (loaded,) = loaded_by(code)
-    assert not loaded & without
+def test_the_command_line_answers_and_the_picture_is_drawn_without_torch():
+    drawing = "import paceline.callbacks.curves, paceline.callbacks.picture"
+    help_, plugins, drawn = loaded_by(COMMAND.format("--help"), COMMAND.format("plugins"), drawing)
+    assert not help_ & {"torch", "numpy", "pydantic"}
+    assert not plugins & {"torch", "numpy"}  # typer has pydantic
+    assert "paceline.callbacks.picture" in drawn
+    assert "torch" not in drawn

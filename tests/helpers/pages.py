@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+AFTER_CODE = tuple(
+    f"docs/guides/{name}.md" for name in ("checkpoints", "reports", "schedules", "configuration")
+)
+"""Pages whose commands need what the code of the page has left in the folder: both are run together."""
+
 
 def blocks(page: Path, language: str = "python") -> list[str]:
     """The text of each block of this language, which may be a pattern: ``py(?:thon)?``."""

@@ -37,6 +37,7 @@ PACKAGES = ("paceline.trainer", "paceline.strategies", "paceline.callbacks")
 IMPORTS = (
     "faulthandler",
     "multiprocessing.synchronize",
+    "sklearn.datasets",
     "torch._dynamo",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
@@ -62,6 +63,7 @@ MORE_IMPORTS = {
         "paceline.recipes.finetune_vision",
         "paceline.recipes.llm_finetune",
     ),
+    "s3": ("s3fs",),
 }
 """What ranks have imported too, by the name under which a job asks for it."""
 LAUNCHER = "TEST_LAUNCHER"  # the variable with the launcher's process, where the ranks are forked here
@@ -77,8 +79,9 @@ def prctl(option: int, value: int) -> None:
 
 def import_all(names: tuple[str, ...]) -> None:
     """Nothing of it may start a thread: a process that has some cannot be forked."""
-    if "mlflow" not in sys.modules:  # deepspeed imports it where it is installed, and it starts one
-        sys.modules["mlflow"] = None  # type: ignore[assignment]
+    # deepspeed imports one of these where it is installed, and pandas the other, and each starts a thread
+    without = [name for name in ("mlflow", "pyarrow") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(without))  # type: ignore[arg-type]
     for name in names:
         importlib.import_module(name)
     for name in PACKAGES:
@@ -86,8 +89,8 @@ def import_all(names: tuple[str, ...]) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if "deepspeed" not in module.name or "deepspeed" in names:
                 importlib.import_module(module.name)
-    if sys.modules["mlflow"] is None:
-        del sys.modules["mlflow"]
+    for name in without:
+        del sys.modules[name]
     ask_once()
     freeze_imports()
     assert len(os.listdir("/proc/self/task")) == 1
@@ -274,9 +277,11 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
         script = order["script"]
         sys.argv[:] = [script, *order["arguments"]]
         if python := order.get("python"):  # what the launcher is to start ranks with
-            sys.executable, sys.orig_argv[:] = python, [python, *["-m"] * order["is_module"], *sys.argv]
+            sys.executable = python
             sys.modules["paceline.strategies.launch.launcher"]._FOLDER = order["folder"]
             sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        if order["function"] is None:  # the command that does the same, for what starts it again
+            sys.orig_argv[:] = [sys.executable, *["-m"] * order["is_module"], *sys.argv]
         if order["is_module"]:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         elif order["function"] is not None:

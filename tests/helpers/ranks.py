@@ -78,6 +78,7 @@ class Job:
         deepspeed: Whether the ranks have imported it; by default where the script names it.
         transformers: Whether the ranks have imported it, with peft and the recipes that use it.
         launches: The script starts ranks, which are forked too; the launcher is the one of every job.
+        s3: Whether the ranks have imported the client of object stores.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Job:
         deepspeed: bool | None = None,
         transformers: bool = False,
         launches: bool = False,
+        s3: bool = False,
     ) -> None:
         number = f"{os.getpid()}-{next(_numbers)}"
         self.folder, self.ranks = folder, ranks
@@ -104,7 +106,7 @@ class Job:
         if function is None:
             arguments = tuple(map(str, arguments))
         each = environment if isinstance(environment, list) else [environment or {}] * ranks
-        more = ["deepspeed"] * deepspeed + ["transformers"] * transformers
+        more = ["deepspeed"] * deepspeed + ["transformers"] * transformers + ["s3"] * s3
         self._connection, outputs = _connected("+".join(more))
         self._streams = [outputs / f"{name}-{number}" for name in ("stdout", "stderr")]
         order = {

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from paceline.trainer.rng import derive, seed_for_sample
 
 JOB = Path(__file__).with_name("replay_job.py")
 job = load_job(JOB)
-SECONDS = 120
+SECONDS = 240
 LINE = re.compile(r"paceline replay \S+ --step \d+")
 
 
@@ -69,17 +70,20 @@ POSITION = 36 * 4 + 3  # the last sample of step 37: on two ranks the second one
 
 
 def plant(folder, devices):
-    """A run that fails at step 37 of epoch 2; then its own line, and some more, typed into a shell."""
+    """A run that fails at step 37 of epoch 2; then its own line, and some more: one typed into a shell."""
+    folder.mkdir()
     options = json.dumps({"devices": devices, "poison": draw_at(1, POSITION)})
-    code, printed = command([sys.executable, str(JOB), "planted", options], folder)
+    done = run_ranks(JOB, devices, "planted", options, folder=folder, seconds=SECONDS, check=False)
+    printed = done.stdout + done.stderr
     line = LINE.search(printed)
     assert line is not None, printed
     before = everything_in(folder)
-    lines = {"planted": (line[0], ""), "healthy": ([*line[0].split()[:3], "--step", "43"], "")}
+    words = line[0].split()
+    lines = {"planted": (words, ""), "healthy": ([*words[:3], "--step", "43"], "")}
     if devices == 1:
-        lines["pdb"] = (f"{line[0].split(' --')[0]} --step 41 --pdb", "p batch_idx\nw\nc\n")
+        lines["healthy"] = (shlex.join([*words[:3], "--step", "41", "--pdb"]), "p batch_idx\nw\nc\n")
         lines["early"] = (["paceline", "replay", "runs/first/1", "--step", "2"], "")
-    found = {"run": (code, printed), "line": line[0]}
+    found = {"run": (done.codes, printed), "line": line[0]}
     with ThreadPoolExecutor(2) as pool:
         started = {name: pool.submit(command, line, folder, typed) for name, (line, typed) in lines.items()}
         found |= {name: one.result() for name, one in started.items()}
@@ -114,8 +118,8 @@ def place_of(printed):
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_an_error_names_the_step_that_was_planted(plants, devices):
-    code, printed = plants[devices]["run"]
-    assert code == 1
+    codes, printed = plants[devices]["run"]
+    assert codes == [1] * devices
     # A step's number continues over the epochs: 40 of them are in the first one.
     place = place_of(printed)
     assert place == (77, 2, devices - 1, [culprit(plants, devices)], "root (Root)")
@@ -129,12 +133,12 @@ def test_the_line_in_the_message_shows_the_same_error(plants, devices):
     assert place_of(printed) == place_of(plants[devices]["run"][1])
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_a_healthy_step_is_reported_with_the_losses_it_had(plants, devices):
+@pytest.mark.parametrize(("devices", "step"), [(1, 41), (2, 43)])
+def test_a_healthy_step_is_reported_with_the_losses_it_had(plants, devices, step):
     code, printed = plants[devices]["healthy"]
     assert code == 0, printed
     lines = re.findall(r"rank (\d+), micro-batch 0: loss (\S+), dataset indices ([\d, ]+)", printed)
-    had = [one for seen in plants[devices]["seen"] for one in seen if one[0] == 43]
+    had = [one for seen in plants[devices]["seen"] for one in seen if one[0] == step]
     assert [int(rank) for rank, _, _ in lines] == list(range(devices))
     assert [[int(i) for i in indices.split(",")] for _, _, indices in lines] == [one[2] for one in had]
     assert [float(loss) for _, loss, _ in lines] == pytest.approx([one[3] for one in had], rel=1e-5)
@@ -148,7 +152,7 @@ def test_nothing_is_written(plants, devices):
 
 
 def test_the_debugger_stands_in_the_users_step(plants):
-    code, printed = plants[1]["pdb"]
+    code, printed = plants[1]["healthy"]
     assert code == 0, printed
     assert "-> loss = self.loss(batch)" in printed
     step_41 = next(one for one in plants[1]["seen"][0] if one[0] == 41)

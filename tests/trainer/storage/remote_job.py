@@ -1,12 +1,12 @@
 """A training whose run is in an object store; alone, or as trials that are killed at each request.
 
-python remote_job.py SETTINGS   (JSON: arguments of ``train``, or of ``trials`` with a key ``store``)
+python remote_job.py SETTINGS   (JSON: arguments of ``train``, or of ``trials`` with a key ``store``; with
+``patient`` false nothing is waited for between attempts)
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import os
 import signal
@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Checkpoint
+from paceline.trainer.storage import remote
 
 STEPS = 6
 
@@ -84,8 +85,6 @@ def trials(store: str, first: bool, part: int) -> list[dict[str, Any]]:
     Returns:
         What ``train`` returned the second time; of the last trial nothing was killed.
     """
-    train(f"{store}/imports")  # what a fit imports, once for all forks
-    importlib.import_module("s3fs")
     found = []
     while not found or found[-1]["killed"]:
         number = 4 * len(found) + part
@@ -144,6 +143,8 @@ def mount(folder: str, to: str) -> None:
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     out = given.pop("out")
+    if not given.pop("patient", True):
+        remote.PAUSES = (0.0, 0.0, 0.0)
     if "mounts" in given:
         mount(given.pop("mounts")[int(os.environ["RANK"])], os.environ["PACELINE_CACHE"])
     result = trials(**given) if "store" in given else train(**given)
