@@ -1,4 +1,7 @@
-"""Runs a script whose fits do not scan what is imported: python -m helpers.frozen_imports SCRIPT ARGUMENTS..."""
+"""Runs a script whose fits do not scan what is imported.
+
+python -m helpers.frozen_imports SCRIPT ARGUMENTS...
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,22 @@ MORE_IMPORTS = {
         "psutil",
         "torch._inductor.compile_fx",
     ),
+    "recipes": (
+        "sklearn.datasets",
+        "paceline.commands.train",
+        "paceline.recipes.diffusion",
+        "paceline.recipes.distill",
+        "paceline.recipes.gan",
+        "paceline.recipes.gpt",
+        "paceline.recipes.multi_task",
+        "paceline.recipes.neural_field",
+        "paceline.recipes.reinforce",
+        "paceline.recipes.simclr",
+        "paceline.recipes.tabular",
+        "paceline.recipes.vit_cifar10",
+    ),
     "transformers": (
+        "sklearn.datasets",
         "transformers.models.bert.modeling_bert",
         "transformers.models.llama.modeling_llama",
         "transformers.models.vit.modeling_vit",
@@ -64,6 +79,7 @@ MORE_IMPORTS = {
     ),
 }
 """What ranks have imported too, by the name under which a job asks for it."""
+START_THREADS = ("mlflow", "pandas")  # of what deepspeed and scikit-learn import where it is installed
 PICTURES = "TEST_PICTURES"  # the variable of jobs whose fits draw curves.png
 HARNESS = (__file__, runpy.run_path.__code__.co_filename)
 _SECONDS_AFTER_A_FAILURE = 60  # for the other ranks, which may name it
@@ -76,8 +92,8 @@ def prctl(option: int, value: int) -> None:
 
 def import_all(names: tuple[str, ...]) -> None:
     """Nothing of it may start a thread: a process that has some cannot be forked."""
-    if "mlflow" not in sys.modules:  # deepspeed imports it where it is installed, and it starts one
-        sys.modules["mlflow"] = None  # type: ignore[assignment]
+    absent = [name for name in START_THREADS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     for name in names:
         importlib.import_module(name)
     for name in PACKAGES:
@@ -85,8 +101,8 @@ def import_all(names: tuple[str, ...]) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if "deepspeed" not in module.name or "deepspeed" in names:
                 importlib.import_module(module.name)
-    if sys.modules["mlflow"] is None:
-        del sys.modules["mlflow"]
+    for name in absent:
+        del sys.modules[name]
     ask_once()
     freeze_imports()
     assert len(os.listdir("/proc/self/task")) == 1

@@ -77,6 +77,7 @@ class Job:
         environment: More variables for all ranks, or for each of them.
         deepspeed: Whether the ranks have imported it; by default where the script names it.
         transformers: Whether the ranks have imported it, with peft and the recipes that use it.
+        recipes: Whether the ranks have imported the other recipes and what those use.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Job:
         environment: dict[str, str] | list[dict[str, str]] | None = None,
         deepspeed: bool | None = None,
         transformers: bool = False,
+        recipes: bool = False,
     ) -> None:
         number = f"{os.getpid()}-{next(_numbers)}"
         self.folder, self.ranks = folder, ranks
@@ -102,7 +104,7 @@ class Job:
         if function is None:
             arguments = tuple(map(str, arguments))
         each = environment if isinstance(environment, list) else [environment or {}] * ranks
-        more = ["deepspeed"] * deepspeed + ["transformers"] * transformers
+        more = ["deepspeed"] * deepspeed + ["recipes"] * recipes + ["transformers"] * transformers
         self._connection, outputs = _connected("+".join(more))
         self._streams = [outputs / f"{name}-{number}" for name in ("stdout", "stderr")]
         order = {
