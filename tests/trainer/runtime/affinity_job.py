@@ -103,8 +103,10 @@ def main() -> dict:
     multiprocessing.set_forkserver_preload(imports)  # not in each worker
     for method in ("fork", "forkserver"):
         for name, pinned in ((f"{method} without", False), (method, True), (f"{method} again", False)):
-            module = Net()  # the first of them starts a fork server, an interpreter: one rank's is enough
-            Trainer(numa_affinity=pinned, **settings).fit(module, data(1, method if trainer.rank else "fork"))
+            module = Net()
+            # A fork server is an interpreter: that of one rank is enough.
+            loader = data(1, method if trainer.rank else "fork")
+            Trainer(numa_affinity=pinned, **settings).fit(module, loader)
             found[name] = module.seen
 
     module, trainer = Net(), Trainer(numa_affinity=True, **settings)

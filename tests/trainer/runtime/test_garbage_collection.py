@@ -59,7 +59,7 @@ class Watch(Callback):
 
 @contextmanager
 def nothing_frozen():
-    """All that the process of the tests keeps counts again: a collection takes a second, so use it seldom."""
+    """All that the process of the tests keeps counts again: a collection takes a second then."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "get_freeze_count", count_frozen)
         gc.unfreeze()
