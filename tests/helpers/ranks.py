@@ -79,6 +79,7 @@ class Job:
         transformers: Whether the ranks have imported it, with peft and the recipes that use it.
         launches: The script starts ranks, which are forked too; the launcher is the one of every job.
         s3: Whether the ranks have imported the client of object stores.
+        recipes: Whether the ranks have imported the other recipes and what those use.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Job:
         transformers: bool = False,
         launches: bool = False,
         s3: bool = False,
+        recipes: bool = False,
     ) -> None:
         number = f"{os.getpid()}-{next(_numbers)}"
         self.folder, self.ranks = folder, ranks
@@ -106,7 +108,8 @@ class Job:
         if function is None:
             arguments = tuple(map(str, arguments))
         each = environment if isinstance(environment, list) else [environment or {}] * ranks
-        more = ["deepspeed"] * deepspeed + ["transformers"] * transformers + ["s3"] * s3
+        asked = {"deepspeed": deepspeed, "recipes": recipes, "transformers": transformers, "s3": s3}
+        more = [name for name, wanted in asked.items() if wanted]
         self._connection, outputs = _connected("+".join(more))
         self._streams = [outputs / f"{name}-{number}" for name in ("stdout", "stderr")]
         order = {

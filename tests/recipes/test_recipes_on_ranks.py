@@ -24,21 +24,21 @@ STRATEGIES = [
 # Fewer layers and samples, for a test. A loader's own batch is what one rank takes at once.
 SMALLER = {
     "classify-text": {"length": 64, "trainer.global_batch_size": 16, "batch_size": 8},
-    "diffusion": {"widths": "[8,16]", "per_class": 2, "sampling_steps": 4, "batch_size": 16},
+    "diffusion": {"widths": "[8,16]", "per_class": 2, "sampling_steps": 4, "batch_size": 16, "workers": 0},
     "digits": {"trainer.global_batch_size": 64},
-    "distill": {"widths": "[8,16]", "batch_size": 32},
+    "distill": {"widths": "[8,16]", "batch_size": 32, "workers": 0},
     "dpo": {"length": 64, "trainer.global_batch_size": 8, "batch_size": 2, "export": "false"},
-    "finetune-vision": {"batch_size": 16, "trainer.global_batch_size": 64},
-    "gan": {"width": 8, "per_class": 2, "batch_size": 16},
-    "gpt": {"model.depth": 2, "length": 32, "trainer.global_batch_size": 8, "batch_size": 4},
+    "finetune-vision": {"batch_size": 16, "trainer.global_batch_size": 64, "workers": 0},
+    "gan": {"width": 8, "per_class": 2, "batch_size": 16, "workers": 0},
+    "gpt": {"model.depth": 2, "length": 32, "trainer.global_batch_size": 8, "batch_size": 4, "workers": 0},
     "llm-finetune": {"length": 128, "trainer.global_batch_size": 8, "batch_size": 2, "export": "false"},
-    "multi-task": {"widths": "[8,16]", "batch_size": 32},
+    "multi-task": {"widths": "[8,16]", "batch_size": 32, "workers": 0},
     "neural-field": {"width": 16, "waves": 16, "batch_size": 256},
     "reinforce": {"batch_size": 8, "held_out": 8, "steps": STEPS},
     "resnet-cifar10": {"widths": "[8,16]"},
-    "simclr": {"widths": "[8,16]", "batch_size": 64},
+    "simclr": {"widths": "[8,16]", "batch_size": 64, "workers": 0},
     "tabular": {"width": 8, "dropout": 0},  # masks are of each rank's own generator
-    "vit-cifar10": {"data": "digits", "model.depth": 2, "trainer.global_batch_size": 64},
+    "vit-cifar10": {"data": "digits", "model.depth": 2, "trainer.global_batch_size": 64, "workers": 2},
 }
 
 
@@ -68,7 +68,8 @@ def fit(
         settings = {"preset": figure.preset} | settings
     command = ["fit", name, *(f"{key}={value}" for key, value in settings.items())]
     transformers = "transformers" in RECIPES[name].needs
-    done = run_ranks("paceline", devices, *command, folder=folder, seconds=120, transformers=transformers)
+    more = {"transformers": transformers, "recipes": not transformers}
+    done = run_ranks("paceline", devices, *command, folder=folder, seconds=120, **more)
     assert "best val/" in done.stdout
     return Run(folder / name / "1")
 

@@ -31,8 +31,8 @@ from paceline.callbacks import EMA, Checkpoint, Throughput
 from paceline.optimizers import MuonWithAdamW
 from paceline.strategies import FSDP, HSDP
 
-GLOBAL, STEPS, SAMPLES, LENGTH, VOCABULARY, WIDTH = 12, 5, 41, 8, 20, 8
-# Four steps an epoch, the last of five samples.
+GLOBAL, STEPS, SAMPLES, LENGTH, VOCABULARY, WIDTH = 12, 4, 29, 8, 20, 8
+# Three steps an epoch, the last of five samples.
 
 
 class Block(nn.Module):
@@ -237,7 +237,7 @@ def trainer_of(folder: Path, name: str, devices: int, case: dict) -> Trainer:
         callbacks=[
             Checkpoint(every=case.pop("every", 1000)),
             *([EMA(case.pop("ema"))] if "ema" in case else []),
-            *([Throughput(every=2, tokens=0)] if case.pop("throughput", False) else []),
+            *([Throughput(every=1, tokens=0)] if case.pop("throughput", False) else []),
         ],
         progress=False,
         loggers=["-tensorboard", "-curves"],
@@ -258,7 +258,7 @@ def train(folder: Path, name: str, devices: int, case: dict) -> dict:
     rows = data(SAMPLES, 1, torch.float64)
     rows = Drawn(rows) if action == "own-data" else rows
     loader = DataLoader(rows, batch_size=GLOBAL // trainer.data_world_size // pieces, shuffle=True)
-    validation = DataLoader(data(19, 2, torch.float64), batch_size=5)
+    validation = DataLoader(data(19, 2, torch.float64), batch_size=8)
     if action == "invariance":
         result = trainer.check_invariance(module, loader, steps=3)
         return {"equal": bool(result), "text": str(result)}

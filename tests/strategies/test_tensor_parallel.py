@@ -21,7 +21,7 @@ RECOMPUTED = {"strategy": "fsdp", "options": {"tensor": 2, "activation_checkpoin
 OFFLOADED = {"strategy": "fsdp", "options": {"tensor": 2, "cpu_offload": True}}
 # What is trained in float64, with clipping, and two micro-batches that are accumulated in each step.
 KINDS = {
-    "adamw": {"action": "predict", "throughput": True, "steps": 6},
+    "adamw": {"action": "predict", "throughput": True},
     "weighted": {"model": {"weighted": True}},
     "sgd-value": {"model": {"optimizer": "sgd"}, "clip": None, "clip_grad_value": 0.01},
     "unclipped": {"clip": None, "nonfinite": "ignore"},
@@ -30,12 +30,11 @@ KINDS = {
     "tied": {"model": {"tied": True}},
     "meta": {"model": {"meta": True}},
     "ema": {"ema": 0.9},
-    "dropout": {"model": {"dropout": 0.3}, "every": 3},  # and resumed from there
-    "gathered": {"model": {"gathered": True}, "steps": 3},
-    "batch-norm": {"model": {"batch_norm": True}, "steps": 3, "sync_batchnorm": True},
-    "manual": {"model": {"manual": True}, "steps": 3, "clip": None},
+    "dropout": {"model": {"dropout": 0.3}, "every": 2},  # and resumed from there
+    "gathered": {"model": {"gathered": True, "batch_norm": True}, "steps": 2, "sync_batchnorm": True},
+    "manual": {"model": {"manual": True}, "steps": 2, "clip": None},
 }
-WHOLE = {"gathered", "manual", "batch-norm"}  # a step is one micro-batch
+WHOLE = {"gathered", "manual"}  # a step is one micro-batch
 USUAL = [  # ranks, strategy, plan, kind; four ranks, in two groups, where that decides: the others are slow
     (2, "TWO", "layers", "adamw"),
     (2, "TWO", "layers", "dropout"),  # ranks of a group draw alike, and so as one device
@@ -48,7 +47,6 @@ USUAL = [  # ranks, strategy, plan, kind; four ranks, in two groups, where that 
     (2, "OFFLOADED", "layers", "adamw"),
     (4, "TWO", "layers", "adamw"),
     (4, "TWO", "layers", "gathered"),
-    (4, "TWO", "layers", "batch-norm"),
     (4, "TWO", "sequence", "weighted"),
     (4, "FOUR", "layers", "ema"),
     (4, "HYBRID", "layers", "muon"),
@@ -120,7 +118,7 @@ def trained(request, tmp_path_factory) -> Path:
         whole = title(ranks, "TWO", "layers", "dropout")
         dropout = TWO | KINDS["dropout"]
         jobs[ranks][whole] = dropout
-        jobs[ranks][f"continued-{ranks}"] = dropout | {"resume": f"{whole}/1/checkpoints/step-00000003"}
+        jobs[ranks][f"continued-{ranks}"] = dropout | {"resume": f"{whole}/1/checkpoints/step-00000002"}
         invariance = {"action": "invariance", "model": {"plan": "sequence"}}
         jobs[ranks][f"invariance-{ranks}"] = TWO | invariance
     for ranks, todo in jobs.items():
@@ -141,7 +139,7 @@ def test_equals_one_device(trained, about):
     one, many = Run(trained / about[3] / "1"), Run(trained / title(*about) / "1")
     assert_same_tensors(stored_tensors(one.latest), stored_tensors(many.latest), 1e-12)
     rows = list(zip(one.rows, many.rows, strict=True))
-    assert len(rows) >= 3
+    assert len(rows) >= 2
     for ours, theirs in rows:
         assert theirs.keys() == ours.keys()
         for name in (name for name in ours if name != "time" and not name.startswith("perf/")):
@@ -156,7 +154,7 @@ def test_values_are_counted_once_for_each_group(trained):
     assert run.metrics["train/seen"].values[:2] == [12, 12]
     found = notes(trained, title(4, "TWO", "layers", "adamw"))
     assert [note["computed"] for note in found] == [19] * 4
-    assert found[0]["tokens"] == pytest.approx([(12 + 5) * 8 / 2, 12 * 8])  # of two steps each
+    assert found[0]["tokens"] == pytest.approx([5 * 8, 12 * 8])
     assert [note["ranks"] for note in found] == [[0, 2]] * 4
     assert [note["data"] for note in found] == [[0, 2], [0, 2], [1, 2], [1, 2]]
 
@@ -177,7 +175,7 @@ def test_a_resumed_run_is_bit_identical_with_dropout(trained, ranks):
     for name, value in whole.items():
         assert torch.equal(continued[name], value), name
     if ranks == 4:  # two groups, of which each draws for itself: another model than that of one device
-        lost = stored_tensors(trained / "dropout" / "1" / "checkpoints" / "step-00000005")
+        lost = stored_tensors(trained / "dropout" / "1" / "checkpoints" / "step-00000004")
         assert not torch.equal(lost["model.head.weight"], whole["model.head.weight"])
 
 

@@ -158,7 +158,7 @@ def train(
     name: str,
     micro: int,
     precision: str = "64",
-    samples: int = 1000,
+    samples: int = 232,
     epochs: int = 3,
     sampler: str | None = None,
     workers: int = 0,

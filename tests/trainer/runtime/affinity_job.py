@@ -99,11 +99,14 @@ def main() -> dict:
     found |= {"fit": module.seen, "after": state(), "folder": str(trainer.folder)}
     found["process"] = [started.inside, outside]
 
-    multiprocessing.set_forkserver_preload(["paceline.callbacks", "psutil"])  # not in each worker
+    imports = ["paceline.trainer.trainer", "paceline.callbacks", "psutil", "torch.utils.data"]
+    multiprocessing.set_forkserver_preload(imports)  # not in each worker
     for method in ("fork", "forkserver"):
         for name, pinned in ((f"{method} without", False), (method, True), (f"{method} again", False)):
-            module = Net()  # the first of them starts a fork server
-            Trainer(numa_affinity=pinned, **settings).fit(module, data(1, method))
+            module = Net()
+            # A fork server is an interpreter: that of one rank is enough.
+            loader = data(1, method if trainer.rank else "fork")
+            Trainer(numa_affinity=pinned, **settings).fit(module, loader)
             found[name] = module.seen
 
     module, trainer = Net(), Trainer(numa_affinity=True, **settings)
@@ -113,9 +116,9 @@ def main() -> dict:
         trainer.fit(Net(fails=True), data(0))
     except KeyError:
         found["after an error"] = state()
-    for _ in range(20):
+    for _ in range(5):
         Trainer(numa_affinity=True, **settings | {"run_dir": None}).fit(Net(), data(0))
-    found["after 20"] = state()
+    found["after 5"] = state()
 
     one_alone = Trainer(numa_affinity=trainer.rank == 0, **settings)
     try:

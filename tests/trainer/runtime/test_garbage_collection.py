@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
 
 OFF = {"accelerator": "cpu", "progress": False, "loggers": False, "checkpoint": False}
+FROZEN_BY_PYTHON = 375  # objects, when Python 3.12 starts
 
 
 class Net(TrainModule):
@@ -30,109 +32,96 @@ class Net(TrainModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Counts(Callback):
-    """How many objects a full collection would look at, step by step."""
-
-    def __init__(self):
-        self.objects = []
-
-    def on_step_end(self, trainer, outputs):
-        self.objects.append(len(gc.get_objects()))
-
-
 class Circle:
     def __init__(self):
         self.itself = self
 
 
-@pytest.fixture(autouse=True)
-def nothing_frozen(monkeypatch):
-    monkeypatch.setattr(gc, "get_freeze_count", count_frozen)
-    gc.unfreeze()
-    yield
-    gc.freeze()  # for the tests after these
+class Watch(Callback):
+    """In each step: how many objects a full collection would look at, and which garbage is left after one.
+
+    Args:
+        before: Refers to garbage of before the run.
+    """
+
+    def __init__(self, before):
+        self.before, self.objects, self.left = before, [], []
+
+    def on_step_end(self, trainer, outputs):
+        self.objects.append(len(gc.get_objects()))
+        self.left.append(self.before())
+        circle = Circle()
+        made = weakref.ref(circle)
+        del circle
+        gc.collect()
+        self.left.append(made())
 
 
-def fit(tmp_path, module=None, *callbacks):
+@contextmanager
+def nothing_frozen():
+    """All that the process of the tests keeps counts again: a collection takes a second then."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "get_freeze_count", count_frozen)
+        gc.unfreeze()
+        try:
+            yield patch
+        finally:
+            gc.freeze()  # for the tests after these
+
+
+def fit(module=None, *callbacks):
     batches = [torch.randn(4, 2) for _ in range(3)]
-    Trainer(**OFF, callbacks=callbacks, run_dir=tmp_path).fit(module or Net(), batches)
+    Trainer(**OFF, callbacks=callbacks, run_dir=None).fit(module or Net(), batches)
 
 
-def test_a_collection_in_a_step_looks_at_little(tmp_path):
-    before, counts = len(gc.get_objects()), Counts()
-    fit(tmp_path, None, counts)
-    assert before > 50_000
-    assert max(counts.objects) < before / 20
-
-
-def test_what_python_itself_has_frozen_does_not_count(tmp_path, monkeypatch):
-    """Python 3.12 starts with 375 frozen objects."""
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)
-    before, counts = len(gc.get_objects()), Counts()
-    fit(tmp_path, None, counts)
-    assert max(counts.objects) < before / 20
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_after_the_run_all_is_looked_at_again(tmp_path, fails):
-    if fails:
-        with pytest.raises(ArithmeticError):
-            fit(tmp_path, Net(fails=True))
-    else:
-        fit(tmp_path)
-    assert gc.get_freeze_count() == 0
-    assert len(gc.get_objects()) > 50_000
-
-
-def test_what_somebody_has_frozen_stays_so(tmp_path):
-    gc.freeze()
-    before = gc.get_freeze_count()
+def watched():
+    """What a run saw, of which garbage was left in the oldest generation."""
     circle = Circle()
     gone = weakref.ref(circle)
-    fit(tmp_path)
-    assert 0.9 * before < gc.get_freeze_count() <= before
-    del circle
     gc.collect()
-    assert gone() is None  # what came after it is collected as before
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_garbage_of_before_a_run_is_not_kept_through_it(tmp_path, frozen):
-    if frozen:  # by the program
-        gc.freeze()
-    fit(tmp_path)  # another run shortly before changes nothing
-    circle = Circle()
-    gone = weakref.ref(circle)
-    gc.collect()  # into the oldest generation
     del circle
-    seen = []
-
-    class Looks(Callback):
-        def on_step_end(self, trainer, outputs):
-            seen.append(gone())
-
-    fit(tmp_path, None, Looks())
-    assert seen == [None] * 3
+    watch = Watch(gone)
+    fit(None, watch)
+    assert len(watch.objects) == 3
+    assert watch.left == [None] * 6
+    return watch
 
 
-def test_garbage_made_in_steps_is_collected_in_steps(tmp_path):
-    alive = []
+def test_a_collection_in_a_step_looks_at_little_and_after_the_run_at_all():
+    with nothing_frozen() as patch:
+        before = len(gc.get_objects())
+        fit()  # another run shortly before changes nothing
+        watch = watched()
+        assert before > 50_000
+        assert max(watch.objects) < before / 20
+        for fails in (False, True):
+            if fails:
+                with pytest.raises(ArithmeticError):
+                    fit(Net(fails=True))
+            assert gc.get_freeze_count() == 0
+            assert len(gc.get_objects()) > before / 2
+        patch.setattr(gc, "get_freeze_count", lambda: FROZEN_BY_PYTHON)
+        assert max(watched().objects) < before / 20
 
-    class Litters(Callback):
-        def on_step_end(self, trainer, outputs):
-            circle = Circle()
-            alive.append(weakref.ref(circle))
-            del circle
-            gc.collect()
 
-    fit(tmp_path, None, Litters())
-    assert [reference() for reference in alive] == [None] * 3
+def test_what_somebody_has_frozen_stays_so():
+    with nothing_frozen():
+        gc.freeze()
+        before = gc.get_freeze_count()
+        circle = Circle()
+        gone = weakref.ref(circle)
+        fit()
+        watched()
+        assert 0.9 * before < gc.get_freeze_count() <= before
+        del circle
+        gc.collect()
+        assert gone() is None  # what came after it is collected as before
 
 
 def test_steps_leave_no_object_behind(tmp_path):
     """Whatever is kept for each step would grow with the run."""
     found = {}
-    early, late = range(500, 900, 100), range(900, 1300, 100)
+    early, late = range(300, 500, 50), range(500, 700, 50)
 
     class Logs(Net):
         def training_step(self, batch):
@@ -146,7 +135,7 @@ def test_steps_leave_no_object_behind(tmp_path):
                 found[trainer.global_step] = len(gc.get_objects())
 
     batches = [torch.randn(4, 2) for _ in range(100)]
-    more = {"checkpoint": False, "max_epochs": 12}  # a save may be under way at one of the looks
+    more = {"checkpoint": False, "max_epochs": 7}  # a save may be under way at one of the looks
     Trainer(accelerator="cpu", **more, callbacks=[Counts()], run_dir=tmp_path).fit(Logs(), batches)
     # The least of several looks: at one of them rows may wait for the thread of a logger.
     assert abs(min(found[step] for step in late) - min(found[step] for step in early)) < 10

@@ -1,0 +1,16 @@
+"""Runs a script whose fits do not scan what is imported.
+
+python -m helpers.frozen_imports SCRIPT ARGUMENTS...
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+from .collector import freeze_imports
+
+if __name__ == "__main__":
+    freeze_imports()
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
