@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.messages import notes, printed, quiet, refusal, says
+from helpers.messages import notes, printed, refusal, says
 from helpers.ranks import Job, run_ranks
+from helpers.trainers import fitted, quiet
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -254,8 +255,7 @@ def test_frozen_parameters_need_no_optimizer():
         def configure_optimizers(self):
             return torch.optim.SGD(self.net.parameters(), lr=0.1)
 
-    trainer = quiet(max_steps=1)
-    trainer.fit(Frozen(), samples())
+    trainer = fitted(Frozen(), samples(), max_steps=1)
     assert trainer.global_step == 1
 
 
@@ -838,8 +838,7 @@ def test_monitor_of_training_that_is_never_logged():
 @pytest.mark.parametrize("who", WHO)
 def test_right_monitor_is_accepted(who):
     _, module, arguments = watching("val_accuracy")[who]
-    trainer = quiet(max_epochs=1, **arguments)
-    trainer.fit(module, samples(), samples())
+    trainer = fitted(module, samples(), samples(), max_epochs=1, **arguments)
     assert trainer.metrics["val/accuracy"] == 0.5
 
 
@@ -908,8 +907,7 @@ def test_a_matrix_that_validation_returned():
 
 @pytest.mark.parametrize("value", [math.nan, torch.tensor(math.nan)], ids=["float", "tensor"])
 def test_a_nan_is_reported_once(value, capsys):
-    trainer = quiet(max_epochs=2, log_every=1)
-    trainer.fit(logging("scores", value), samples())
+    trainer = fitted(logging("scores", value), samples(), max_epochs=2, log_every=1)
     assert capsys.readouterr().out.count("log('scores'): the value is nan") == 1
     assert math.isnan(trainer.metrics["train/scores"])
 
@@ -996,10 +994,9 @@ def test_a_nan_loss_raises_before_the_weights_change(value, accumulate):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_skip_leaves_the_step_out_and_says_so(accumulate, capsys):
     module = Bad(calls=(2 * accumulate,))
-    trainer = quiet(nonfinite="skip", accumulate=accumulate)
-    trainer.fit(module, samples(32))
+    trainer = fitted(module, samples(32), nonfinite="skip", accumulate=accumulate)
     assert "step 2, epoch 1: the loss is nan; the update is skipped" in capsys.readouterr().out
-    assert trainer.global_step == 8 // accumulate
+    assert (trainer.global_step, trainer.skipped_steps) == (8 // accumulate, 1)
     assert torch.equal(module.kept[2], module.kept[1])
     assert not torch.equal(module.kept[3], module.kept[2])
     assert torch.isfinite(module.net.weight).all()
@@ -1022,8 +1019,7 @@ def test_a_skipped_step_is_a_step_never_taken():
 
 def test_ignore_continues():
     module = Bad(calls=(2,))
-    trainer = quiet(nonfinite="ignore")
-    trainer.fit(module, samples())
+    trainer = fitted(module, samples(), nonfinite="ignore")
     assert trainer.global_step == 4
     assert module.net.weight.isnan().all()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline import PacelineError, Trainer
+from paceline import PacelineError
 
 LINES = 12
 """A message has at most so many."""
@@ -36,9 +36,3 @@ def refusal(call: Callable[..., Any], *arguments: Any, **named: Any) -> str:
     with pytest.raises(PacelineError) as caught:
         call(*arguments, **named)
     return printed(caught.value)
-
-
-def quiet(**settings: Any) -> Trainer:
-    """On the CPU, and it writes and prints nothing."""
-    off = {"accelerator": "cpu", "progress": False, "checkpoint": False, "loggers": False}
-    return Trainer(**off | settings)
