@@ -1,7 +1,5 @@
 """Durations are read from what people write, and fall due exactly when they should."""
 
-from __future__ import annotations
-
 import math
 from datetime import timedelta
 from fractions import Fraction

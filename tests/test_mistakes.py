@@ -1,7 +1,5 @@
 """Mistakes people make, and the messages: what, where, got, allowed, did you mean, what to do."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Names of other trainers, where users write them: imports, attributes, arguments, methods."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

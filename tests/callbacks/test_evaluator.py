@@ -1,7 +1,5 @@
 """Evaluator: values of further data, when they are measured, and what they leave alone."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Freeze: which parameters are trained when, against a plain loop, on any strategy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """LearningRateMonitor: what it writes, against the optimizer's groups."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.averages import Net, fit

@@ -1,7 +1,5 @@
 """Norms of gradients and weights against a plain loop, on any strategy."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

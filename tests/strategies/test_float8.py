@@ -1,7 +1,5 @@
 """precision="fp8": which layers are converted, where it is refused, and that it trains (emulated)."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The loss scale moves as torch's GradScaler moves it, and reads what that one has saved."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Of several loaders, optimizers, schedules or parameter groups, the wrong one is named, and its place."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

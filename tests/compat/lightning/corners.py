@@ -3,8 +3,6 @@
 python corners.py PACKAGE OUT   (PACKAGE: lightning or what takes its place)
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """A part that is compiled, or recomputes its activations, keeps its names in a checkpoint."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

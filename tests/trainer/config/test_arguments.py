@@ -1,7 +1,5 @@
 """Every argument of Trainer: what is refused and how it is said, what is accepted and how it is read."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -1,7 +1,5 @@
 """Mixture: each dataset's share in every stretch of samples, its own order, and what a run makes of it."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

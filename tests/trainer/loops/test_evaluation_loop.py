@@ -1,7 +1,5 @@
 """validate, test and predict by themselves: exact values, outputs in order, which weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.trainers import quiet

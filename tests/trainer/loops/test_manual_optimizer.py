@@ -1,7 +1,5 @@
 """Manual optimization: several optimizers, stepped by the module itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.trainers import fitted, quiet

@@ -1,7 +1,5 @@
 """The loop: limits, validation within it, modes, accumulation, clipping, data sources, first lines."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

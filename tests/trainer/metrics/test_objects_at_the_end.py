@@ -1,7 +1,5 @@
 """torchmetrics objects in the hooks of an end: whole while they run, reset afterwards."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest
