@@ -11,7 +11,7 @@ from io import BytesIO
 import pytest
 import torch
 import yaml
-from helpers.messages import says
+from helpers.messages import refusal, says
 from helpers.small_net import Net, data
 
 import paceline
@@ -44,9 +44,7 @@ def quiet(**settings):
 
 
 def refused(call, *arguments, **options):
-    with pytest.raises(PacelineError) as caught:
-        call(*arguments, **options)
-    text = str(caught.value)
+    text = refusal(call, *arguments, **options)
     assert len(text.splitlines()) <= 9, text  # the head of a traceback and the user's line are three more
     return text
 
