@@ -3,6 +3,8 @@
 python corners.py PACKAGE OUT   (PACKAGE: lightning or what takes its place)
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import inspect
