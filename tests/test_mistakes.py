@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.messages import notes, printed, refusal, says
 from helpers.ranks import Job, run_ranks
+from helpers.right_net import Net, Validated, samples, sgd
 from helpers.trainers import fitted, quiet
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -20,37 +21,6 @@ import paceline
 from paceline import PacelineError, Trainer, TrainModule, seed_everything
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping
 from paceline.strategies import DDP
-
-
-class Net(TrainModule):
-    """A right one; each test breaks one thing of it."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Linear(4, 2)
-        self.calls = 0
-
-    def training_step(self, batch, batch_idx):
-        self.calls += 1
-        return self.loss(batch)
-
-    def loss(self, batch):
-        x, y = batch
-        return cross_entropy(self.net(x), y)
-
-    def configure_optimizers(self):
-        return sgd(self)
-
-
-class Validated(Net):
-    def validation_step(self, batch, batch_idx):
-        self.log("accuracy", 0.5)
-        return self.loss(batch)
-
-
-def samples(count=16, **changed):
-    columns = {"x": torch.rand(count, 4), "y": torch.arange(count) % 2} | changed
-    return DataLoader(TensorDataset(*columns.values()), batch_size=4)
 
 
 def dicts(count=8):
@@ -82,10 +52,6 @@ def logging(*arguments, **options):
         return self.loss(batch)
 
     return stepping(logs)
-
-
-def sgd(self):
-    return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 # -- 1: what training_step returns ---------------------------------------------------------------
@@ -186,7 +152,7 @@ def test_optimizer_over_some_parameters_names_the_others():
             self.head = nn.Linear(2, 2)
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.head.parameters(), lr=0.1)
+            return sgd(self.head)
 
     module = Two()
     text = printed(fit_fails(module))
@@ -203,7 +169,7 @@ def test_many_forgotten_parameters_fit_on_a_line():
             self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(50))
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.net.parameters(), lr=0.1)
+            return sgd(self.net)
 
     says(printed(fit_fails(Deep())), "100 of 102", "and 94 more")
 
@@ -251,7 +217,7 @@ def test_frozen_parameters_need_no_optimizer():
             self.body = nn.Linear(4, 4).requires_grad_(False)
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.net.parameters(), lr=0.1)
+            return sgd(self.net)
 
     trainer = fitted(Frozen(), samples(), max_steps=1)
     assert trainer.global_step == 1
