@@ -283,21 +283,6 @@ def test_a_rank_with_no_sample_reads_the_steps_first_one_and_counts_none():
     assert batches[0][0].tolist() == [8]
 
 
-def test_limits_count_the_loaders_batches():
-    def count(limit: Any, **settings: Any) -> int:
-        return len(read(DataLoader(Numbers(), batch_size=4), limit=limit, **settings))
-
-    assert count(2) == 8
-    assert count(1) == 4
-    assert count(1.0) == SIZE
-    assert count(0.5) == 12
-    assert count(0.001) == 4  # a part is at least one batch
-    assert count(100) == SIZE
-    assert count(3, accumulate=2) == 12
-    assert count(6) == SIZE
-    assert feed_of(DataLoader(Numbers(), batch_size=4), limit=3, accumulate=2).steps_per_epoch == 2
-
-
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
@@ -328,11 +313,6 @@ def test_the_samples_of_a_micro_batch_are_known():
         for batches, _, _, _ in feed.steps(0):
             for number, batch in enumerate(batches):
                 assert list(feed.samples_of(number)) == batch.tolist()
-
-
-def test_every_batch_is_transferred():
-    loader = DataLoader(Numbers(), batch_size=4)
-    assert read(loader, transfer=lambda batch: batch + 100) == list(range(100, 100 + SIZE))
 
 
 # Batches that are units
@@ -610,23 +590,6 @@ def test_a_custom_collate_function_gets_the_samples():
     assert [b[0]["x"].tolist() for b, *_ in take(feed_of(loader))] == by_hand(
         DataLoader(Numbers(), batch_size=4)
     )
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_subclass_with_its_own_iter_stays_in_charge(workers):
-    class Doubling(DataLoader):
-        factor = 2
-
-        def __iter__(self) -> Iterator[Any]:
-            for batch in super().__iter__():
-                yield batch * self.factor
-
-    loader = Doubling(Numbers(), batch_size=4, shuffle=True, num_workers=workers)
-    loader.factor = 3
-    plain = read(DataLoader(Numbers(), batch_size=4, shuffle=True))
-    assert read(loader) == [3 * i for i in plain]
-    assert read(loader, 0, 8) == [3 * i for i in plain[8:]]
-    assert read(loader, accumulate=2) == [3 * i for i in plain]
 
 
 def test_a_subclass_may_read_ahead():
@@ -956,20 +919,6 @@ def test_two_feeds_may_read_one_loader_at_once():
         found[1].extend(rows([other]))
     assert found[0] == expected[:20]
     assert found[1] == expected[4:]
-
-
-def test_an_error_in_the_dataset_keeps_its_type_and_the_generators():
-    class Broken(Drawing):
-        def __getitem__(self, index: int) -> Any:
-            torch.rand(3)
-            if index == 9:
-                raise KeyError("no such file")
-            return super().__getitem__(index)
-
-    before = cpu_state()
-    with pytest.raises(KeyError, match="no such file"):
-        read(DataLoader(Broken(), batch_size=4))
-    assert same_state(before, cpu_state())
 
 
 def test_what_goes_to_workers_survives_the_way():
