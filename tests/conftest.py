@@ -1,7 +1,5 @@
 """Shared fixtures: every test runs in a folder of its own, on one thread; the long ones where asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

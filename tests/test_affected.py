@@ -1,7 +1,5 @@
 """``make check``: which tests a change selects, in this tree and in a small one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

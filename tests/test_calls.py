@@ -1,7 +1,5 @@
 """Counted, not timed: Python calls of a step beyond those of the hand-written loop."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections import Counter

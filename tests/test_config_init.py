@@ -1,7 +1,5 @@
 """``paceline config init``: on a terminal, through a pipe, and from other trainers' files."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Every public class, function and verb has an example in its docstring, and the examples run."""
 
-from __future__ import annotations
-
 import doctest
 import inspect
 

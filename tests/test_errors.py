@@ -1,7 +1,5 @@
 """``sys.excepthook`` is ours while a run may fail, and not longer; an error of ours changes nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.ranks import run_ranks
+from helpers.trainers import quiet
 from torch import nn
 
 import paceline
@@ -53,15 +54,7 @@ class Counting(TrainModule):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_at_most_four_frames(precision, accumulate, tmp_path):
     module = Counting()
-    Trainer(
-        accelerator="cpu",
-        precision=precision,
-        accumulate=accumulate,
-        progress=False,
-        loggers=False,
-        checkpoint=False,
-        run_dir=tmp_path,
-    ).fit(module, [torch.randn(4, 2)] * 3)
+    quiet(precision=precision, accumulate=accumulate, run_dir=tmp_path).fit(module, [torch.randn(4, 2)] * 3)
     assert ours_below_fit(module.stack) <= 4, module.stack
 
 

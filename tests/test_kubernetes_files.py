@@ -1,7 +1,5 @@
 """The files for Kubernetes: the page shows them, and the image has what the package needs."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``--rest`` takes what a run left out, and ``--cost`` orders files by what they take."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

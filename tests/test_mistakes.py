@@ -1,16 +1,18 @@
 """Mistakes people make, and the messages: what, where, got, allowed, did you mean, what to do."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
 import traceback
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.messages import notes, printed, refusal, says
 from helpers.ranks import Job, run_ranks
+from helpers.right_net import Net, Validated, samples, sgd
+from helpers.trainers import fitted, quiet
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -21,46 +23,9 @@ from paceline.callbacks import Callback, Checkpoint, EarlyStopping
 from paceline.strategies import DDP
 
 
-class Net(TrainModule):
-    """A right one; each test breaks one thing of it."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Linear(4, 2)
-        self.calls = 0
-
-    def training_step(self, batch, batch_idx):
-        self.calls += 1
-        return self.loss(batch)
-
-    def loss(self, batch):
-        x, y = batch
-        return cross_entropy(self.net(x), y)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Validated(Net):
-    def validation_step(self, batch, batch_idx):
-        self.log("accuracy", 0.5)
-        return self.loss(batch)
-
-
-def samples(count=16, **changed):
-    columns = {"x": torch.rand(count, 4), "y": torch.arange(count) % 2} | changed
-    return DataLoader(TensorDataset(*columns.values()), batch_size=4)
-
-
 def dicts(count=8):
     rows = [{"image": torch.rand(4), "label": i % 2} for i in range(count)]
     return DataLoader(rows, batch_size=4)
-
-
-def quiet(**arguments):
-    return Trainer(
-        **{"accelerator": "cpu", "progress": False, "checkpoint": False, "loggers": False} | arguments
-    )
 
 
 def fit_fails(module, data=None, *, kind=PacelineError, trainer=None, **more):
@@ -74,20 +39,19 @@ def fit_fails(module, data=None, *, kind=PacelineError, trainer=None, **more):
     return caught.value
 
 
-def printed(error):
-    """The message, in the promised form."""
-    text = str(error)
-    assert 1 < len(text.splitlines()) <= 12, text
-    return text
-
-
-def notes(error):
-    return "\n".join(getattr(error, "__notes__", []))
-
-
 def stepping(function, base=Net):
     """A module whose training_step is ``function``."""
     return type("Stepping", (base,), {"training_step": function})()
+
+
+def logging(*arguments, **options):
+    """A module whose training_step calls ``self.log`` with these."""
+
+    def logs(self, batch, batch_idx):
+        self.log(*arguments, **options)
+        return self.loss(batch)
+
+    return stepping(logs)
 
 
 # -- 1: what training_step returns ---------------------------------------------------------------
@@ -153,9 +117,7 @@ def _per_sample(self, batch, batch_idx):
     ],
 )
 def test_loss_that_cannot_be_trained_on(step, expected):
-    text = printed(fit_fails(stepping(step)))
-    for part in ["training_step", "step 1, epoch 1", *expected]:
-        assert part in text
+    says(printed(fit_fails(stepping(step))), "training_step", "step 1, epoch 1", *expected)
 
 
 def test_the_place_of_a_wrong_loss_is_the_users_file_and_line():
@@ -180,19 +142,7 @@ def test_no_configure_optimizers():
         def training_step(self, batch):
             raise AssertionError("nothing is computed")
 
-    text = printed(fit_fails(Bare()))
-    assert "Bare has no configure_optimizers" in text
-    assert "return torch.optim." in text
-
-
-def test_no_training_step():
-    class Bare(TrainModule):
-        def configure_optimizers(self):
-            return None
-
-    text = printed(fit_fails(Bare()))
-    assert "Bare has no training_step" in text
-    assert "return loss" in text
+    says(printed(fit_fails(Bare())), "Bare has no configure_optimizers", "return torch.optim.")
 
 
 def test_optimizer_over_some_parameters_names_the_others():
@@ -202,22 +152,14 @@ def test_optimizer_over_some_parameters_names_the_others():
             self.head = nn.Linear(2, 2)
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.head.parameters(), lr=0.1)
+            return sgd(self.head)
 
     module = Two()
     text = printed(fit_fails(module))
-    assert "configure_optimizers: 2 of 4 trainable parameters" in text
-    assert "net.weight, net.bias" in text
+    says(text, "configure_optimizers: 2 of 4 trainable parameters", "net.weight, net.bias")
     assert "head" not in text
-    assert "self.parameters()" in text
-    assert "requires_grad_(False)" in text
+    says(text, "self.parameters()", "requires_grad_(False)")
     assert module.calls == 0
-
-
-def test_optimizer_over_another_model_names_all():
-    text = printed(fit_fails(configured(lambda self: torch.optim.SGD(nn.Linear(4, 2).parameters()))))
-    assert "2 of 2 trainable parameters" in text
-    assert "net.weight, net.bias" in text
 
 
 def test_many_forgotten_parameters_fit_on_a_line():
@@ -227,11 +169,35 @@ def test_many_forgotten_parameters_fit_on_a_line():
             self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(50))
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.net.parameters(), lr=0.1)
+            return sgd(self.net)
 
-    text = printed(fit_fails(Deep()))
-    assert "100 of 102" in text
-    assert "and 94 more" in text
+    says(printed(fit_fails(Deep())), "100 of 102", "and 94 more")
+
+
+OF = "fix: subclass TrainModule, or TrainModule.of(model, loss, optimizer)"
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: Net().requires_grad_(False), ["no trainable parameter", "requires_grad_(True)"]),
+        (lambda: nn.Linear(4, 2), ["fit takes a TrainModule", "got: Linear", OF]),
+        (lambda: type("Bare", (TrainModule,), {})(), ["Bare has no training_step", "return loss"]),
+        (
+            lambda: configured(lambda self: torch.optim.SGD(nn.Linear(4, 2).parameters())),
+            ["2 of 2 trainable parameters", "net.weight, net.bias"],
+        ),
+        (lambda: logging("accuracy", 0.5, reduce="meen"), ["no reduction 'meen'", "did you mean: mean?"]),
+        (lambda: logging(torch.zeros(16, 10), "scores"), ["name of a value is a string"]),
+        (lambda: logging(0.5, "scores"), ["name of a value is a string"]),
+        (
+            lambda: Plateau(),
+            ["ReduceLROnPlateau watches a value, but none is named", '"monitor": "val/loss"'],
+        ),
+    ],
+)
+def test_wrong_modules(make, expected):
+    says(printed(fit_fails(make(), val_dataloader=samples())), *expected)
 
 
 @pytest.mark.parametrize("trained", [True, False])
@@ -251,19 +217,10 @@ def test_frozen_parameters_need_no_optimizer():
             self.body = nn.Linear(4, 4).requires_grad_(False)
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.net.parameters(), lr=0.1)
+            return sgd(self.net)
 
-    trainer = quiet(max_steps=1)
-    trainer.fit(Frozen(), samples())
+    trainer = fitted(Frozen(), samples(), max_steps=1)
     assert trainer.global_step == 1
-
-
-def test_all_parameters_frozen():
-    module = Net()
-    module.requires_grad_(False)
-    text = printed(fit_fails(module))
-    assert "no trainable parameter" in text
-    assert "requires_grad_(True)" in text
 
 
 def test_a_last_batch_of_one_sample_that_batch_norm_refuses():
@@ -295,7 +252,7 @@ class Longer(IterableDataset):
 )
 def test_a_schedule_that_ends_before_the_run(steps, cure):
     def optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        optimizer = sgd(self)
         length = steps or self.trainer.total_steps
         rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=length)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
@@ -313,12 +270,12 @@ def test_sizes_that_a_first_batch_would_give_are_asked_for(lazy, named):
     module = Net()
     module.body = nn.Linear(4, 4)
     module.net = lazy
-    with pytest.raises(PacelineError) as caught:
-        quiet(max_steps=1).fit(module, samples())
-    text = str(caught.value)
-    assert "has no size before a first batch" in text
-    assert f"got: {named}" in text
-    assert "self.net(torch.zeros(2, ...))" in text
+    says(
+        refusal(quiet(max_steps=1).fit, module, samples()),
+        "has no size before a first batch",
+        f"got: {named}",
+        "self.net(torch.zeros(2, ...))",
+    )
     assert module.calls == 0
 
 
@@ -339,9 +296,7 @@ def test_sizes_that_a_first_batch_would_give_are_asked_for(lazy, named):
 )
 def test_configure_optimizers_returns_something_else(returned, expected):
     module = configured(returned)
-    text = printed(fit_fails(module))
-    for part in expected:
-        assert part in text
+    says(printed(fit_fails(module)), *expected)
     assert module.calls == 0
 
 
@@ -355,43 +310,32 @@ def test_configure_optimizers_returns_something_else(returned, expected):
 )
 def test_scheduler_options(options, expected):
     def configure(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        optimizer = sgd(self)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **options}}
 
-    text = printed(fit_fails(configured(configure)))
-    for part in expected:
-        assert part in text
+    says(printed(fit_fails(configured(configure))), *expected)
 
 
 # -- 3 and 4: strategy and precision -------------------------------------------------------------
 
 
-def refused(**arguments):
-    with pytest.raises(PacelineError) as caught:
-        quiet(**arguments)
-    return printed(caught.value)
-
-
 def test_strategy_typo():
-    text = refused(strategy="dpp")
-    assert "strategy: there is no 'dpp'" in text
-    assert "allowed: auto, single, ddp, fsdp, hsdp, deepspeed" in text
+    text = refusal(quiet, strategy="dpp")
+    says(text, "strategy: there is no 'dpp'", "allowed: auto, single, ddp, fsdp, hsdp, deepspeed")
     assert re.search(r"did you mean:? '?ddp'?\?", text)
 
 
 @pytest.mark.parametrize("name", ["dp", "data_parallel"])
 def test_data_parallel_is_answered_with_the_way_to_ddp(name):
-    text = refused(strategy=name)
-    assert f"there is no {name!r}" in text
-    assert "did you mean: ddp?" in text
+    text = refusal(quiet, strategy=name)
+    says(text, f"there is no {name!r}", "did you mean: ddp?")
     assert 'strategy="ddp" starts a process for each device' in text
 
 
 def test_precision_typo():
-    text = refused(precision="bf-16")
-    assert "precision: there is no 'bf-16'" in text
-    assert "allowed: 32, bf16, fp16, 64" in text
+    text = refusal(quiet, precision="bf-16")
+    says(text, "precision: there is no 'bf-16'", "allowed: 32, bf16, fp16, 64")
     assert re.search(r"did you mean:? '?bf16'?\?", text)
 
 
@@ -404,11 +348,9 @@ def test_precision_the_device_cannot(monkeypatch):
         return real(x, *more, **named)
 
     monkeypatch.setattr(torch, "mm", no_half)
-    text = refused(precision="fp16")
-    assert "precision 'fp16' does not run on cpu" in text
-    assert "not implemented for 'Half'" in text
-    assert "got: precision='fp16'" in text
-    assert "fix: precision=" in text
+    text = refusal(quiet, precision="fp16")
+    says(text, "precision 'fp16' does not run on cpu", "not implemented for 'Half'")
+    says(text, "got: precision='fp16'", "fix: precision=")
     assert quiet(precision="bf16").strategy.precision.name == "bf16"
 
 
@@ -524,9 +466,7 @@ def test_wrong_batch_in_validation_is_reported_before_training():
 
     module = Wrong()
     error = fit_fails(module, kind=ValueError, val_dataloader=samples())
-    assert "validate, batch 0" in notes(error)
-    assert "[float32 [4, 4], int64 [4]]" in notes(error)
-    assert "unpack it as 2 values" in notes(error)
+    says(notes(error), "validate, batch 0", "[float32 [4, 4], int64 [4]]", "unpack it as 2 values")
     assert module.calls == 0
 
 
@@ -538,18 +478,34 @@ def test_wrong_batch_in_validation_is_reported_before_training():
     [
         ({"max_epoch": 3}, "max_epoch: no such argument; did you mean max_epochs?"),
         ({"max_epochs": "three"}, "max_epochs: got 'three'; allowed: an integer of at least 1"),
-        ({"accumulate_grad_batches": 2}, "accumulate_grad_batches: unknown argument; use accumulate"),
-        (
-            {"gradient_accumulation_steps": 2},
-            "gradient_accumulation_steps: unknown argument; use accumulate",
-        ),
-        ({"gradient_clip_val": 1.0}, "gradient_clip_val: unknown argument; use clip_grad_norm"),
-        ({"num_train_epochs": 1}, "num_train_epochs: unknown argument; use max_epochs"),
-        ({"mixed_precision": "bf16"}, "mixed_precision: unknown argument; use precision"),
+        ({"num_nodes": "two"}, "num_nodes: got 'two'"),
+        ({"devices": 2**70}, "devices: got 1180591620717411303424"),
+        ({"barebones": True}, "use progress=False, loggers=False, checkpoint=False"),
+        ({"profiler": True}, "use profile=True"),
+        ({"inference_mode": True}, "none is needed: evaluations run without gradients"),
+        ({"use_distributed_sampler": True}, "none is needed: the samples of any sampler are divided"),
     ],
 )
 def test_trainer_arguments(given, expected):
-    assert expected in refused(**given)
+    assert expected in refusal(quiet, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("accumulate_grad_batches", "accumulate"),
+        ("gradient_accumulation_steps", "accumulate"),
+        ("gradient_clip_val", "clip_grad_norm"),
+        ("gradient_clip", "clip_grad_norm"),
+        ("grad_clip", "clip_grad_norm"),
+        ("clip_grad", "clip_grad_norm"),
+        ("num_train_epochs", "max_epochs"),
+        ("mixed_precision", "precision"),
+        ("resume", "fit(resume=...)"),
+    ],
+)
+def test_an_argument_that_has_another_name_or_place(name, ours):
+    assert f"{name}: unknown argument; use {ours}" in refusal(quiet, **{name: 1})
 
 
 @pytest.mark.parametrize(
@@ -571,49 +527,10 @@ def test_trainer_arguments(given, expected):
 )
 def test_arguments_of_a_run(method, given, ours):
     module = Net()
-    with pytest.raises(PacelineError) as caught:
-        getattr(quiet(), method)(module, **{given: samples()})
-    text = printed(caught.value)
+    text = refusal(getattr(quiet(), method), module, **{given: samples()})
     assert f"{method} has no argument {given!r}" in text
     assert re.search(rf"(did you mean: {ours}\?|use {ours})", text), text
     assert module.calls == 0
-
-
-@pytest.mark.parametrize("method", ["fit", "validate"])
-def test_lightnings_keyword_for_the_module(method):
-    with pytest.raises(PacelineError, match="module, the first argument"):
-        getattr(quiet(), method)(model=Net())
-
-
-@pytest.mark.parametrize("method", ["validate", "test", "predict"])
-def test_no_module_before_any_fit(method):
-    with pytest.raises(PacelineError) as caught:
-        getattr(quiet(), method)(dataloader=samples())
-    text = printed(caught.value)
-    assert f"{method} without a module takes the one of the last run, and there was none" in text
-    assert f"fix: {method}(module, ...)" in text
-
-
-def test_fit_without_a_module():
-    with pytest.raises(PacelineError) as caught:
-        quiet().fit(train_dataloader=samples())
-    assert "fix: fit(module, ...)" in printed(caught.value)
-
-
-def test_no_train_module():
-    text = printed(fit_fails(nn.Linear(4, 2)))
-    assert "fit takes a TrainModule" in text
-    assert "got: Linear" in text
-    assert "fix: subclass TrainModule, or TrainModule.of(model, loss, optimizer)" in text
-
-
-@pytest.mark.parametrize("method", ["fit", "validate"])
-def test_data_in_the_place_of_the_module(method):
-    with pytest.raises(PacelineError) as caught:
-        getattr(quiet(), method)(samples(), Net())
-    text = printed(caught.value)
-    assert "got: DataLoader" in text
-    assert f"fix: the module comes first: {method}(module, ...)" in text
 
 
 @pytest.mark.parametrize(
@@ -632,26 +549,9 @@ def test_a_misspelt_word_for_a_checkpoint(method, given, meant, tmp_path, monkey
             return self.training_step(batch)
 
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PacelineError) as caught:
-        getattr(quiet(), method)(Judged(), samples(), **given)
-    text = printed(caught.value)
+    text = refusal(getattr(quiet(), method), Judged(), samples(), **given)
     assert "there is no checkpoint at this path" in text
     assert (f"did you mean: {meant}?" in text) if meant else "did you mean" not in text
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("gradient_clip", "clip_grad_norm"),
-        ("grad_clip", "clip_grad_norm"),
-        ("clip_grad", "clip_grad_norm"),
-        ("resume", "fit(resume=...)"),
-    ],
-)
-def test_an_argument_that_has_another_name_or_place(name, answer):
-    with pytest.raises(PacelineError) as caught:
-        quiet(**{name: 1})
-    assert f"{name}: unknown argument; use {answer}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -694,24 +594,8 @@ def test_lightnings_way_to_stop_is_not_ignored():
     ],
 )
 def test_log_arguments(option, expected):
-    def logs(self, batch, batch_idx):
-        self.log("accuracy", 0.5, **{option: True})
-        return self.loss(batch)
-
-    text = printed(fit_fails(stepping(logs)))
-    assert f"log has no argument {option!r}" in text
-    assert "allowed: prog_bar, weight, reduce" in text
-    assert expected in text
-
-
-def test_log_reduction_typo():
-    def logs(self, batch, batch_idx):
-        self.log("accuracy", 0.5, reduce="meen")
-        return self.loss(batch)
-
-    text = printed(fit_fails(stepping(logs)))
-    assert "no reduction 'meen'" in text
-    assert "did you mean: mean?" in text
+    text = printed(fit_fails(logging("accuracy", 0.5, **{option: True})))
+    says(text, f"log has no argument {option!r}", "allowed: prog_bar, weight, reduce", expected)
 
 
 @pytest.mark.parametrize(
@@ -727,31 +611,22 @@ def test_a_hook_that_is_none(hook, meant, base):
     owner = type("Owner", (base,), {hook: lambda self, *_: None})()
     module = owner if base is Net else Net()
     text = printed(fit_fails(module, trainer=quiet(callbacks=() if base is Net else [owner])))
-    assert f"Owner.{hook} is no hook" in text
-    assert f"did you mean: {meant}?" in text
+    says(text, f"Owner.{hook} is no hook", f"did you mean: {meant}?")
     assert module.calls == 0
 
 
-@pytest.mark.parametrize(
-    ("build", "expected"),
-    [
-        (lambda: Checkpoint(save_top_k=2), "keep"),
-        (lambda: Checkpoint(every_n_epochs=2), "every"),
-        (lambda: EarlyStopping("val/loss", patiense=3), "patience"),
-    ],
-)
-def test_arguments_of_callbacks(build, expected):
-    with pytest.raises(PacelineError) as caught:
-        build()
-    assert expected in printed(caught.value)
+NO_MODULE = "without a module takes the one of the last run, and there was none"
 
 
 @pytest.mark.parametrize(
-    ("build", "expected"),
+    ("call", "expected"),
     [
+        (lambda: Checkpoint(save_top_k=2), ["keep"]),
+        (lambda: Checkpoint(every_n_epochs=2), ["every"]),
+        (lambda: EarlyStopping("val/loss", patiense=3), ["patience"]),
         (
             lambda: EarlyStopping("val/loss", mode="mim"),
-            ["mode", "got 'mim'", "'min', 'max'", "did you mean 'min'?"],
+            ["mode", "got 'mim'", "'min', 'max'", "mean 'min'?"],
         ),
         (lambda: EarlyStopping("val/loss", patience=0), ["patience", "got 0", "at least 1"]),
         (lambda: EarlyStopping("val/score"), ["'val/score'", "mode='min' or mode='max'"]),
@@ -763,18 +638,6 @@ def test_arguments_of_callbacks(build, expected):
         (lambda: seed_everything("7"), ["seed", "got '7'", "an integer"]),
         (lambda: DDP(static_graph="yes"), ["static_graph", "got 'yes'", "True or False"]),
         (lambda: Checkpoint(every="1epoch"), ["every", "got '1epoch'", '"2ep"']),
-    ],
-)
-def test_values_of_callbacks(build, expected):
-    with pytest.raises(PacelineError) as caught:
-        build()
-    for part in expected:
-        assert part in printed(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
         (lambda: quiet().fit(Net(), samples(), resume=True), ["fit(resume=...)", "got: True", "'latest'"]),
         (lambda: quiet().validate(Validated(), samples(), weights=3), ["weights takes a path", "got: 3"]),
         (lambda: quiet().validate(Validated(), samples(), weights="x" * 300), ["too long"]),
@@ -784,15 +647,28 @@ def test_values_of_callbacks(build, expected):
         (lambda: quiet().fit(Net(), samples(), allow={"a": 1}), ["fit(allow=...)", "'a'"]),
         (lambda: quiet().replay(Net(), samples(), step="3", run="r"), ["step: got '3'", "an integer"]),
         (lambda: quiet().check_invariance(Net(), samples(), steps=0), ["steps: got 0"]),
-        (lambda: Trainer(num_nodes="two"), ["num_nodes: got 'two'"]),
-        (lambda: Trainer(devices=2**70), ["devices: got 1180591620717411303424"]),
+        (lambda: quiet().fit(train_dataloader=samples()), ["fix: fit(module, ...)"]),
+        (lambda: quiet().fit(model=Net()), ["module, the first argument"]),
+        (lambda: quiet().validate(model=Net()), ["module, the first argument"]),
+        (
+            lambda: quiet().fit(samples(), Net()),
+            ["got: DataLoader", "module comes first: fit(module, ...)"],
+        ),
+        (
+            lambda: quiet().validate(samples(), Net()),
+            ["got: DataLoader", "module comes first: validate(mod"],
+        ),
+        *[
+            (
+                partial(getattr(quiet(), method), dataloader=samples()),
+                [f"{method} {NO_MODULE}", f"{method}(module"],
+            )
+            for method in ("validate", "test", "predict")
+        ],
     ],
 )
 def test_values_of_calls(call, expected):
-    with pytest.raises(PacelineError) as caught:
-        call()
-    for part in expected:
-        assert part in printed(caught.value)
+    says(refusal(call), *expected)
 
 
 def test_a_number_may_be_written_as_text():
@@ -837,25 +713,8 @@ class OldValidation(Net):
 )
 def test_arguments_that_no_step_gets_are_named_before_training(module, expected):
     made = module()
-    text = printed(fit_fails(made, samples(), val_dataloader=samples()))
-    for part in expected:
-        assert part in text
+    says(printed(fit_fails(made, samples(), val_dataloader=samples())), *expected)
     assert made.calls == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("inference_mode", "none is needed: evaluations run without gradients"),
-        ("use_distributed_sampler", "none is needed: the samples of any sampler are divided"),
-        ("barebones", "use progress=False, loggers=False, checkpoint=False"),
-        ("profiler", "use profile=True"),
-    ],
-)
-def test_more_names_of_other_trainers(name, expected):
-    with pytest.raises(PacelineError) as caught:
-        Trainer(**{name: True})
-    assert expected in printed(caught.value)
 
 
 def test_the_keys_of_a_batch_that_was_unpacked_as_a_tuple_are_named():
@@ -865,8 +724,7 @@ def test_the_keys_of_a_batch_that_was_unpacked_as_a_tuple_are_named():
             return self.net(images).mean()
 
     text = "\n".join(fit_fails(Unpacks(), dicts(), kind=TypeError).__notes__)
-    assert "the batch is a dict with the keys 'image', 'label'" in text
-    assert "batch['image']" in text
+    says(text, "the batch is a dict with the keys 'image', 'label'", "batch['image']")
 
 
 # -- 7: monitors ---------------------------------------------------------------------------------
@@ -878,7 +736,7 @@ class Plateau(Validated):
         self.options = options
 
     def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        optimizer = sgd(self)
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **self.options}}
 
@@ -902,9 +760,7 @@ def test_monitor_that_is_never_logged(who, name):
     error = fit_fails(module, trainer=quiet(**arguments), val_dataloader=samples())
     text = printed(error)
     assert f"{owner} watches 'val/acuracy', which validation does not log" in text
-    assert "got: logged: val/accuracy, val/loss" in text
-    assert "did you mean: val/accuracy?" in text
-    assert "fix:" in text
+    says(text, "got: logged: val/accuracy, val/loss", "did you mean: val/accuracy?", "fix:")
     assert module.calls == 0
 
 
@@ -912,8 +768,7 @@ def test_monitor_that_is_never_logged(who, name):
 def test_monitor_of_validation_without_data(who):
     owner, module, arguments = watching("val/loss")[who]
     text = printed(fit_fails(module, trainer=quiet(**arguments)))
-    assert f"{owner} watches 'val/loss', but this run has no validation" in text
-    assert "val_dataloader" in text
+    says(text, f"{owner} watches 'val/loss', but this run has no validation", "val_dataloader")
     assert module.calls == 0
 
 
@@ -921,8 +776,7 @@ def test_monitor_of_validation_without_a_step():
     module = Net()
     trainer = quiet(callbacks=[EarlyStopping("val/loss")])
     text = printed(fit_fails(module, trainer=trainer, val_dataloader=samples()))
-    assert "this run has no validation" in text
-    assert "validation_step" in text
+    says(text, "this run has no validation", "validation_step")
     assert module.calls == 0
 
 
@@ -940,25 +794,15 @@ def test_monitor_of_training_that_is_never_logged():
     # Training logs nothing before it runs: reported at the first look, with the nearest name.
     trainer = quiet(max_epochs=2, callbacks=[EarlyStopping("train/los", "min")])
     module = stepping(lambda self, batch: self.loss(batch))
-    with pytest.raises(PacelineError) as caught:
-        trainer.fit(module, samples())
-    text = printed(caught.value)
-    assert "EarlyStopping watches 'train/los', which was not logged" in text
-    assert "did you mean: train/loss?" in text
+    text = refusal(trainer.fit, module, samples())
+    says(text, "EarlyStopping watches 'train/los', which was not logged", "did you mean: train/loss?")
     assert trainer.epoch == 0
-
-
-def test_plateau_without_a_monitor():
-    text = printed(fit_fails(Plateau(), val_dataloader=samples()))
-    assert "ReduceLROnPlateau watches a value, but none is named" in text
-    assert '"monitor": "val/loss"' in text
 
 
 @pytest.mark.parametrize("who", WHO)
 def test_right_monitor_is_accepted(who):
     _, module, arguments = watching("val_accuracy")[who]
-    trainer = quiet(max_epochs=1, **arguments)
-    trainer.fit(module, samples(), samples())
+    trainer = fitted(module, samples(), samples(), max_epochs=1, **arguments)
     assert trainer.metrics["val/accuracy"] == 0.5
 
 
@@ -998,25 +842,10 @@ def test_half_a_validation_is_said_once(module, data, expected, capsys):
     ids=["matrix", "empty", "numpy", "text", "number as text", "None", "list", "dict", "complex"],
 )
 def test_value_that_is_not_one_number(value, expected):
-    def logs(self, batch, batch_idx):
-        self.log("scores", value)
-        return self.loss(batch)
-
-    error = fit_fails(stepping(logs))
-    assert "log('scores')" in printed(error)
-    for part in expected:
-        assert part in str(error)
+    error = fit_fails(logging("scores", value))
+    says(printed(error), "log('scores')", *expected)
     frames = traceback.extract_tb(error.__traceback__)
     assert ("logs", __file__) in [(f.name, f.filename) for f in frames]  # the user's own line stays
-
-
-@pytest.mark.parametrize("value", [torch.zeros(16, 10), 0.5])
-def test_name_and_value_exchanged(value):
-    def logs(self, batch, batch_idx):
-        self.log(value, "scores")
-        return self.loss(batch)
-
-    assert "name of a value is a string" in printed(fit_fails(stepping(logs)))
 
 
 def test_a_matrix_beside_the_loss():
@@ -1025,8 +854,7 @@ def test_a_matrix_beside_the_loss():
         return {"loss": self.loss(batch), "logits": self.net(batch[0])}
 
     text = printed(fit_fails(stepping(returns)))
-    assert "'logits'" in text
-    assert "a tensor of shape (4, 2)" in text
+    says(text, "'logits'", "a tensor of shape (4, 2)")
     assert "where: 'logits' in the mapping that training_step returned" in text
     assert text.count("fix:") == 1
     assert "fix: return the loss alone, or log scalars: self.log('logits', value.mean())" in text
@@ -1037,19 +865,13 @@ def test_a_matrix_that_validation_returned():
         return {"logits": self.net(batch[0])}
 
     module = type("Returning", (Validated,), {"validation_step": returns})()
-    with pytest.raises(PacelineError) as caught:
-        quiet().validate(module, samples())
-    assert "fix: return nothing, or log scalars: self.log('logits', value.mean())" in printed(caught.value)
+    text = refusal(quiet().validate, module, samples())
+    assert "fix: return nothing, or log scalars: self.log('logits', value.mean())" in text
 
 
 @pytest.mark.parametrize("value", [math.nan, torch.tensor(math.nan)], ids=["float", "tensor"])
 def test_a_nan_is_reported_once(value, capsys):
-    def logs(self, batch, batch_idx):
-        self.log("scores", value)
-        return self.loss(batch)
-
-    trainer = quiet(max_epochs=2, log_every=1)
-    trainer.fit(stepping(logs), samples())
+    trainer = fitted(logging("scores", value), samples(), max_epochs=2, log_every=1)
     assert capsys.readouterr().out.count("log('scores'): the value is nan") == 1
     assert math.isnan(trainer.metrics["train/scores"])
 
@@ -1079,11 +901,7 @@ def line_of(marker, file=__file__):
 def test_in_place_operation_names_the_users_line(step, marker):
     error = fit_fails(stepping(step), kind=RuntimeError)
     text = notes(error)
-    assert "step 1, epoch 1" in text
-    assert "changed in place" in text
-    assert f"{__file__}:{line_of(marker)}:" in text
-    assert "fix:" in text
-    assert "x = x + y" in text
+    says(text, "step 1, epoch 1", "changed in place", f"{__file__}:{line_of(marker)}:", "fix:", "x = x + y")
 
 
 def test_in_place_operation_under_manual_optimization():
@@ -1128,14 +946,10 @@ class Bad(Net):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_nan_loss_raises_before_the_weights_change(value, accumulate):
     module = Bad(calls=(4,), value=value)
-    with pytest.raises(PacelineError) as caught:
-        quiet(accumulate=accumulate).fit(module, samples(32))
-    text = printed(caught.value)
+    text = refusal(quiet(accumulate=accumulate).fit, module, samples(32))
     step = 4 // accumulate
     assert f"the loss is {value}; nothing was updated" in text
-    assert f"step {step}, epoch 1, rank 0, dataset indices 12, 13, 14, 15" in text
-    assert "fix:" in text
-    assert 'nonfinite="skip"' in text
+    says(text, f"step {step}, epoch 1, rank 0, dataset indices 12, 13, 14, 15", "fix:", 'nonfinite="skip"')
     assert len(module.kept) == step
     assert torch.equal(module.net.weight, module.kept[-1])
 
@@ -1144,10 +958,9 @@ def test_a_nan_loss_raises_before_the_weights_change(value, accumulate):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_skip_leaves_the_step_out_and_says_so(accumulate, capsys):
     module = Bad(calls=(2 * accumulate,))
-    trainer = quiet(nonfinite="skip", accumulate=accumulate)
-    trainer.fit(module, samples(32))
+    trainer = fitted(module, samples(32), nonfinite="skip", accumulate=accumulate)
     assert "step 2, epoch 1: the loss is nan; the update is skipped" in capsys.readouterr().out
-    assert trainer.global_step == 8 // accumulate
+    assert (trainer.global_step, trainer.skipped_steps) == (8 // accumulate, 1)
     assert torch.equal(module.kept[2], module.kept[1])
     assert not torch.equal(module.kept[3], module.kept[2])
     assert torch.isfinite(module.net.weight).all()
@@ -1170,8 +983,7 @@ def test_a_skipped_step_is_a_step_never_taken():
 
 def test_ignore_continues():
     module = Bad(calls=(2,))
-    trainer = quiet(nonfinite="ignore")
-    trainer.fit(module, samples())
+    trainer = fitted(module, samples(), nonfinite="ignore")
     assert trainer.global_step == 4
     assert module.net.weight.isnan().all()
 

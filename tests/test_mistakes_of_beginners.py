@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from helpers import trainers
+from helpers.right_net import Net, Validated, samples, sgd, tensors
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -52,42 +54,8 @@ def mistake(
     return keep
 
 
-class Net(TrainModule):
-    """A right one; each program breaks one thing of it."""
-
-    def __init__(self, hidden: int = 4):
-        super().__init__()
-        self.body = nn.Linear(4, hidden)
-        self.head = nn.Linear(hidden, 2)
-
-    def loss(self, batch):
-        x, y = batch
-        return cross_entropy(self.head(self.body(x)), y)
-
-    def training_step(self, batch, batch_idx):
-        return self.loss(batch)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Validated(Net):
-    def validation_step(self, batch, batch_idx):
-        self.log("accuracy", 0.5)
-        return self.loss(batch)
-
-
-def tensors(count=16):
-    return torch.rand(count, 4), torch.arange(count) % 2
-
-
-def samples(count=16, **options):
-    return DataLoader(TensorDataset(*tensors(count)), **{"batch_size": 4} | options)
-
-
 def quiet(**arguments):
-    off = {"accelerator": "cpu", "progress": False, "checkpoint": False, "loggers": False, "max_epochs": 1}
-    return Trainer(**off | arguments)
+    return trainers.quiet(**{"max_epochs": 1} | arguments)
 
 
 def fit(base: type = Net, data: Any = None, val: Any = None, trainer: Any = None, **methods: Any) -> None:
@@ -98,10 +66,6 @@ def fit(base: type = Net, data: Any = None, val: Any = None, trainer: Any = None
 
 def optimized(function: Callable[[Any], Any], base: type = Net) -> None:
     fit(base, configure_optimizers=function)
-
-
-def sgd(module):
-    return torch.optim.SGD(module.parameters(), lr=0.1)
 
 
 def paceline(*arguments):
@@ -224,29 +188,19 @@ def loader_method_that_is_not_called():
 
 @mistake("training_step", "did you mean|train_step.*training_step|training_step.*train_step")
 def another_name_for_the_training_step():
-    class Mine(TrainModule):
-        def __init__(self):
-            super().__init__()
-            self.net = nn.Linear(4, 2)
+    class Mine(Net):
+        training_step = TrainModule.training_step
 
         def train_step(self, batch):
-            return cross_entropy(self.net(batch[0]), batch[1])
-
-        def configure_optimizers(self):
-            return sgd(self)
+            return self.loss(batch)
 
     quiet().fit(Mine(), samples())
 
 
 @mistake("configure_optimizers", "configure_optimizer[^s]")
 def another_name_for_configure_optimizers():
-    class Mine(TrainModule):
-        def __init__(self):
-            super().__init__()
-            self.net = nn.Linear(4, 2)
-
-        def training_step(self, batch):
-            return cross_entropy(self.net(batch[0]), batch[1])
+    class Mine(Net):
+        configure_optimizers = TrainModule.configure_optimizers
 
         def configure_optimizer(self):
             return sgd(self)
@@ -290,7 +244,7 @@ def layers_in_a_list():
     class Mine(Net):
         def __init__(self):
             super().__init__()
-            del self.body, self.head
+            del self.net
             self.layers = [nn.Linear(4, 2)]
 
         def training_step(self, batch):
@@ -479,9 +433,9 @@ def monitor_in_the_first_place():
     Checkpoint("val/loss")
 
 
-@mistake("Freeze", "bodi", "body|head|allowed|parameters")
+@mistake("Freeze", "nett", r"\bnet\b|allowed|parameters")
 def freeze_of_no_parameter():
-    fit(trainer=quiet(callbacks=[Freeze("bodi.*")]))
+    fit(trainer=quiet(callbacks=[Freeze("nett.*")]))
 
 
 @mistake("LambdaCallback", "on_epoch_end", "on_train_epoch_end")
@@ -505,8 +459,12 @@ def save_before_any_fit():
 
 @mistake("hiden", "hidden", late=True)
 def misspelt_argument_of_the_constructor():
-    run = quiet(checkpoint=True).fit(Net(), samples())
-    Net.load_from_checkpoint(run.latest, hiden=8)
+    class Sized(Net):
+        def __init__(self, hidden=4):
+            super().__init__()
+
+    run = quiet(checkpoint=True).fit(Sized(), samples())
+    Sized.load_from_checkpoint(run.latest, hiden=8)
 
 
 # -- configs and commands ------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """MixUp and CutMix: what is mixed, against what was drawn, and in a resumed run."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.averages import assert_same, parameters

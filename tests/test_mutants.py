@@ -1,7 +1,5 @@
 """``make mutants``: the list of faults, and what its runner says of them."""
 
-from __future__ import annotations
-
 import ast
 import runpy
 import sys

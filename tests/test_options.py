@@ -1,7 +1,5 @@
 """Every option that users can give is listed in ``options.txt``, which changes when one does."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

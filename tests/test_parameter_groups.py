@@ -1,7 +1,5 @@
 """Parameter groups: which parameters are in which, with which settings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from helpers.pairwise import soaked
+from helpers.trainers import fitted, quiet
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import Trainer, TrainModule, order_seed, seed_everything
+from paceline import TrainModule, order_seed, seed_everything
 
 SAMPLES, BATCH, STEPS, SEED = 91, 8, 50, 7
 GRID = list(itertools.product(["sgd", "adamw"], ["32", "bf16"], [1, 2], [None, 0.05], ["epoch", "step"]))
@@ -105,16 +106,12 @@ def by_hand(kind, precision, accumulate, clip, interval):
 @pytest.mark.parametrize(("kind", "precision", "accumulate", "clip", "interval"), soaked(GRID, USUAL))
 def test_equals_the_hand_written_loop(kind, precision, accumulate, clip, interval, tmp_path):
     net, optimizer, losses = by_hand(kind, precision, accumulate, clip, interval)
-    trainer = Trainer(
-        accelerator="cpu",
+    trainer = quiet(
         precision=precision,
         accumulate=accumulate,
         clip_grad_norm=clip,
         max_steps=STEPS,
         seed=SEED,
-        progress=False,
-        loggers=False,
-        checkpoint=False,
         run_dir=tmp_path,
     )
     module = Classifier(kind, interval)
@@ -149,15 +146,7 @@ def test_order_is_the_loaders_own(tmp_path):
             seen.append(batch[0].clone())
             return super().training_step(batch, batch_idx)
 
-    Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        seed=3,
-        progress=False,
-        loggers=False,
-        checkpoint=False,
-        run_dir=tmp_path,
-    ).fit(Recorder("sgd", "epoch"), loader)
+    quiet(max_epochs=2, seed=3, run_dir=tmp_path).fit(Recorder("sgd", "epoch"), loader)
     expected = []
     for epoch in range(2):
         seed_everything(order_seed(3, epoch))
@@ -203,16 +192,7 @@ def test_fp16_equals_the_hand_written_scaler_loop(tmp_path):
 
     precision = AutocastFP16(**scaler_settings)
     module = Plain("sgd", "epoch")
-    trainer = Trainer(
-        accelerator="cpu",
-        precision=precision,
-        clip_grad_norm=0.05,
-        progress=False,
-        loggers=False,
-        checkpoint=False,
-        run_dir=tmp_path,
-    )
-    trainer.fit(module, batches)
+    trainer = fitted(module, batches, precision=precision, clip_grad_norm=0.05, run_dir=tmp_path)
     assert trainer.optimizers[0].param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
     assert precision.loss_scale == scaler.get_scale() != 2.0**20
     for mine, theirs in zip(module.net.parameters(), net.parameters(), strict=True):

@@ -1,7 +1,5 @@
 """Names of other trainers, where users write them: imports, attributes, arguments, methods."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect
@@ -13,6 +11,7 @@ from io import BytesIO
 import pytest
 import torch
 import yaml
+from helpers.messages import refusal, says
 from helpers.small_net import Net, data
 
 import paceline
@@ -45,9 +44,7 @@ def quiet(**settings):
 
 
 def refused(call, *arguments, **options):
-    with pytest.raises(PacelineError) as caught:
-        call(*arguments, **options)
-    text = str(caught.value)
+    text = refusal(call, *arguments, **options)
     assert len(text.splitlines()) <= 9, text  # the head of a traceback and the user's line are three more
     return text
 
@@ -167,9 +164,7 @@ def test_of_lightnings_names_the_message_says_that_its_code_runs_as_it_is():
     ],
 )
 def test_wrong_names_of_arguments_are_one_report(build, expected):
-    text = refused(build)
-    for part in expected:
-        assert part in text
+    says(refused(build), *expected)
 
 
 def test_a_subclass_that_passes_on_what_is_wrong_gets_the_same_answer():
@@ -199,12 +194,10 @@ def test_constructors_of_users_are_theirs():
 
 def test_all_wrong_arguments_of_fit_and_validate_are_one_report():
     text = refused(quiet().fit, model=Net(), train_dataloaders=data(), ckpt_path=None)
-    assert "fit: 3 invalid arguments" in text
-    for part in ("model: ", "module, the first argument", "use train_dataloader", "use resume"):
-        assert part in text
+    says(text, "fit: 3 invalid arguments", "model: ", "module, the first argument", "use train_dataloader")
+    assert "use resume" in text
     text = refused(quiet().validate, Net(), dataloaders=data(), ckpt_path="best", verbose=False)
-    for part in ("validate: 3 invalid arguments", "use dataloader", "use weights", "verbose: "):
-        assert part in text
+    says(text, "validate: 3 invalid arguments", "use dataloader", "use weights", "verbose: ")
 
 
 class Logs(Net):
@@ -238,10 +231,7 @@ def test_log_says_where_the_mean_is_all_in_one_report(step, logged):
     text = refused(quiet().fit, Logs(step, on_epoch=True), data(), data())
     assert text.endswith(logged)
     text = refused(quiet().fit, Logs(step, on_step=False, on_epoch=True, sync_dist=True), data(), data())
-    assert "log: 3 invalid arguments" in text
-    assert f"{logged}\n" in text
-    for name in ("on_step: ", "sync_dist: "):
-        assert name in text
+    says(text, "log: 3 invalid arguments", f"{logged}\n", "on_step: ", "sync_dist: ")
 
 
 def test_the_trainers_log_answers_too():

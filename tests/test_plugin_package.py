@@ -1,7 +1,5 @@
 """The package on docs/extending/plugins.md, built and installed as a user would, in a real run."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from helpers.messages import says
 from helpers.small_net import Net, data
 
 import paceline.plugins
@@ -201,13 +202,10 @@ def test_a_replay_takes_names_too(monkeypatch):
 @pytest.mark.usefixtures("acme")
 def test_a_name_that_is_not_installed():
     text = str(refused(callbacks=["beeep"]))
-    assert "callbacks: no installed package has 'beeep'" in text
-    assert "got: beeep" in text
+    says(text, "callbacks: no installed package has 'beeep'", "got: beeep")
     names = "beep, missing, needs, nowhere, other"
     assert f"allowed: objects of paceline.callbacks.Callback, or an installed name: {names}" in text
-    assert "did you mean: beep?" in text
-    assert "fix: install the package that has it" in text
-    assert "`paceline plugins`" in text
+    says(text, "did you mean: beep?", "fix: install the package that has it", "`paceline plugins`")
 
 
 def test_where_nothing_is_installed():
@@ -272,8 +270,7 @@ def test_one_that_cannot_be_loaded(name, path, kind, got):
 )
 def test_one_that_is_something_else(argument, name, what):
     text = str(refused(**{argument: name}))
-    assert f"{argument}: the entry point {name!r} of acme-kit 1.2 (acme_kit:" in text
-    assert f"gives no {what}" in text
+    says(text, f"{argument}: the entry point {name!r} of acme-kit 1.2 (acme_kit:", f"gives no {what}")
     assert "got: an object of Beep" in text if name == "beep" else "got: an object of Other" in text
 
 

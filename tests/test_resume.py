@@ -1,7 +1,5 @@
 """A run stopped after any step and resumed ends bit-identical to one that was never stopped."""
 
-from __future__ import annotations
-
 import json
 import random
 

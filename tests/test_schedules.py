@@ -1,7 +1,5 @@
 """Schedules by name and duration: their factors, against torch's own and hand-written ones, and in runs."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

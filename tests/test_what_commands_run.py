@@ -1,7 +1,5 @@
 """What each command imports, calls and starts is what its page says, on a run whose files name a trap."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -39,7 +39,7 @@ class WrittenParameters:
 
     @torch.no_grad()
     def take_up_group(self, which: Any) -> None:
-        """Before the update of one group of stage 3, when its master is in memory: it may come from NVMe."""
+        """Before the update of one group of stage 3: its master, which may come from NVMe, is in memory."""
         if self._stage == 3:
             part, master = internals.part_and_master(self._engine, which)
             master.copy_(part)

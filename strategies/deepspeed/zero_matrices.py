@@ -50,7 +50,7 @@ def only_optimizer(strategy: str, optimizers: list[Optimizer], config: dict[str,
     in_16_bits = config.get("bf16", {}).get("bf16_optimizer_states")
     if in_16_bits and offload.get("device", "none") != "none" and not _is_of_cpu(optimizers[0]):
         raise PacelineError(
-            f"strategy {strategy!r} updates 16-bit parameters in the host's memory with DeepSpeedCPUAdam only",
+            f"strategy {strategy!r} updates offloaded 16-bit parameters with DeepSpeedCPUAdam only",
             got=f"precision='bf16-true', {type(optimizers[0]).__name__}",
             fix="precision='bf16', whose parameters are float32; or no offload; or "
             "DeepSpeedCPUAdam(..., fp32_optimizer_states=False)",

@@ -1,7 +1,5 @@
 """Counts confusions and shows samples on two ranks. python classification_job.py FOLDER STRATEGY..."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Trains on one rank or two, where rank 1 changes its rate in the end. python record_job.py FOLDER"""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

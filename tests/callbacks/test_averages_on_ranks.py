@@ -1,7 +1,5 @@
 """EMA and SWA on two ranks, under each strategy that spreads weights in another way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

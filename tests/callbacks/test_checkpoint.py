@@ -1,7 +1,5 @@
 """Checkpoint: when one is written, which are kept, and how a run resumes from them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

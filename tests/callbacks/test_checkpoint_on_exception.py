@@ -1,7 +1,5 @@
 """``Checkpoint(save_on_exception=True)``: no step before an error is lost, where the state is whole."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

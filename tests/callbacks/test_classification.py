@@ -1,7 +1,5 @@
 """Confusion matrices and pictures of samples against counts made one by one, on any strategy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is drawn where in curves.png."""
 
-from __future__ import annotations
-
 import json
 import math
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """DeviceMonitor: values of the host, of a device that is planted, and of several ranks."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """EarlyStopping: patience, what counts as better, state over a resume."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

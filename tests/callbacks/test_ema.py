@@ -1,7 +1,5 @@
 """EMA: its weights against a plain loop, where they are used, saved and resumed, on any strategy."""
 
-from __future__ import annotations
-
 import os
 import signal
 

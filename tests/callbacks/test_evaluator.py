@@ -1,7 +1,5 @@
 """Evaluator: values of further data, when they are measured, and what they leave alone."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle
@@ -10,6 +8,7 @@ import signal
 import pytest
 import torch
 from helpers.averages import Net, X, fit, loader, weights_by_hand
+from helpers.messages import refusal, says
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run
@@ -143,7 +142,4 @@ def test_a_module_without_validation_step_is_refused():
 
 
 def test_wrong_arguments_are_reported_together():
-    with pytest.raises(PacelineError) as error:
-        Evaluator(OTHER, "a/b", every=0)
-    assert "name" in str(error.value)
-    assert "every" in str(error.value)
+    says(refusal(Evaluator, OTHER, "a/b", every=0), "name", "every")

@@ -1,7 +1,5 @@
 """Accumulation that changes over the epochs: the steps, their numbers, and runs that are resumed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """LambdaCallback: functions in place of a class."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.small_net import Net, data
 

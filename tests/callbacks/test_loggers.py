@@ -1,7 +1,5 @@
 """What a run writes down: metrics.jsonl, TensorBoard's event files, curves.png."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Lookahead: its weights against a plain loop, saved and resumed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.averages import Net, assert_same, fit, lookahead_by_hand, parameters

@@ -1,7 +1,5 @@
 """LossSpikes: steps that are skipped or rolled back, against a plain loop, on any strategy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

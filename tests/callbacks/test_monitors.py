@@ -1,7 +1,5 @@
 """Throughput, Timer, DeviceMonitor and Profiler together on two ranks, under each kind of strategy."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The display of a notebook: drawn at most twice a second, whole in each drawing, without a script."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """PredictionWriter: a row for each sample in the dataset's order, on one device and on three ranks."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

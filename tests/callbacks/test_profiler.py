@@ -1,7 +1,5 @@
 """Profiler: traces and a table of the steps in its window, and nothing of the others."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

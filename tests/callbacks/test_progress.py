@@ -1,7 +1,5 @@
 """Progress: plain lines where nobody watches, one line of at most 80 columns on a terminal."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

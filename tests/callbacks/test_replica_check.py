@@ -1,7 +1,5 @@
 """ReplicaCheck: parameters that should be the same on all ranks, and are not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

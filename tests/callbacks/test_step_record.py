@@ -1,7 +1,5 @@
 """steps.bin: what it holds of each step, on one rank and two, after a resume, and when it is cut."""
 
-from __future__ import annotations
-
 import shutil
 import zlib
 from array import array

@@ -1,7 +1,5 @@
 """ModelSummary: the table of a module's parts."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,7 +1,5 @@
 """SWA: the mean of the weights, the statistics of batch norms, and resuming, against a plain loop."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.averages import Net, X, assert_same, fit, loader, mean, parameters, weights_by_hand

@@ -1,7 +1,5 @@
 """Throughput: rates by a clock that only user code moves, FLOPs by arithmetic, peaks by the table."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 

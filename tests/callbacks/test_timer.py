@@ -1,7 +1,5 @@
 """Timer: by a clock that only user code moves, what belongs to which phase; and resumed runs."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

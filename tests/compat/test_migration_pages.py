@@ -1,7 +1,5 @@
 """The programs on the pages about other trainers: before and after end with the same weights."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import re

@@ -1,7 +1,5 @@
 """What a test imports is found in its own folder, and no longer than it lasts."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """A config trains the same on two ranks as on one; a script is run as it stands."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.ranks import run_ranks
 

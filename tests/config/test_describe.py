@@ -1,7 +1,5 @@
 """What ``config show`` and ``recipes show`` say."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

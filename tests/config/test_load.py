@@ -1,7 +1,5 @@
 """A configuration from all its sources, checked."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 

@@ -1,7 +1,5 @@
 """A config that names a module or a model, and data: built, trained, and the same as hand-written code."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 

@@ -1,7 +1,5 @@
 """``RunConfig.make_trainer``: a recipe's defaults, and the config's arguments before them."""
 
-from __future__ import annotations
-
 import pytest
 
 from paceline import PacelineError

@@ -1,7 +1,5 @@
 """Settings of several sources: which value counts, and where it comes from."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Strategies that the doctor is to find something wrong with."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal

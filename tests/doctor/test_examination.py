@@ -1,7 +1,5 @@
 """Strategies that are sick, on real ranks: the doctor finds what each of them has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

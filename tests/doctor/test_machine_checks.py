@@ -1,7 +1,5 @@
 """Each check of the machine, broken once."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """What the checks of a strategy say of what its ranks found."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

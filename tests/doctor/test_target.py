@@ -1,7 +1,5 @@
 """A user's own training, run for one step by the doctor: what it says of scripts that are sick."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 

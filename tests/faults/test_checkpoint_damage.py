@@ -1,7 +1,5 @@
 """A damaged or hostile checkpoint: always detected, always named, nothing in it is ever run."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What fails while a run ends because of an error: the first error is raised, all others are closed."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """Loader workers that would need more open files than the process may have."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """SIGKILL between two steps, at every step: resumed, a run ends as one that nothing happened to."""
 
-from __future__ import annotations
-
 import json
 import signal
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Many fits in one process, some cut by a signal or an error: nothing of them stays behind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

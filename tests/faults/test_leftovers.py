@@ -1,7 +1,5 @@
 """However a launched job ends, nothing of it is left outside the run folder."""
 
-from __future__ import annotations
-
 import os
 import socket
 from functools import partial

@@ -1,7 +1,5 @@
 """Memory that really runs out, under a limit of the system: batch_size="auto" finishes the run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data that cannot be read: it is named, read again, or left out, and what is left is exact."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

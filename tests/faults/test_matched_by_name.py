@@ -1,7 +1,5 @@
 """What a checkpoint holds goes to what has its name, wherever that stands by now."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

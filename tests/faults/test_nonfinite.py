@@ -1,7 +1,5 @@
 """Numbers that are not finite: no rank's weights ever see them, and the error says whose they are."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

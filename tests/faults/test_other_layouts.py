@@ -1,7 +1,5 @@
 """A run resumes elsewhere: on other ranks, under another strategy, with other batches; or all refuse to."""
 
-from __future__ import annotations
-
 import json
 from itertools import chain, zip_longest
 from pathlib import Path

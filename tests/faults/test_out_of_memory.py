@@ -1,7 +1,5 @@
 """Memory that runs out: what this run held, what it could do with less, and nothing half-applied."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

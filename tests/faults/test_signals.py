@@ -1,7 +1,5 @@
 """Signals at every named place, to each rank: a run stops in order and resumes as if none had come."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """SIGTERM to one rank of a launched job after the ranks have agreed for the last time."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the system refuses: folders that cannot be written, other file systems, a writer that fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """docs/evidence/reliability.md says what the marks on the tests say, and no fault is without a test."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """EIO and ESTALE, as a network disk gives them for a moment: tried again, then raised, never damage."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io

@@ -1,7 +1,5 @@
 """Files in a checkpoint's folder that its manifest does not list are never opened, and are named."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What the tests of averaged weights train: a small net, its data, and the same by a plain loop."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

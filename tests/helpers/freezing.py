@@ -1,7 +1,5 @@
 """A net with a backbone that is frozen for a while, and the same by a plain loop."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,7 +1,5 @@
 """A clock that only the code of a test moves, and what is trained by it."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

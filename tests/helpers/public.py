@@ -1,7 +1,5 @@
 """The public packages, as docs/api/README.md has them."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -53,7 +53,6 @@ MORE_IMPORTS = {
         "torch._inductor.compile_fx",
     ),
     "recipes": (
-        "sklearn.datasets",
         "paceline.commands.train",
         "paceline.recipes.diffusion",
         "paceline.recipes.distill",

@@ -1,7 +1,5 @@
 """A module of one linear layer, and 3 batches for it: for tests of the run around it."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

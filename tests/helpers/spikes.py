@@ -1,7 +1,5 @@
 """A run with losses that spike at known steps, and the same by a plain loop."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """A callback that asks a run to stop, for tests that resume it."""
 
-from __future__ import annotations
-
 from paceline.callbacks import Callback
 
 

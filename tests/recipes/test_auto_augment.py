@@ -1,7 +1,5 @@
 """AutoAugment's policy: what each operation does to an image, and how often."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Text classification: samples of files, F1 over all batches, and an export that transformers loads."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Conversations of the usual forms, what of them is learned, and how they share rows."""
 
-from __future__ import annotations
-
 import copy
 import json
 from array import array

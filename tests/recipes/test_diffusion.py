@@ -1,7 +1,5 @@
 """Diffusion: noise at all levels, and images out of noise by a network that knows the answer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """The recipe to begin with: learned, and the same as ``TrainModule.of`` of its parts."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

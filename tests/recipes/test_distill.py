@@ -1,7 +1,5 @@
 """Distillation: its loss, and a teacher that stays as it is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F

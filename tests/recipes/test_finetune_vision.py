@@ -1,7 +1,5 @@
 """Fine-tuning a vision model: images of folders, what is trained, and an export that transformers loads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

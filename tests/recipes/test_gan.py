@@ -1,7 +1,5 @@
 """The GAN: its step is that of a loop with two optimizers."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

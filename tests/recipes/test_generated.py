@@ -1,7 +1,5 @@
 """Images to generate: the data, the noise that comes with it, and what generated images are judged by."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

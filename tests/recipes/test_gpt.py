@@ -1,7 +1,5 @@
 """The decoder keeps documents apart; the recipe reports bits per byte and continues texts."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Instruction tuning: what is trained, and that what it exports loads in transformers and peft."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

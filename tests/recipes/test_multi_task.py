@@ -1,7 +1,5 @@
 """Two tasks: each sample has the loss of its task, from one loader or from two."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """What a recipe's settings name is one thing, and the tokens of its data are the model's."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The neural field: which pixels it learns from, its figure, and pictures of one's own."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """REINFORCE: what an action is credited with, and episodes that their seeds decide."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The recipe with residual networks: its networks, its reading by the batch, and the airbench preset."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

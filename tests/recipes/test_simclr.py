@@ -1,7 +1,5 @@
 """SimCLR: its loss against the formula, its views, and the classification by few labels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

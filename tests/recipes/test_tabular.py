@@ -1,7 +1,5 @@
 """Tables: what their columns hold, rows as they are, and the errors of a file."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

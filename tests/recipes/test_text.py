@@ -1,7 +1,5 @@
 """Rows of packed documents: from arrays, from files, and from the text that Python carries."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

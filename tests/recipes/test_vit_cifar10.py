@@ -1,7 +1,5 @@
 """The recipe: the seed script's model exactly, and what it trains on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

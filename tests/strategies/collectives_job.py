@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.trainers import quiet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import Trainer, TrainModule
+from paceline import TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, recursive_doubling
 from paceline.trainer.faults import stop as agreement
@@ -111,17 +112,13 @@ def fit(
     **more: Any,
 ) -> None:
     """A run without a log point, a validation or a checkpoint after its first step."""
-    trainer = Trainer(
+    trainer = quiet(
         strategy=strategy,
-        accelerator="cpu",
         devices=devices,
         accumulate=micro_batches,
         max_steps=steps,
         log_every=10**6,
         callbacks=[callback],
-        progress=False,
-        checkpoint=False,
-        loggers=False,
         run_dir=folder / "runs",
         **more,
     )

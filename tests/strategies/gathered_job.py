@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
+from helpers.trainers import quiet
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
@@ -89,16 +90,12 @@ def samples() -> TensorDataset:
 
 
 def train(folder: Path, strategy: str, devices: int, sync_grads: bool = True) -> None:
-    trainer = Trainer(
+    trainer = quiet(
         strategy=strategy,
-        accelerator="cpu",
         devices=devices,
         precision="32" if strategy.startswith("deepspeed") else "64",
         max_epochs=2,
         global_batch_size=GLOBAL,
-        progress=False,
-        loggers=False,
-        checkpoint=False,
         run_dir=None,
     )
     module = Contrast(sync_grads)

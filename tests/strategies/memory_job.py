@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.trainers import quiet
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import Trainer, TrainModule
+from paceline import TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
 
@@ -122,15 +123,11 @@ def measure(name: str, folder: Path, devices: int) -> dict[str, int]:
     SEEN.clear()
     base = live_bytes()
     callback = Measure(base)
-    trainer = Trainer(
+    trainer = quiet(
         strategy=strategy_of(name),
-        accelerator="cpu",
         devices=devices,
         max_steps=STEPS,
         callbacks=[callback],
-        progress=False,
-        checkpoint=False,
-        loggers=False,
         run_dir=folder / "runs",
     )
     trainer.fit(Model(), DataLoader(TensorDataset(torch.ones(BATCH * devices * (STEPS + 1), WIDTH)), BATCH))

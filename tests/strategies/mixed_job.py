@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 import torch
+from helpers.trainers import quiet
 from torch import nn
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, TrainModule
 
 
 class Line(TrainModule):
@@ -23,14 +24,7 @@ class Line(TrainModule):
 
 
 def fit(strategy: str, module: Line) -> str:
-    trainer = Trainer(
-        strategy=strategy,
-        accelerator="cpu",
-        devices=1,
-        progress=False,
-        loggers=False,
-        checkpoint=False,
-    )
+    trainer = quiet(strategy=strategy, devices=1)
     try:
         trainer.fit(module, [torch.ones(4, 2)] * 2)
     except PacelineError as error:

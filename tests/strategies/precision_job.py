@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.trainers import quiet
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -100,17 +101,13 @@ def train(
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     module, watch = Language(optimizer), Watch()
     try:
-        trainer = Trainer(
+        trainer = quiet(
             strategy=HSDP(replicate=2) if strategy == "hsdp" else strategy,
-            accelerator="cpu",
             devices=devices,
             precision=Float8(emulate=True, min_features=16) if precision == "fp8 emulated" else precision,
             max_steps=STEPS,
             global_batch_size=GLOBAL,
             callbacks=[watch],
-            progress=False,
-            loggers=False,
-            checkpoint=False,
             run_dir=None,
         )
         trainer.fit(module, DataLoader(rows(), GLOBAL // devices // accumulate, shuffle=True))
@@ -179,17 +176,13 @@ def gradients(
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     watch = Gradients()
     dtype = torch.bfloat16 if narrow else None
-    trainer = Trainer(
+    trainer = quiet(
         strategy=HSDP(replicate=2) if strategy == "hsdp" else strategy,
-        accelerator="cpu",
         devices=devices,
         precision=Full("bf16-true", torch.bfloat16, accumulate_dtype=dtype, reduce_dtype=dtype),
         max_steps=2,
         global_batch_size=GLOBAL,
         callbacks=[watch],
-        progress=False,
-        loggers=False,
-        checkpoint=False,
         run_dir=None,
     )
     trainer.fit(Language("still", unused), DataLoader(rows(), GLOBAL // devices // accumulate))

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import torch
+from helpers.trainers import quiet
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import Trainer, TrainModule
+from paceline import TrainModule
 from paceline.callbacks import Callback
 
 PARTS = (4.0, 2.0**-6, 2.0**-6, 2.0**-5)
@@ -43,17 +44,8 @@ def means(strategy: str) -> list[list[float]]:
     """The gradients of two steps; rank r has the r-th number of each order of ``PARTS``."""
     rows = torch.tensor(list(itertools.permutations(PARTS))).T
     seen = Seen()
-    trainer = Trainer(
-        strategy=strategy,
-        accelerator="cpu",
-        devices=4,
-        precision="bf16-true",
-        max_steps=2,
-        callbacks=[seen],
-        progress=False,
-        loggers=False,
-        checkpoint=False,
-        run_dir=None,
+    trainer = quiet(
+        strategy=strategy, devices=4, precision="bf16-true", max_steps=2, callbacks=[seen], run_dir=None
     )
     trainer.fit(Sum(), DataLoader(TensorDataset(torch.cat([rows, rows])), 1))
     return seen.means

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from helpers.trainers import quiet
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
 
@@ -53,13 +54,9 @@ def on_rank(folder, strategy, name, step=4, save=0, first=0):
     x = torch.linspace(-1, 1, 160).reshape(40, 4)
 
     def fit(steps, callbacks=(), **options):
-        return Trainer(
+        return quiet(
             strategy=STRATEGIES[strategy](),
             devices=2,
-            accelerator="cpu",
-            progress=False,
-            loggers=False,
-            checkpoint=False,
             max_steps=steps,
             max_epochs=9,
             callbacks=callbacks,

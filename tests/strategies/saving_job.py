@@ -3,8 +3,6 @@
 python saving_job.py OPTIONS   (JSON: {"place": ...})
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

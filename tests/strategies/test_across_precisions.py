@@ -1,7 +1,5 @@
 """A checkpoint of one precision is read by every other: weights and moments are cast, exactly."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

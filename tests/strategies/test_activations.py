@@ -6,12 +6,13 @@ from collections import Counter
 
 import pytest
 import torch
+from helpers.trainers import quiet
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, TrainModule
 from paceline.strategies import FSDP, Single, activations
 from paceline.strategies.activations import Activations
 
@@ -92,17 +93,7 @@ def train(strategy) -> Model:
     module = Model()
     draw = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(32, 5, 8, generator=draw), torch.arange(32) % 3)
-    trainer = Trainer(
-        strategy=strategy,
-        accelerator="cpu",
-        devices=1,
-        max_steps=4,
-        progress=False,
-        checkpoint=False,
-        loggers=False,
-        run_dir=None,
-    )
-    trainer.fit(module, DataLoader(data, 8))
+    quiet(strategy=strategy, devices=1, max_steps=4, run_dir=None).fit(module, DataLoader(data, 8))
     return module
 
 

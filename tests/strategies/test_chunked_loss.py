@@ -1,7 +1,5 @@
 """The loss of a head in chunks (``F.linear_cross_entropy``): the same numbers in less memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``Collectives``, built without a Trainer, and the functions that share an error."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

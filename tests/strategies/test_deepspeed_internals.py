@@ -1,7 +1,5 @@
 """What the strategy uses of DeepSpeed without a public name is there, by name."""
 
-from __future__ import annotations
-
 import inspect
 import tomllib
 from importlib import import_module, metadata

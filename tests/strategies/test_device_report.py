@@ -1,7 +1,5 @@
 """What is reported of accelerators, with planted ones."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

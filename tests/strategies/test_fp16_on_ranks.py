@@ -1,7 +1,5 @@
 """precision="fp16" on two ranks, under each strategy: one rank's overflow skips the update on all."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``all_gather(sync_grads=True)``: a loss over the samples of all ranks has the gradients of one device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,14 +1,13 @@
 """The loss scale moves as torch's GradScaler moves it, and reads what that one has saved."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 import torch
+from helpers.trainers import quiet
 from torch import nn
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, TrainModule
 from paceline.strategies.loss_scale import LossScale
 from paceline.strategies.precision import AutocastFP16
 
@@ -151,14 +150,7 @@ class Manual(TrainModule):
 
 
 def fit_manually(module, **settings):
-    trainer = Trainer(
-        accelerator="cpu",
-        precision=AutocastFP16(init_scale=2.0**10, **settings),
-        progress=False,
-        loggers=False,
-        checkpoint=False,
-        run_dir=None,
-    )
+    trainer = quiet(precision=AutocastFP16(init_scale=2.0**10, **settings), run_dir=None)
     trainer.fit(module, [torch.ones(4, 2)] * 8)
     return trainer
 

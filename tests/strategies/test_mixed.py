@@ -1,7 +1,5 @@
 """A module that was trained under one strategy is taken by another, or refused with the way out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """FSDP: all ranks see that a gradient of one is not finite, whichever rank has its shard."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

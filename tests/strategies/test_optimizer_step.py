@@ -1,7 +1,5 @@
 """A strategy's step is the optimizer's own: hooks, profiler, schedules and subclasses see each one."""
 
-from __future__ import annotations
-
 import warnings
 from types import MethodType
 

@@ -6,11 +6,12 @@ import copy
 
 import pytest
 import torch
+from helpers.trainers import quiet
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import Single
 from paceline.strategies.activations import Activations
@@ -134,16 +135,7 @@ def test_a_unit_given_twice_counts_once():
 def train(module: Model, callbacks=(), steps: int = 4, **strategy) -> Model:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(32, 4, generator=generator)
-    trainer = Trainer(
-        strategy=Single(**strategy),
-        accelerator="cpu",
-        devices=1,
-        max_steps=steps,
-        callbacks=callbacks,
-        progress=False,
-        checkpoint=False,
-        loggers=False,
-    )
+    trainer = quiet(strategy=Single(**strategy), devices=1, max_steps=steps, callbacks=callbacks)
     trainer.fit(module, DataLoader(TensorDataset(x, x[:, :3].argmax(1)), 8))
     return module
 

@@ -1,7 +1,5 @@
 """Copies of a weight that come apart are an error, on every rank, that says which and since when."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ optimizer state and what DeepSpeed keeps for them. Its buckets are smaller than 
 one sample. P is the number of parameters, all in 4 bytes, N the ranks.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``Streamed``: the results of ``Single``, with two blocks of the model in memory at most."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

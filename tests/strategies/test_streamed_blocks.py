@@ -1,7 +1,5 @@
 """The order of copies to an accelerator, which a stream and events stand for here."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

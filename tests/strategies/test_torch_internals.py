@@ -1,7 +1,5 @@
 """What is used of torch without a public name exists, by name, and does what is needed of it."""
 
-from __future__ import annotations
-
 import inspect
 import time
 

@@ -1,7 +1,5 @@
 """What is trained changes under way: equal to one device, or an error in that step that names it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What users read and write of parameters: as on one device under every strategy, or an error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

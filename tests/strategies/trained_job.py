@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
+from helpers.trainers import quiet
 from torch import nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, TrainModule
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, Single
 
 STRATEGIES = {
@@ -77,13 +78,9 @@ class Net(TrainModule):
 
 def trainer_of(strategy, devices, precision="32"):
     """It trains an epoch, and writes and prints nothing."""
-    return Trainer(
+    return quiet(
         strategy=strategy,
         devices=devices,
-        accelerator="cpu",
-        progress=False,
-        loggers=False,
-        checkpoint=False,
         max_epochs=1,
         run_dir=None,
         global_batch_size=4,

@@ -1,7 +1,5 @@
 """Strategies that each break one promise, for the check of strategies to find."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

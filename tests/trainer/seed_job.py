@@ -3,8 +3,6 @@
 python seed_job.py FOLDER
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

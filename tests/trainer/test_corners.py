@@ -1,7 +1,5 @@
 """Corners that a review found: each of these went wrong once."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

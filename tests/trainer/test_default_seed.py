@@ -1,7 +1,5 @@
 """The seed of a Trainer that is given none: that of the last seed_everything of the script."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

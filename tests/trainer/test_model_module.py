@@ -1,7 +1,5 @@
 """``TrainModule.of``: a model that exists already, as a module to train."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from types import SimpleNamespace

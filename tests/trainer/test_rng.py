@@ -1,7 +1,5 @@
 """The CPU's random generators: seeded for a sample, draws from them noticed, and put back."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Counters, clock and limits, each built without a Trainer."""
 
-from __future__ import annotations
-
 import time
 
 from helpers.planted_clock import PlantedClock

@@ -1,7 +1,5 @@
 """What callbacks may use of the trainer: the protocol and the trainer have the same names."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -194,8 +194,7 @@ def consolidate(source: Path, target: Path, compared: Callable[[int], object] | 
     """Write a checkpoint of many ranks again as one device would have: a run can resume from it.
 
     What a rank kept to itself (random states, its place in the data) stays as it was. Weights of a compiled
-    part that have ``_orig_mod`` in their names, as earlier versions wrote them, get the names that they have
-    without it.
+    part that earlier versions wrote with ``_orig_mod`` in their names get their plain names.
 
     Args:
         source: The checkpoint.

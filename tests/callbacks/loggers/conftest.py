@@ -1,7 +1,5 @@
 """The trackers write into a folder of the tests, and none of their processes stays."""
 
-from __future__ import annotations
-
 import sys
 
 import psutil

@@ -1,7 +1,5 @@
 """A fit on ranks whose logger reports to the server that the environment names."""
 
-from __future__ import annotations
-
 from helpers.small_net import Net, data
 
 from paceline import Trainer

@@ -1,7 +1,5 @@
 """metrics.csv, read back with the csv module."""
 
-from __future__ import annotations
-
 import csv
 
 import torch

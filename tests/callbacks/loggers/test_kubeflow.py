@@ -1,7 +1,5 @@
 """The status of a TrainJob, against a server with HTTPS and a self-signed certificate."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What an image, a histogram and a table are made of, and what is refused."""
 
-from __future__ import annotations
-
 import io
 import math
 

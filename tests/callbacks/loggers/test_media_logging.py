@@ -1,7 +1,5 @@
 """Images, histograms, tables and texts on their way from a run to its loggers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The tokens so far, the sum of returned weights: in every row, exact on any ranks and after a resume."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the loggers of experiment trackers share, on one that keeps everything in a list."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """Trackers of runs that are killed, stopped, on several ranks, or whose server is away."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trains with returned weights and writes rows, on one rank or two. python tokens_job.py FOLDER"""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Trains on two ranks with a tracker. python tracker_ranks_job.py FOLDER"""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

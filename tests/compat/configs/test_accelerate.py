@@ -1,7 +1,5 @@
 """Accelerate's configuration files: what they become, and the world that follows."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

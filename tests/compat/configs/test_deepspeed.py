@@ -1,7 +1,5 @@
 """DeepSpeed's own configuration files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A small Lightning module and its data, for tests of the room it runs in."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

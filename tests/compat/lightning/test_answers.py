@@ -1,7 +1,5 @@
 """What cannot be translated is answered before anything is computed, with the way to do it here."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

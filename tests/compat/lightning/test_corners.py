@@ -1,7 +1,5 @@
 """Corners of Lightning code that were other than under Lightning once: each has its case in corners.py."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import lightning_recordings as recordings
 from helpers import lightning_records as records

@@ -1,7 +1,5 @@
 """The names that torch's modules keep their parts under, which one file uses."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

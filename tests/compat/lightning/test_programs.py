@@ -1,7 +1,5 @@
 """Programs written for Lightning do the same after their import lines are replaced, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import lightning_recordings as recordings
 from helpers import lightning_records as records

@@ -1,7 +1,5 @@
 """Programs written for Lightning on two ranks: stopped at an epoch and continued, they end the same."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What the comparison of programs looks at: imports alone are replaced, and a difference is found."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

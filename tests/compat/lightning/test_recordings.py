@@ -1,7 +1,5 @@
 """Recordings of Lightning are of the programs as they are, and Lightning runs where they do not fit."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Corners of Lightning code that were silently wrong once: each has its case."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

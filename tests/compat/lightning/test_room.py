@@ -1,7 +1,5 @@
 """What the room for Lightning code does by itself: arguments kept, counters, checkpoints, values."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import math

@@ -3,8 +3,6 @@
 ``main`` of a program trains and returns the module. ``data`` is the same for all of them.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss

@@ -1,7 +1,5 @@
 """What ``paceline migrate`` says is true: what is never called is not, what it writes can be run."""
 
-from __future__ import annotations
-
 import runpy
 
 import pytest

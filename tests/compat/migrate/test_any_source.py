@@ -4,8 +4,6 @@ The sources are Python's own library and the programs of these tests, with names
 sown into them. Each case has a seed, which a failure prints.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import keyword

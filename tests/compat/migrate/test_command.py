@@ -1,7 +1,5 @@
 """The command as it is run: exit codes, folders, errors, JSON, ``--write``."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The report of Lightning code, line by line, and what --write leaves with a comment."""
 
-from __future__ import annotations
-
 import pytest
 
 from paceline.compat.migrate.analysis import analyse

@@ -1,7 +1,5 @@
 """The report of a program for each library but Lightning, line by line."""
 
-from __future__ import annotations
-
 import pytest
 
 from paceline.compat.migrate.analysis import analyse

@@ -1,7 +1,5 @@
 """docs/migration/migrate.md shows what the command prints."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tables agree with what paceline has, and, where it is installed, with what a library has."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """The native form that ``--write`` makes computes what the Lightning program does."""
 
-from __future__ import annotations
-
 import runpy
 
 import pytest

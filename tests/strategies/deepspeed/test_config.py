@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from helpers.messages import says
 
 from paceline import PacelineError
 from paceline.strategies import DeepSpeed, Environment, StepPlan, make_precision, make_strategy
@@ -140,16 +141,12 @@ def test_another_precision_is_a_conflict(users, precision):
 
 def test_clipping_of_theirs_without_one_of_ours_is_a_conflict():
     message = refusal(users={"gradient_clipping": 1.0}, plan=StepPlan(samples=64))
-    assert "gradient_clipping is 1.0" in message
-    assert "clip_grad_norm" in message
+    says(message, "gradient_clipping is 1.0", "clip_grad_norm")
 
 
 @pytest.mark.parametrize("precision", ["64", "fp16-true"])
 def test_a_precision_it_has_not_is_refused_with_a_cure(precision):
-    message = refusal(precision=precision)
-    assert f"precision={precision!r}" in message
-    assert "fix:" in message
-    assert "32, bf16, fp16, bf16-true" in message
+    says(refusal(precision=precision), f"precision={precision!r}", "fix:", "32, bf16, fp16, bf16-true")
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -1,7 +1,5 @@
 """The optimizer's state on NVMe: the numbers of one device, and what is refused before training."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The jobs are forking_job.py.
 """
 
-from __future__ import annotations
-
 import builtins
 import json
 import sys

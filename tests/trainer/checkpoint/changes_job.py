@@ -1,7 +1,5 @@
 """On each rank: a run that unfreezes a part and gives it a parameter group, whole or resumed after that."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

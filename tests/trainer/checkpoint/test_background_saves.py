@@ -1,7 +1,5 @@
 """Checkpoints written while training continues hold their step's state, bit for bit, and fail aloud."""
 
-from __future__ import annotations
-
 import threading
 import time
 from functools import partial

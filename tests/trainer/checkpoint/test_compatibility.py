@@ -1,7 +1,5 @@
 """What differs between a run and the checkpoint it would resume from: one report, nothing by position."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Weights for plain torch, checkpoints of many ranks as those of one, and the commands for both."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Weights that other trainers wrote are read by name, and what is in a pickle is never run."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -3,8 +3,6 @@
 tests/golden/format-N holds what golden_job.py wrote when format N was new. Never write them again.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plain data comes back from JSON as it was."""
 
-from __future__ import annotations
-
 import json
 import math
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Links in a run's folder: what they lead to is read, and neither deleted nor rewritten."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.small_net import Net, data
 

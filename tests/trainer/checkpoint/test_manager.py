@@ -1,7 +1,5 @@
 """The checkpoint manager over a run's state, built without a Trainer."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What a run has changed of its module is made again when it resumes, or is reported at a save."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

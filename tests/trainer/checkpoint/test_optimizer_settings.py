@@ -1,7 +1,5 @@
 """Optimizer settings that a script gives a resumed run otherwise than the run began with."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

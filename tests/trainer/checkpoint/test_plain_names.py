@@ -1,7 +1,5 @@
 """A part that is compiled, or recomputes its activations, keeps its names in a checkpoint."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -96,9 +94,7 @@ def test_a_run_goes_on_with_and_without_the_wrapper(checkpoint, tmp_path, writer
     assert_same_tensors(stored_tensors(whole.latest), stored_tensors(resumed.latest), 0)
 
 
-def test_a_checkpoint_with_the_names_of_compiled_parts_is_read_once_it_is_consolidated(
-    checkpoint, tmp_path
-):
+def test_a_checkpoint_with_names_of_compiled_parts_is_read_once_it_is_consolidated(checkpoint, tmp_path):
     """tests/golden/compiled-names is what fit(folder, Net("compiled")) wrote before names were plain."""
     old = tmp_path / "old"
     shutil.copytree(Path(__file__).parents[2] / "golden/compiled-names", old)

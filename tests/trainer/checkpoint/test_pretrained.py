@@ -1,7 +1,5 @@
 """Parts that transformers and peft load: exported from the process, and from a checkpoint."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import warnings

@@ -1,7 +1,5 @@
 """Checkpoints in torch's own forms: another loop continues with the same numbers."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

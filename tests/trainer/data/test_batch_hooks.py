@@ -1,7 +1,5 @@
 """The way of a batch to the device: before, transfer, after, as a module or a DataModule writes it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.pairwise import soaked

@@ -1,7 +1,5 @@
 """Several training loaders: what each step has of each, and runs that are resumed during an epoch."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

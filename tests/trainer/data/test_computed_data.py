@@ -1,7 +1,5 @@
 """Ranks that compute their samples differently are named in step 1; random draws and rounding are not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

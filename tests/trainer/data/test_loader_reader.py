@@ -1,7 +1,5 @@
 """Loaders with workers are read by a thread: signals, errors and broken-off passes."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import multiprocessing.connection

@@ -1,7 +1,5 @@
 """Loader workers and the process they read for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Batches of workers are those that one gets without, whichever way they come."""
 
-from __future__ import annotations
-
 from collections import UserDict, namedtuple
 
 import pytest

@@ -3,8 +3,6 @@
 Its class is read again by the traces of ``paceline diff --replay``, which start this script as it was.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """A folder names a command: it is shown, and not started unseen where others may have written it."""
 
-from __future__ import annotations
-
 import io
 import os
 import platform

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from helpers.jobs import load_job
+from helpers.trainers import quiet
 
-from paceline import Trainer
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, DeepSpeed, Single, make_strategy
 from paceline.strategies.sharding import local_part
@@ -100,16 +100,12 @@ def measure(
     torch.manual_seed(0)
     callback = Measure()
     module = models.MODELS[model]()
-    trainer = Trainer(
+    trainer = quiet(
         strategy=strategy_of(strategy, options),
-        accelerator="cpu",
         devices=devices,
         precision=precision,
         max_steps=steps,
         callbacks=[callback],
-        progress=False,
-        checkpoint=False,
-        loggers=False,
         record=False,
         run_dir=None,
         **more,

@@ -1,7 +1,5 @@
 """What is used of torch's fake tensors and memory tracker exists, by name, and does what is needed."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import inspect

@@ -1,7 +1,5 @@
 """Published tables are reproduced: ZeRO's memory, and torchtitan's memory and throughput of Llama 3 8B."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

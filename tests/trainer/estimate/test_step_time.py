@@ -1,7 +1,5 @@
 """The model of a step's time: rings, what a wrong bandwidth does, and the table of devices."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The guard against non-finite losses and gradients, built without a Trainer."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A signal ends a read in the main thread, and leaves no lock of a queue taken."""
 
-from __future__ import annotations
-
 import multiprocessing
 import multiprocessing.queues
 import queue

@@ -1,7 +1,5 @@
 """The stop controller, built without a Trainer: reasons, requests, and what ranks agree on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

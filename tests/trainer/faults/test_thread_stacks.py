@@ -1,7 +1,5 @@
 """The stacks of all threads, which other libraries' threads must not make a crash of."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The watchdog, built without a Trainer: phases, deadlines, and that progress keeps it quiet."""
 
-from __future__ import annotations
-
 import sys
 import time
 from types import SimpleNamespace

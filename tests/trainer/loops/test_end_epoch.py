@@ -1,7 +1,5 @@
 """Epochs that end early: ``trainer.end_epoch()``, and ``fast_dev_run``, which is one such epoch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

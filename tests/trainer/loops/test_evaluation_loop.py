@@ -1,9 +1,8 @@
 """validate, test and predict by themselves: exact values, outputs in order, which weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
+from helpers.trainers import quiet
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -46,10 +45,6 @@ def expected_error(module, data):
     x, y = data.dataset.tensors
     net = module.net[0]  # dropout sleeps in evaluation
     return (net(x) - y).abs().mean().item()
-
-
-def quiet(**settings):
-    return Trainer(**({"progress": False, "loggers": False, "checkpoint": False} | settings))
 
 
 def weights(module):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.trainers import fitted, quiet
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -201,9 +202,7 @@ def test_opening_hooks_call_callbacks_first_and_closing_hooks_the_module(trained
     calls = trained.calls
     trained(max_epochs=2).fit(Module(calls), loader(), loader(), resume="latest")
     with pytest.raises(RuntimeError):
-        Trainer(callbacks=Watcher(calls), progress=False, loggers=False, checkpoint=False).fit(
-            Module(calls, fails=True), loader()
-        )
+        quiet(callbacks=Watcher(calls)).fit(Module(calls, fails=True), loader())
     for verb in ("test", "predict"):
         trainer = Trainer(callbacks=Watcher(calls), progress=False)
         getattr(trainer, verb)(Module(calls), loader())
@@ -235,10 +234,6 @@ def test_callbacks_come_as_given_and_checkpoints_last(tmp_path):
         Module(), loader()
     )
     assert calls == ["a", "b", "checkpoint"]
-
-
-def quiet(**settings):
-    return Trainer(progress=False, loggers=False, checkpoint=False, **settings)
 
 
 def test_trailing_arguments_may_be_omitted():
@@ -463,7 +458,6 @@ def test_a_monitor_sees_what_the_module_logs_in_its_own_end_hook():
         def on_validation_end(self, trainer):
             seen.append(trainer.metrics["val/score"])
 
-    trainer = quiet(callbacks=Sees(), max_steps=1)
-    trainer.fit(Logs(), loader(), loader())
+    trainer = fitted(Logs(), loader(), loader(), callbacks=Sees(), max_steps=1)
     assert seen == [7.0, 7.0]  # the sanity pass, then the epoch's own
     assert trainer.metrics["val/score"] == 7.0

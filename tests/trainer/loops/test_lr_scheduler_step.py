@@ -1,7 +1,5 @@
 """``lr_scheduler_step``: a module that steps its schedules itself, at the moments the loop has for them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.small_net import Net, data

@@ -1,9 +1,8 @@
 """Manual optimization: several optimizers, stepped by the module itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
+from helpers.trainers import fitted, quiet
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -98,10 +97,6 @@ def by_hand(epochs, clip=None, clip_value=None):
     return module
 
 
-def quiet(**settings):
-    return Trainer(progress=False, loggers=False, checkpoint=False, **settings)
-
-
 def same(first, second):
     pairs = zip(first.parameters(), second.parameters(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
@@ -115,11 +110,9 @@ def test_a_gan_equals_the_hand_written_loop_bit_for_bit():
 
 
 def test_global_step_counts_training_steps_however_many_optimizers():
-    trainer = quiet(max_epochs=3)
-    trainer.fit(GAN(), loader())
+    trainer = fitted(GAN(), loader(), max_epochs=3)
     assert trainer.global_step == trainer.total_steps == 3 * 4
-    limited = quiet(max_steps=5)
-    limited.fit(GAN(), loader())
+    limited = fitted(GAN(), loader(), max_steps=5)
     assert (limited.global_step, limited.stop_reason) == (5, "max_steps=5 reached")
 
 

@@ -1,7 +1,5 @@
 """Manual optimization, built without a Trainer."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

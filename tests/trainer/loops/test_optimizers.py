@@ -1,7 +1,5 @@
 """What configure_optimizers may return, and when schedules step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

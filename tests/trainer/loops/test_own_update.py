@@ -1,7 +1,5 @@
 """A module's own ``backward`` and ``optimizer_step``, and validations that a callback asks for."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What other trainers have under the same names: minimum lengths, thresholds, top-level monitors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A limit of 0 switches a phase off: no loader is built, one line reports it, the data is not blamed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

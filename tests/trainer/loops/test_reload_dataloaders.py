@@ -1,7 +1,5 @@
 """``reload_dataloaders_every_n_epochs``: loaders that are made again, in whole runs and in resumed ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

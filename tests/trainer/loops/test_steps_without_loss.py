@@ -1,7 +1,5 @@
 """``training_step`` may return None: such a step updates nothing, is counted, and is reported once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

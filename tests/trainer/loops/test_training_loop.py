@@ -1,7 +1,5 @@
 """The loop: limits, validation within it, modes, accumulation, clipping, data sources, first lines."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
@@ -14,6 +12,7 @@ import pytest
 import torch
 from helpers.loggers import NO_DEFAULTS, Rows
 from helpers.planted_clock import PlantedClock
+from helpers.trainers import fitted, quiet
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -66,10 +65,6 @@ class Stream(IterableDataset):
             yield x, x.sum(0, keepdim=True)
 
 
-def quiet(**settings):
-    return Trainer(**({"progress": False, "loggers": False, "checkpoint": False} | settings))
-
-
 def weights(module):
     return [p.detach().clone() for p in module.parameters()]
 
@@ -91,20 +86,6 @@ class At(Callback):
 # -- limits ------------------------------------------------------------------------------------
 
 
-def test_max_epochs():
-    trainer = quiet(max_epochs=3)
-    trainer.fit(Line(), loader())
-    assert (trainer.global_step, trainer.epoch, trainer.total_steps) == (6, 3, 6)
-    assert trainer.stop_reason == "max_epochs=3 reached"
-
-
-def test_max_steps_ends_in_the_midst_of_an_epoch():
-    trainer = quiet(max_steps=5)
-    trainer.fit(Line(), loader())
-    assert (trainer.global_step, trainer.epoch) == (5, 2)
-    assert trainer.stop_reason == "max_steps=5 reached"
-
-
 def test_max_time(capsys, monkeypatch):
     clock = PlantedClock()
     monkeypatch.setattr(time, "perf_counter", clock)
@@ -114,33 +95,40 @@ def test_max_time(capsys, monkeypatch):
             clock.now += 0.04
             return super().training_step(batch)
 
-    trainer = quiet(max_time="0.1s")
-    trainer.fit(Slow(), loader())
+    trainer = fitted(Slow(), loader(), max_time="0.1s")
     assert trainer.global_step == 3  # the first after which 0.1 s are over
     assert "max_time=0.1s reached" in trainer.stop_reason
     assert "unknown in total (until 0.1s)" in capsys.readouterr().out
 
 
 def test_without_a_limit_it_is_one_epoch_and_the_first_lines_say_so(capsys):
-    trainer = quiet()
-    trainer.fit(Line(), loader())
+    trainer = fitted(Line(), loader())
     assert (trainer.global_step, trainer.epoch) == (2, 1)
     assert "no limit was given: one epoch" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("limits", "steps", "reason"),
+    ("limits", "end", "reason"),
     [
-        ({"max_epochs": 1, "max_steps": 5, "max_time": "1h"}, 2, "max_epochs"),
-        ({"max_epochs": 9, "max_steps": 5, "max_time": "1h"}, 5, "max_steps"),
-        ({"max_epochs": 9**9, "max_steps": 9**9, "max_time": "0.02s"}, None, "max_time"),
+        ({"max_epochs": 3}, (6, 3), "max_epochs=3 reached"),
+        ({"max_steps": 5}, (5, 2), "max_steps=5 reached"),
+        ({"max_epochs": 1, "max_steps": 5, "max_time": "1h"}, (2, 1), "max_epochs=1 reached"),
+        ({"max_epochs": 9, "max_steps": 5, "max_time": "1h"}, (5, 2), "max_steps=5 reached"),
+        (
+            {"max_epochs": 9, "callbacks": At(lambda t: t.global_step == 3 and t.stop("enough"))},
+            (3, 1),
+            "enough",
+        ),
     ],
 )
-def test_the_first_limit_reached_ends_the_run(limits, steps, reason):
-    trainer = quiet(**limits)
-    trainer.fit(Line(), loader())
-    assert reason in trainer.stop_reason
-    assert steps is None or trainer.global_step == steps
+def test_the_first_limit_reached_ends_the_run(limits, end, reason):
+    trainer = fitted(Line(), loader(), **limits)
+    assert (trainer.global_step, trainer.epoch, trainer.stop_reason) == (*end, reason)
+
+
+def test_a_time_limit_comes_before_many_epochs_and_steps():
+    trainer = fitted(Line(), loader(), max_epochs=9**9, max_steps=9**9, max_time="0.02s")
+    assert "max_time" in trainer.stop_reason
 
 
 def test_fit_twice_trains_again_from_the_module_as_it_stands():
@@ -168,12 +156,6 @@ def test_fit_twice_with_every_default_callback_makes_two_whole_runs(tmp_path):
         assert run.metrics["train/loss"].steps == [1, 2]
 
 
-def test_stop_from_a_callback_is_the_reason():
-    trainer = quiet(max_epochs=9, callbacks=At(lambda t: t.global_step == 3 and t.stop("seen enough")))
-    trainer.fit(Line(), loader())
-    assert (trainer.global_step, trainer.stop_reason) == (3, "seen enough")
-
-
 def test_the_first_reason_to_stop_is_kept_and_the_module_can_give_one():
     class Stops(Line):
         def training_step(self, batch):
@@ -181,8 +163,7 @@ def test_the_first_reason_to_stop_is_kept_and_the_module_can_give_one():
             self.trainer.stop("second")
             return super().training_step(batch)
 
-    trainer = quiet(max_epochs=9)
-    trainer.fit(Stops(), loader())
+    trainer = fitted(Stops(), loader(), max_epochs=9)
     assert (trainer.global_step, trainer.stop_reason) == (1, "first")
 
 
@@ -199,10 +180,13 @@ def test_a_stop_does_not_outlive_its_run():
 
 @pytest.mark.parametrize(("limit", "steps"), [(2, 2), (1, 1), (1.0, 4), (0.5, 2), (None, 4), (99, 4)])
 def test_limit_train_batches(limit, steps):
-    trainer = quiet(limit_train_batches=limit, max_epochs=2)
-    trainer.fit(Line(), loader(16, 4))
-    assert trainer.global_step == 2 * steps
-    assert trainer.steps_per_epoch == steps
+    trainer = fitted(Line(), loader(16, 4), limit_train_batches=limit, max_epochs=2)
+    assert (trainer.global_step, trainer.steps_per_epoch) == (2 * steps, steps)
+
+
+def test_limits_hold_for_data_without_length():
+    data = DataLoader(Stream(), batch_size=2)
+    assert fitted(Line(), data, limit_train_batches=2, max_epochs=2).global_step == 4
 
 
 @pytest.mark.parametrize(("limit", "batches"), [(2, 2), (1, 1), (1.0, 4), (0.5, 2), (None, 4)])
@@ -221,12 +205,6 @@ def test_a_part_of_the_batches_is_not_rounded_away():
     assert limited(100, 0.29) == 29  # 100 * 0.29 is 28.999999999999996
     assert limited(3, 0.1) == 1
     assert limited(10, 0.0) == 0
-
-
-def test_limits_hold_for_data_without_length():
-    trainer = quiet(limit_train_batches=2, max_epochs=2)
-    trainer.fit(Line(), DataLoader(Stream(), batch_size=2))
-    assert trainer.global_step == 4
 
 
 def test_fast_dev_run_is_one_step_and_one_batch_and_writes_nothing(tmp_path):
@@ -268,27 +246,26 @@ class Validations(Callback):
             self.steps.append(trainer.global_step)
 
 
+STREAM = DataLoader(Stream(), batch_size=4)
+
+
 @pytest.mark.parametrize(
-    ("every", "epochs", "steps"),
+    ("data", "every", "epochs", "steps"),
     [
-        ("1ep", 3, [4, 8, 12]),
-        ("2ep", 5, [8, 16]),
-        ("0.5ep", 2, [2, 4, 6, 8]),
-        (7, 4, [7, 14]),
-        ("7st", 4, [7, 14]),
-        (None, 3, []),
+        (loader(16, 4), "1ep", 3, [4, 8, 12]),
+        (loader(16, 4), "2ep", 5, [8, 16]),
+        (loader(16, 4), "0.5ep", 2, [2, 4, 6, 8]),
+        (loader(20, 4), "0.5ep", 2, [3, 5, 8, 10]),
+        (loader(16, 4), 7, 4, [7, 14]),
+        (loader(16, 4), "7st", 4, [7, 14]),
+        (loader(16, 4), None, 3, []),
+        (STREAM, "1ep", 2, [2, 4]),  # the end of an epoch is not known ahead
     ],
 )
-def test_validate_every(every, epochs, steps):
+def test_validate_every(data, every, epochs, steps):
     seen = Validations()
-    quiet(validate_every=every, max_epochs=epochs, callbacks=seen).fit(Line(), loader(16, 4), loader())
+    quiet(validate_every=every, max_epochs=epochs, callbacks=seen).fit(Line(), data, loader())
     assert seen.steps == steps
-
-
-def test_validate_every_half_epoch_of_odd_length():
-    seen = Validations()
-    quiet(validate_every="0.5ep", max_epochs=2, callbacks=seen).fit(Line(), loader(20, 4), loader())
-    assert seen.steps == [3, 5, 8, 10]
 
 
 def test_validate_every_so_many_seconds(monkeypatch):
@@ -297,12 +274,6 @@ def test_validate_every_so_many_seconds(monkeypatch):
     seen = Validations()
     quiet(validate_every="0.5s", max_steps=14, callbacks=seen).fit(Line(), loader(20, 4), loader())
     assert seen.steps == [4, 8, 12]
-
-
-def test_validation_at_the_end_of_an_epoch_whose_end_is_not_known_ahead():
-    seen = Validations()
-    quiet(max_epochs=2, callbacks=seen).fit(Line(), DataLoader(Stream(), batch_size=4), loader())
-    assert seen.steps == [2, 4]
 
 
 def test_a_point_that_is_due_twice_happens_once():
@@ -394,14 +365,8 @@ def test_step_without_data_is_said_once(capsys):
 
 
 def test_data_without_step_is_said_once(capsys):
-    class Trains(TrainModule):
-        def __init__(self):
-            super().__init__()
-            self.net = nn.Linear(2, 1)
-
-        training_step = Line.training_step
-        configure_optimizers = Line.configure_optimizers
-        batches, lr = [], 0.1
+    class Trains(Line):
+        validation_step = TrainModule.validation_step
 
     quiet(max_epochs=3).fit(Trains(), loader(), loader())
     assert capsys.readouterr().out.count("has no validation_step") == 1
@@ -419,8 +384,7 @@ def test_several_validation_dataloaders_have_names_of_their_own(kind):
             return super().validation_step(batch)
 
     module = Both()
-    trainer = quiet(max_epochs=1)
-    trainer.fit(module, loader(), data)
+    trainer = fitted(module, loader(), data, max_epochs=1)
     for number, (name, one) in enumerate(zip(names, (small, large), strict=True)):
         x, y = one.dataset.tensors
         expected = F.mse_loss(module.net(x), y).item()
@@ -516,8 +480,7 @@ def test_nested_batches_reach_the_step_as_they_are():
             return {"input": (x, x[:1]), "extra": {"name": f"n{index}"}}
 
     module = Nested()
-    trainer = quiet(max_epochs=1)
-    trainer.fit(module, DataLoader(Items(), batch_size=2))
+    trainer = fitted(module, DataLoader(Items(), batch_size=2), max_epochs=1)
     assert module.batches == [(["n0", "n1"], 0), (["n2", "n3"], 1), (["n4"], 2)]
     assert trainer.samples == 5
 
@@ -534,16 +497,16 @@ def test_any_iterable_of_batches_serves():
     assert len(module.batches) == 6
 
 
-def test_validation_data_that_is_used_up_is_reported():
+@pytest.mark.parametrize(
+    ("used_up", "message"),
+    [("training", "no batch a second time"), ("validation", r"no batch(.|\n)*exhausted")],
+)
+def test_a_generator_is_used_up_after_one_epoch_and_reported(used_up, message):
     batches = [tuple(batch) for batch in loader(12, 4)]
-    with pytest.raises(PacelineError, match=r"no batch(.|\n)*exhausted"):
-        quiet(max_epochs=2).fit(Line(), batches, (batch for batch in batches))
-
-
-def test_a_generator_is_used_up_after_one_epoch_and_reported():
-    batches = [tuple(batch) for batch in loader(12, 4)]
-    with pytest.raises(PacelineError, match="no batch a second time"):
-        quiet(max_epochs=2).fit(Line(), (batch for batch in batches))
+    once = (batch for batch in batches)
+    data = (once, None) if used_up == "training" else (batches, once)
+    with pytest.raises(PacelineError, match=message):
+        quiet(max_epochs=2).fit(Line(), *data)
 
 
 @pytest.mark.parametrize("accumulate", [2, 3])
@@ -589,8 +552,7 @@ def test_a_returned_weight_with_accumulation_equals_the_single_big_batch():
     ends = []
     for batch_size, many in ((2, 4), (8, 1)):
         module = Tokens()
-        trainer = quiet(accumulate=many, max_epochs=4, clip_grad_norm=0.5)
-        trainer.fit(module, tokens(batch_size))
+        trainer = fitted(module, tokens(batch_size), accumulate=many, max_epochs=4, clip_grad_norm=0.5)
         ends.append((weights(module), trainer.global_step, trainer.metrics["train/loss_epoch"]))
     assert ends[0][1] == ends[1][1] == 12
     for one, two in zip(ends[0][0], ends[1][0], strict=True):
@@ -648,61 +610,10 @@ def test_a_returned_mapping_and_log_are_the_same():
 
     found = []
     for module in (Returns(), Logs()):
-        trainer = quiet(max_epochs=2, log_every=3)
-        trainer.fit(module, loader(18, 4), loader(10, 4))
+        trainer = fitted(module, loader(18, 4), loader(10, 4), max_epochs=2, log_every=3)
         found.append({k: v for k, v in trainer.metrics.items() if not k.startswith("perf/")})
     assert found[0] == found[1]
     assert {"train/mean", "train/mean_epoch", "val/mean", "val/loss"} <= set(found[0])
-
-
-@pytest.mark.parametrize(
-    ("returned", "printed"),
-    [
-        (1.0, "must be a tensor"),
-        ({"los": 1.0}, "without 'loss'"),
-        ({"loss": 1.0}, "must be a tensor"),
-        (torch.ones(2, requires_grad=True), "must be a scalar"),
-        (torch.ones(()), "without a gradient"),
-    ],
-)
-def test_what_is_no_loss_is_reported_before_any_weight_changes(returned, printed):
-    class Wrong(Line):
-        def training_step(self, batch):
-            return returned
-
-    module = Wrong()
-    before = weights(module)
-    with pytest.raises(PacelineError, match=printed):
-        quiet().fit(module, loader())
-    assert same(before, weights(module))
-
-
-def test_a_loss_that_is_nan_is_raised_before_it_reaches_the_weights():
-    class Breaks(Line):
-        def training_step(self, batch, batch_idx):
-            loss = super().training_step(batch)
-            return loss * math.nan if batch_idx == 1 else loss
-
-    module, other = Breaks(), Line()
-    with pytest.raises(PacelineError, match=r"the loss is nan(.|\n)*step 2(.|\n)*indices 4, 5, 6, 7"):
-        quiet().fit(module, loader())
-    quiet(max_steps=1).fit(other, loader())
-    assert same(weights(module), weights(other))
-
-
-def test_a_step_that_is_not_finite_can_be_skipped(capsys):
-    class Breaks(Line):
-        def training_step(self, batch, batch_idx):
-            loss = super().training_step(batch)
-            return loss * math.nan if batch_idx == 1 else loss
-
-    module, other = Breaks(), Line()
-    trainer = quiet(nonfinite="skip")
-    trainer.fit(module, loader())
-    quiet(max_steps=1).fit(other, loader())
-    assert same(weights(module), weights(other))
-    assert (trainer.global_step, trainer.skipped_steps) == (2, 1)
-    assert "step 2, epoch 1: the loss is nan; the update is skipped" in capsys.readouterr().out
 
 
 # -- first lines ---------------------------------------------------------------------------------
@@ -725,8 +636,7 @@ def test_the_first_lines_are_at_most_six_and_of_one_form(capsys, tmp_path):
 
 
 def test_log_txt_holds_what_was_said(tmp_path, capsys):
-    trainer = quiet(max_steps=1, run_dir=tmp_path / "r")
-    trainer.fit(Line(), loader())
+    trainer = fitted(Line(), loader(), max_steps=1, run_dir=tmp_path / "r")
     said = capsys.readouterr().out.splitlines()
     logged = [line.partition(" ")[2] for line in (trainer.folder / "log.txt").read_text().splitlines()]
     assert said == logged
@@ -749,11 +659,8 @@ def test_after_fit_the_module_can_be_copied_and_pickled():
 
 
 def test_after_an_error_the_module_holds_no_trainer():
-    class Breaks(Line):
-        def training_step(self, batch):
-            raise KeyError("gone")
-
-    module = Breaks()
+    module = Line()
+    module.training_step = lambda batch: {}["gone"]
     with pytest.raises(KeyError):
         quiet().fit(module, loader())
     assert "_trainer" not in vars(module)

@@ -1,7 +1,5 @@
 """The metric logger, built without a Trainer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Rows go to loggers without a wait; one that fails or blocks costs its own rows and nothing else."""
 
-from __future__ import annotations
-
 import json
 import threading
 

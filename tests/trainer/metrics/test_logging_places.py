@@ -1,7 +1,5 @@
 """Where a value can be logged: it arrives, or an error says where it would."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

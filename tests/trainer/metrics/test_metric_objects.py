@@ -1,7 +1,5 @@
 """What is used of torchmetrics objects: found by what they have, restored by a private counter."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

@@ -1,18 +1,17 @@
 """torchmetrics objects in the hooks of an end: whole while they run, reset afterwards."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest
 import torch
 from helpers.loggers import NO_DEFAULTS, Rows
+from helpers.trainers import fitted, quiet
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, TrainModule
 from paceline.callbacks import Callback
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint import reading
@@ -97,10 +96,6 @@ def loader(count, seed, batch_size=5):
 def share(count, seed):
     predictions, found = labels(count, seed)
     return (predictions == found).double().mean().item()
-
-
-def quiet(**settings):
-    return Trainer(**{"progress": False, "checkpoint": False, "loggers": False} | settings)
 
 
 @pytest.mark.parametrize("make", [accuracy, Cat])
@@ -277,8 +272,7 @@ def test_an_evaluation_inside_the_hook_counts_for_itself():
             pass
 
     inside = Inside()
-    trainer = quiet(max_epochs=1, callbacks=inside)
-    trainer.fit(Silent(), loader(14, 1), loader(23, 2))
+    trainer = fitted(Silent(), loader(14, 1), loader(23, 2), max_epochs=1, callbacks=inside)
     assert inside.found["val/other/acc"] == pytest.approx(share(11, 3), rel=1e-6)
     assert trainer.metrics["val/after"] == pytest.approx(share(23, 2), rel=1e-6)
     assert trainer.metrics["val/acc"] == pytest.approx(share(23, 2), rel=1e-6)

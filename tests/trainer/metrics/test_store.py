@@ -1,7 +1,5 @@
 """Logged values: exact means, windows and epochs, reductions, names, torchmetrics objects."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

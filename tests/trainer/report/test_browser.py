@@ -1,7 +1,5 @@
 """The page about runs in Chromium: 3 runs x 100,000 points x 10 metrics."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.browser import chromium, errors, open_page, requested, wait_for

@@ -1,7 +1,5 @@
 """The page about runs, as text; test_browser.py opens it."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """``paceline plot``."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.run_folders import rows_of, write_run
 from matplotlib.image import imread

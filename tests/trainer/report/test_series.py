@@ -1,7 +1,5 @@
 """Columns in a page: short, and within their rounding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Runs are found, named and read."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

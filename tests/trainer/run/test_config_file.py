@@ -1,7 +1,5 @@
 """What a resume has changed of the settings is in config.yaml, in the first lines and in ``diff``."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import yaml

@@ -1,7 +1,5 @@
 """The directory of a run, built without a Trainer."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a run runs on, as ``paceline env`` shows it and env.json keeps it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A fit that fails before its first step is done leaves no folder, unless there is something in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A run as a notebook shows it."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.run_folders import rows_of, write_run
 

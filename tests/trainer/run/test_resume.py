@@ -1,7 +1,5 @@
 """Where a run that is resumed writes: "auto" and "latest" in its own folder, all else in a new one."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run that is read from its folder."""
 
-from __future__ import annotations
-
 import json
 import sys
 

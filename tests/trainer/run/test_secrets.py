@@ -1,7 +1,5 @@
 """Secrets in options and hparams are in no file of a run; files have the user's umask."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

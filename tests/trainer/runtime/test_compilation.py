@@ -1,7 +1,5 @@
 """compile=...: the same run, the same names, nothing compiled twice, and a module left as it was."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import re

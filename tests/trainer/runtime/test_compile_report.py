@@ -1,7 +1,5 @@
 """What a run reports of torch.compile: graphs, why they were compiled again, and what never stops."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

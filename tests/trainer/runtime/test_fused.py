@@ -1,7 +1,5 @@
 """Which kernel an optimizer uses is the user's choice; what an unfused one costs is reported."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.ranks import run_cases
+from helpers.trainers import quiet
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -47,15 +48,7 @@ class Line(TrainModule):
 
 
 def trainer(**more) -> Trainer:
-    return Trainer(
-        accelerator="cpu",
-        max_steps=1,
-        progress=False,
-        loggers=False,
-        checkpoint=False,
-        run_dir=None,
-        **more,
-    )
+    return quiet(max_steps=1, run_dir=None, **more)
 
 
 LOADER = DataLoader(TensorDataset(torch.ones(4, 2)), 2)

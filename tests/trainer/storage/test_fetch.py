@@ -1,7 +1,5 @@
 """Copies of data in an object store; ``memory://`` is one without a server."""
 
-from __future__ import annotations
-
 import fsspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Runs in an object store without a server: what is sent, what is fetched, what takes an address."""
 
-from __future__ import annotations
-
 import shutil
 
 import fsspec

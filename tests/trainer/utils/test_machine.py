@@ -1,7 +1,5 @@
 """What a process may use of its machine, read from planted files."""
 
-from __future__ import annotations
-
 import pytest
 
 from paceline.trainer.utils import machine
