@@ -93,5 +93,10 @@ def test_a_subclass_with_its_own_iter_stays_in_charge(options, stream):
     loader = Doubling(data, batch_size=4, **options)
     loader.factor = 3
     plain = read(DataLoader(data, batch_size=4, **options))
-    for settings, first in (({}, 0), ({"position": 8}, 8), ({"accumulate": 2}, 0), ({"global_batch": 5}, 0)):
+    for settings, first in (
+        ({}, 0),
+        ({"position": 8}, 8),
+        ({"accumulate": 2}, 0),
+        ({"global_batch": 5}, 0),
+    ):
         assert read(loader, **settings) == [3 * i for i in plain[first:]]
