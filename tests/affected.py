@@ -116,6 +116,12 @@ class _Named(ast.NodeVisitor):
                 self.tables[str(key.value)] = str(value.value)
 
 
+_NAMES_WITHOUT_USE = (
+    "tests/test_affected.py",  # the files that it names are its cases
+    "tests/helpers/rank_server.py",  # what it imports in advance, jobs name themselves
+)
+
+
 class Graph:
     """Which file names which, of a checkout."""
 
@@ -167,7 +173,7 @@ class Graph:
         named = _Named(self._module(path), path.endswith("__init__.py"), for_types=for_types)
         with suppress(SyntaxError, FileNotFoundError):  # the tests will say it; a file that was deleted
             named.visit(ast.parse((self.root / path).read_text()))
-        if path == "tests/test_affected.py":  # the files that it names are its cases
+        if path in _NAMES_WITHOUT_USE:
             named.strings.clear()
         return named
 

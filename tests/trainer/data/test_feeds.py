@@ -100,3 +100,32 @@ def test_a_subclass_with_its_own_iter_stays_in_charge(options, stream):
         ({"global_batch": 5}, 0),
     ):
         assert read(loader, **settings) == [3 * i for i in plain[first:]]
+
+
+class Drawn(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return int(torch.randint(10**9, ())) + random.randrange(10**9)
+
+
+class Draws:
+    """Any iterable of batches that draws."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (torch.randint(10**9, (4,)) for _ in range(6))
+
+
+DRAWING = {
+    "indexed": lambda: DataLoader(Drawn(), batch_size=4),
+    "stream": lambda: DataLoader(Stream(Drawn()), batch_size=4),
+    "iterable": Draws,
+}
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_draws_go_by_seed_epoch_and_position(kind):
+    first, again, later, other = (
+        read(DRAWING[kind](), epoch, seed=seed) for epoch, seed in ((0, 5), (0, 5), (1, 5), (0, 6))
+    )
+    assert first == again
+    every = first + later + other
+    assert len({*every}) == len(every)
