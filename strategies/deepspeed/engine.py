@@ -127,11 +127,11 @@ class DeepSpeed(ZeroEstimate, Distributed):
         config = make_config(self.config, self.stage, self.offload, self.precision, self.plan, parameters)
         refuse_scalars(module, self.name)
         refuse_sharded(module)
+        if self.stage == 3:
+            refuse_compiled_copies(module, self.name)
         late = self.stage == 3 and is_on_meta(module)
         if late:
             zero_state.materialise_in_shards(module, self.precision.convert_module, config)
-        if self.stage == 3:
-            refuse_compiled_copies(module, self.name)
         self.prepare_module(module, in_shards=late)
         built = build_optimizers()
         if built is None:  # nothing is trained: ranks compute on their own

@@ -66,7 +66,6 @@ MORE_IMPORTS = {
         "paceline.recipes.vit_cifar10",
     ),
     "transformers": (
-        "sklearn.datasets",
         "transformers.models.bert.modeling_bert",
         "transformers.models.llama.modeling_llama",
         "transformers.models.vit.modeling_vit",

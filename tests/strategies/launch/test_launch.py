@@ -84,7 +84,7 @@ class Job:
         return code
 
     def is_gone(self) -> None:
-        wait_until(lambda: not self.left(), lambda: f"left behind: {self.left()}\n{self.printed()}")
+        wait_until(lambda: not self.left(), lambda: f"still running: {self.left()}\n{self.printed()}")
 
     def left(self) -> list[psutil.Process]:
         """Its processes that are alive; a zombie is not."""
