@@ -52,9 +52,9 @@ _HOMES = {
     "seed_everything": ".trainer.rng",
 }
 _RUN_AGAIN = {  # the Trainer of a script that a command of ours runs
-    "PACELINE_REPLAY": (".trainer.replay_trainer", "ReplayTrainer"),
-    "PACELINE_TRACE": (".trainer.trace_trainer", "TraceTrainer"),
-    "PACELINE_ONE_STEP": (".trainer.one_step_trainer", "OneStepTrainer"),
+    "PACELINE_REPLAY": (".tools.rerun.replay_trainer", "ReplayTrainer"),
+    "PACELINE_TRACE": (".tools.rerun.trace_trainer", "TraceTrainer"),
+    "PACELINE_ONE_STEP": (".tools.rerun.one_step_trainer", "OneStepTrainer"),
 }
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from paceline import Run
 from paceline.callbacks.step_record import FILE_NAME
-from paceline.trainer.debug.diff import compare
-from paceline.trainer.debug.trace import first_tensor
+from paceline.tools.debug.diff import compare
+from paceline.tools.debug.trace import first_tensor
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = Path(__file__).with_name("parity_job.py")

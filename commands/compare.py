@@ -11,7 +11,7 @@ import typer
 from ..errors import PacelineError
 
 if TYPE_CHECKING:
-    from ..trainer.debug.started_command import Command
+    from ..tools.debug.started_command import Command
 
 _TRUST = Annotated[
     bool, typer.Option("--trust", help="Start a command that another user, another host or `-c` gave.")
@@ -33,7 +33,7 @@ def replay(
 
     The run's own command, which is shown first, is started again in its folder; nothing is written.
     """
-    from ..trainer.debug.replay import run_again
+    from ..tools.debug.replay import run_again
 
     run_again(_consented(run, step, trust, yes), run, step, accelerator, debug)
 
@@ -45,7 +45,7 @@ def _consented(run: Path, step: int, trust: bool, yes: bool) -> Command:
         PacelineError: where it is not, with the flag that does.
         typer.Abort: for another answer than yes on the terminal.
     """
-    from ..trainer.debug.started_command import started_by
+    from ..tools.debug.started_command import started_by
 
     command = started_by(run, step)
     typer.echo(f"{run} was started by: {command}", err=True)
@@ -95,7 +95,7 @@ def diff(
 
     The exit code is 0 where every compared step is the same, and 3 where one differs.
     """
-    from ..trainer.debug.diff import compare
+    from ..tools.debug.diff import compare
     from ..trainer.run.find import one_run
 
     options = {"--code": code, "--accelerator": accelerator, "--trust": trust, "--yes": yes}
@@ -105,7 +105,7 @@ def diff(
     runs = one_run(a), one_run(b)
     found = compare(*runs)
     if replay and found.first is not None:
-        from ..trainer.debug.trace import first_tensor
+        from ..tools.debug.trace import first_tensor
 
         folders = runs[0].folder, runs[1].folder
         before = max(1, found.first.step - 1)

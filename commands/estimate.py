@@ -39,6 +39,8 @@ def estimate(
     A step of the first batch is traced without allocating anything; no device is needed. With neither
     --devices nor --gpu nor --memory, for the devices here.
     """
+    from ..tools.run_estimate import estimate as run_estimate
+
     require_own_folder(target, trust)
     assumed = dict(map(_assumption, assume or []))
     here = [] if devices is None else ["trainer.devices=1"]
@@ -46,7 +48,8 @@ def estimate(
     with warnings.catch_warnings():  # nothing starts the workers here
         warnings.filterwarnings("ignore", "This DataLoader will create")
         experiment = loaded.recipe.build_experiment(loaded.checked())
-    found = experiment.trainer.estimate(
+    found = run_estimate(
+        experiment.trainer,
         experiment.module,
         experiment.train,
         experiment.datamodule,

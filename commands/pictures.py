@@ -19,7 +19,7 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the curves of runs into one picture."""
-    from ..trainer.report.picture import plot_runs
+    from ..tools.report.picture import plot_runs
 
     typer.echo(plot_runs(runs, out, metric or [], x))
 
@@ -29,7 +29,7 @@ def report(
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
 ) -> None:
     """Write one HTML page about runs: charts, values, differences, checkpoints, warnings."""
-    from ..trainer.report.page import write_report
+    from ..tools.report.page import write_report
 
     typer.echo(write_report(runs, out))
 

@@ -93,7 +93,7 @@ def require_own_folder(target: str, trust: bool) -> None:
     folder = path.parent if path.name == "config.yaml" else path
     if trust or not (folder / "config.yaml").is_file() or not (folder / "env.json").is_file():
         return
-    from ..trainer.debug.started_command import doubt_about
+    from ..tools.debug.started_command import doubt_about
     from ..trainer.run.directory import read_environment
 
     doubt = doubt_about(folder, read_environment(folder))

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ..strategies.launch.environment import LauncherRank
-from ..trainer.one_step_trainer import OneStepRequest
+from ..tools.rerun.one_step_trainer import OneStepRequest
 from ..trainer.utils.machine import cgroup_limits, processors
 from . import machine_checks as machine
 from .finding import FAILED, SKIPPED, Finding, of_error

@@ -17,7 +17,7 @@ from typing import IO
 from ..config.recipe import is_recipe_file
 from ..errors import PacelineError, cut
 from ..testing.ranks import outside_a_launch
-from ..trainer.one_step_trainer import OneStepRequest
+from ..tools.rerun.one_step_trainer import OneStepRequest
 from .finding import FAILED, OK, Finding, split_error
 
 _CURE = "run it by itself; the end of its output is below"

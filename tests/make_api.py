@@ -25,6 +25,7 @@ import paceline.parameter_groups
 import paceline.schedules
 import paceline.strategies
 import paceline.testing
+import paceline.tools
 from paceline.trainer.config.arguments import TrainerArguments
 
 PACKAGES = (
@@ -37,6 +38,7 @@ PACKAGES = (
     paceline.mixing,
     paceline.config,
     paceline.testing,
+    paceline.tools,
 )
 """Everything public is in the ``__all__`` of one of them."""
 _IN_HOOKS = "Trainer in hooks"

@@ -211,7 +211,7 @@ ROWS = [
         "`Trainer.check_invariance` names the first tensor of your own code that depends on the number of "
         "ranks or the micro-batch size",
         {
-            "trainer/debug/test_invariance.py": [
+            "tools/debug/test_invariance.py": [
                 "test_a_sound_model_is_found_the_same",
                 "test_the_first_tensor_that_differs_is_named_on_one_device",
                 "test_a_sound_model_is_found_the_same_on_ranks",
@@ -364,7 +364,7 @@ ROWS = [
         "Any step of any run can be run again, alone, with its samples and random draws: `paceline replay "
         "RUN --step k`",
         {
-            "trainer/debug/test_replay.py": [
+            "tools/debug/test_replay.py": [
                 "test_a_healthy_step_is_reported_with_the_losses_it_had",
                 "test_losses_are_those_of_the_run_to_the_bit",
                 "test_two_ranks_losses_come_again_on_one_device",

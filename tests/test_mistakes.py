@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import paceline
-from paceline import PacelineError, Trainer, TrainModule, seed_everything
+from paceline import PacelineError, Trainer, TrainModule, seed_everything, tools
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping
 from paceline.strategies import DDP
 
@@ -645,8 +645,11 @@ NO_MODULE = "without a module takes the one of the last run, and there was none"
         (lambda: paceline.Run(3), ["Run takes a path", "got: 3"]),
         (lambda: quiet().fit(Net(), "train"), ["cannot be iterated over batches", "got: str"]),
         (lambda: quiet().fit(Net(), samples(), allow={"a": 1}), ["fit(allow=...)", "'a'"]),
-        (lambda: quiet().replay(Net(), samples(), step="3", run="r"), ["step: got '3'", "an integer"]),
-        (lambda: quiet().check_invariance(Net(), samples(), steps=0), ["steps: got 0"]),
+        (
+            lambda: tools.replay(quiet(), Net(), samples(), step="3", run="r"),
+            ["step: got '3'", "an integer"],
+        ),
+        (lambda: tools.check_invariance(quiet(), Net(), samples(), steps=0), ["steps: got 0"]),
         (lambda: quiet().fit(train_dataloader=samples()), ["fix: fit(module, ...)"]),
         (lambda: quiet().fit(model=Net()), ["module, the first argument"]),
         (lambda: quiet().validate(model=Net()), ["module, the first argument"]),

@@ -190,7 +190,7 @@ def test_the_built_in_names_are_those_of_the_classes():
 
 @pytest.mark.usefixtures("acme")
 def test_a_replay_takes_names_too(monkeypatch):
-    from paceline.trainer.debug.replay import alone
+    from paceline.tools.debug.replay import alone
 
     kept = alone({"callbacks": ["beep", "ema"]}, "cpu")["callbacks"]
     assert [type(c).__name__ for c in kept] == ["Beep", "EMA"]

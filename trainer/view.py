@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..callbacks.loggers.media import Media
     from ..durations import Cadence
     from ..strategies import Strategy
+    from .config.arguments import TrainerArguments
     from .loops.context import RunContext
     from .loops.fit_context import FitContext
 
@@ -177,6 +178,11 @@ class RunView(RankView, MediaLogs):
         if self._module is None:
             raise PacelineError("the trainer has no module yet", fix="trainer.fit(module, ...)")
         return self._module
+
+    @property
+    def settings(self) -> TrainerArguments:
+        """The validated arguments."""
+        return self._run.settings
 
     @property
     def strategy(self) -> Strategy:

@@ -56,7 +56,10 @@ DROPPED: Known = {
         NONE,
         "global_batch_size is the same on any number of ranks, and max_restarts starts them again",
     ),
-    "autotuning": (ELSEWHERE, "trainer.find_batch_size(module, loader) finds the largest batch"),
+    "autotuning": (
+        ELSEWHERE,
+        "paceline.tools.find_batch_size finds the largest batch",
+    ),
     **dict.fromkeys(
         ("curriculum_learning", "data_efficiency", "data_pipeline"),
         (NONE, _CURRICULUM),
@@ -135,5 +138,5 @@ SCHEDULES = {
 }
 OTHER_SCHEDULES = {
     "onecycle": "torch.optim.lr_scheduler.OneCycleLR",
-    "lrrangetest": "trainer.find_learning_rate(module, loader)",
+    "lrrangetest": "paceline.tools.find_learning_rate(trainer, module, loader)",
 }

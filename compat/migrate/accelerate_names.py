@@ -152,7 +152,9 @@ ACCELERATE = Library(
         "debug_launcher": rewrite('leave it out: Trainer(accelerator="cpu", devices=2) starts two ranks'),
         "set_numa_affinity": rewrite("write Trainer(numa_affinity=True)"),
         "get_logger": rewrite("write self.print(...), or trainer.log_line(...): rank 0, and log.txt"),
-        "find_executable_batch_size": rewrite("call trainer.find_batch_size(module, dataloader)"),
+        "find_executable_batch_size": rewrite(
+            "call paceline.tools.find_batch_size(trainer, module, dataloader)"
+        ),
         "skip_first_batches": rewrite("leave it out: a resumed run continues in the middle of an epoch"),
         "ProjectConfiguration": rewrite("write Trainer(run_dir=...), and callbacks=[Checkpoint(keep=...)]"),
         "DeepSpeedPlugin": rewrite(f'write DeepSpeed(stage), {_STRATEGY}"deepspeed_stage_2"'),

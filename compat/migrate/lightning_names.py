@@ -317,8 +317,8 @@ OWNERS: dict[str, Owner] = {
     ),
 }
 
-_LR = "call trainer.find_learning_rate(module, dataloader)"
-_BATCH = "call trainer.find_batch_size(module, dataloader)"
+_LR = "call paceline.tools.find_learning_rate(trainer, module, dataloader)"
+_BATCH = "call paceline.tools.find_batch_size(trainer, module, dataloader)"
 _ONE_RANK = "write if self.trainer.is_global_zero: in its place"
 _LINE = "write self.print(...), or trainer.log_line(...) in a callback"
 _TYPE = Entry(rewrite("").group, "from typing import Any", "typing.Any")
@@ -345,7 +345,7 @@ NAMES: dict[str, Entry] = {
     "ModelPruning": rewrite("call torch.nn.utils.prune in a hook of your own"),
     "LearningRateFinder": rewrite(_LR),
     "BatchSizeFinder": rewrite(_BATCH),
-    "Tuner": rewrite(f"{_LR}, or trainer.find_batch_size(module, dataloader)"),
+    "Tuner": rewrite(f"{_LR}, or paceline.tools.find_batch_size(trainer, module, dataloader)"),
     "WandbLogger": rewrite(
         "write WandB(project=..., name=...), of paceline.callbacks: docs/guides/trackers.md"
     ),

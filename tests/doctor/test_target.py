@@ -8,7 +8,7 @@ import pytest
 from paceline import PacelineError
 from paceline.doctor import target as module
 from paceline.doctor.target import Target, run_target
-from paceline.trainer.one_step_trainer import OneStepRequest
+from paceline.tools.rerun.one_step_trainer import OneStepRequest
 
 pytestmark = pytest.mark.launch
 

@@ -24,10 +24,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import paceline
-from paceline import PacelineError, Run, Trainer, TrainModule, callbacks, seed_everything, strategies
+from paceline import PacelineError, Run, Trainer, TrainModule, callbacks, seed_everything, strategies, tools
 from paceline.__main__ import main
 from paceline.callbacks import Checkpoint, EarlyStopping
 from paceline.config import RunConfig
+from paceline.tools.report.page import write_report
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.listing import (
     describe_checkpoint,
@@ -35,7 +36,6 @@ from paceline.trainer.checkpoint.listing import (
     list_checkpoints,
     problem_of,
 )
-from paceline.trainer.report.page import write_report
 
 USUAL = {"arguments": 600, "configs": 600, "checkpoints": 50, "files": 75}
 LONGEST = 3000  # characters of a message
@@ -170,8 +170,8 @@ def calls():
     found["load_from_checkpoint"] = Net.load_from_checkpoint
     found["Run"] = Run
     found["seed_everything"] = seed_everything
-    found["replay(step)"] = lambda value: quiet().replay(Net(), DATA, step=value, run="nowhere")
-    found["replay(run)"] = lambda value: quiet().replay(Net(), DATA, step=1, run=value)
+    found["replay(step)"] = lambda value: tools.replay(quiet(), Net(), DATA, step=value, run="nowhere")
+    found["replay(run)"] = lambda value: tools.replay(quiet(), Net(), DATA, step=1, run=value)
     found["fit(module)"] = lambda value: quiet().fit(value, DATA)
     return found
 

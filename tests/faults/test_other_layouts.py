@@ -9,8 +9,8 @@ from helpers.jobs import load_job
 from helpers.ranks import run_ranks
 
 from paceline import Run
-from paceline.trainer.report.page import build_page
-from paceline.trainer.report.summary import summarize
+from paceline.tools.report.page import build_page
+from paceline.tools.report.summary import summarize
 
 JOB = Path(__file__).with_name("layouts_job.py")
 SECONDS = 120

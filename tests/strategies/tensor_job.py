@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchmetrics import SumMetric
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, Trainer, TrainModule, tools
 from paceline.callbacks import EMA, Checkpoint, Throughput
 from paceline.optimizers import MuonWithAdamW
 from paceline.strategies import FSDP, HSDP
@@ -260,7 +260,7 @@ def train(folder: Path, name: str, devices: int, case: dict) -> dict:
     loader = DataLoader(rows, batch_size=GLOBAL // trainer.data_world_size // pieces, shuffle=True)
     validation = DataLoader(data(19, 2, torch.float64), batch_size=8)
     if action == "invariance":
-        result = trainer.check_invariance(module, loader, steps=3)
+        result = tools.check_invariance(trainer, module, loader, steps=3)
         return {"equal": bool(result), "text": str(result)}
     run = trainer.fit(module, loader, validation, resume=resume and folder / resume)
     if action == "predict":

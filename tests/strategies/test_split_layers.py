@@ -13,7 +13,7 @@ from helpers.ranks import run_ranks
 from helpers.small_net import Net
 from torch import nn
 
-from paceline import PacelineError, Run, Trainer, TrainModule
+from paceline import PacelineError, Run, Trainer, TrainModule, tools
 from paceline.strategies import FSDP, HSDP, Environment, Full
 from paceline.strategies.transformers_plan import parallelize_models
 
@@ -100,7 +100,7 @@ def test_an_estimate_says_that_it_does_not_know_the_plan():
     trainer = Trainer(run_dir=None)
     trainer.strategy.tensor_parallel_size = 2
     with pytest.raises(PacelineError, match="does not know how parallelize"):
-        trainer.estimate(Net(), None)
+        tools.estimate(trainer, Net(), None)
 
 
 # -- Hugging Face ------------------------------------------------------------------------------

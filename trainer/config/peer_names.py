@@ -62,8 +62,8 @@ TRAINER_PEERS = {
     "train_batch_size": "global_batch_size",
     "per_device_train_batch_size": "the DataLoader's batch_size",
     "detect_anomaly": "torch.autograd.set_detect_anomaly(True)",
-    "auto_lr_find": "trainer.find_learning_rate(module, dataloader)",
-    "auto_scale_batch_size": "trainer.find_batch_size(module, dataloader)",
+    "auto_lr_find": "paceline.tools.find_learning_rate(trainer, module, dataloader)",
+    "auto_scale_batch_size": "paceline.tools.find_batch_size(trainer, module, dataloader)",
     "auto_find_batch_size": 'batch_size="auto"',
     "device_train_microbatch_size": 'batch_size="auto", or the DataLoader\'s batch_size',
     "benchmark": "torch.backends.cudnn.benchmark",
@@ -105,6 +105,12 @@ _EVALUATION_PEERS = {
 _METRICS = 'metrics, whose names begin with their phase: "val/loss" for val_loss'
 _LOGGERS = "log(name, value) and log_image, log_histogram, log_table, log_text: they reach every logger"
 _ATTRIBUTE_PEERS = {
+    # functions that take a Trainer
+    "find_learning_rate": "paceline.tools.find_learning_rate(trainer, module, dataloader)",
+    "find_batch_size": "paceline.tools.find_batch_size(trainer, module, dataloader)",
+    "estimate": "paceline.tools.estimate(trainer, module, batch)",
+    "replay": "paceline.tools.replay(trainer, module, dataloader, step=...)",
+    "check_invariance": "paceline.tools.check_invariance(trainer, module, dataloader)",
     # Lightning
     "callback_metrics": _METRICS,
     "logged_metrics": _METRICS,
@@ -142,10 +148,10 @@ _ATTRIBUTE_PEERS = {
     "val_dataloaders": "the loader that you passed",
     "accumulate_grad_batches": "settings.accumulate",
     "gradient_clip_val": "settings.clip_grad_norm",
-    "tune": "find_learning_rate(module, dataloader) or find_batch_size(module, dataloader)",
-    "tuner": "find_learning_rate(module, dataloader) or find_batch_size(module, dataloader)",
-    "lr_find": "find_learning_rate(module, dataloader)",
-    "scale_batch_size": "find_batch_size(module, dataloader)",
+    "tune": "paceline.tools.find_learning_rate(trainer, module, dataloader) or paceline.tools.find_batch_size(trainer, module, dataloader)",
+    "tuner": "paceline.tools.find_learning_rate(trainer, module, dataloader) or paceline.tools.find_batch_size(trainer, module, dataloader)",
+    "lr_find": "paceline.tools.find_learning_rate(trainer, module, dataloader)",
+    "scale_batch_size": "paceline.tools.find_batch_size(trainer, module, dataloader)",
     # Hugging Face
     "train": "fit(module, dataloader)",
     "evaluate": "validate(module, dataloader)",
@@ -156,7 +162,7 @@ _ATTRIBUTE_PEERS = {
     "args": "settings",
     "add_callback": "Trainer(callbacks=[...])",
     "push_to_hub": "export(folder), and upload it",
-    "hyperparameter_search": "find_learning_rate(module, dataloader)",
+    "hyperparameter_search": "paceline.tools.find_learning_rate(trainer, module, dataloader)",
     "is_world_process_zero": "is_global_zero",
     "is_local_process_zero": "strategy.environment.local_rank == 0",
     "create_optimizer": "configure_optimizers of the module",

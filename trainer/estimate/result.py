@@ -17,7 +17,8 @@ class Estimate(Findings):
     Its values are those of ``Findings``: ``rows``, ``fits``, ``devices``, ``memory`` ...
 
     Example:
-        >>> estimate = trainer.estimate(Net(), train_loader)
+        >>> from paceline.tools import estimate
+        >>> found = estimate(trainer, Net(), train_loader)
         >>> estimate.recommended, "single" in estimate.fits
         ('single', True)
     """

@@ -1,1 +1,1 @@
-"""Searches for a learning rate and a batch size, by trials on copies of the module."""
+"""The micro-batch of ``Trainer(batch_size=...)``, found by trials on copies of the module."""

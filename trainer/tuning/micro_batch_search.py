@@ -15,7 +15,7 @@ from ..estimate.estimate import Wanted, estimate_run
 from ..loops.context import StageContext
 from ..trial import with_batch_size
 from ..utils.text import first_line
-from .batch_size_search import BatchSizeTrial, Trials
+from .batch_trials import BatchSizeTrial, Trials
 
 _STEPS = 2  # the second one finds the optimizer's state there
 

@@ -19,7 +19,7 @@ from torch import nn
 
 builtins.__IPYTHON__ = True
 
-from paceline import PacelineError, Trainer, TrainModule  # noqa: E402
+from paceline import PacelineError, Trainer, TrainModule, tools  # noqa: E402
 from paceline.callbacks import Callback  # noqa: E402
 from paceline.strategies.launch.forked_ranks import RankFailedError  # noqa: E402
 
@@ -204,7 +204,7 @@ def printed() -> None:
     own = trainer()
     own.fit(Speaks(), DATA)
     note("log", text=(own.folder / "log-rank-1.txt").read_text())
-    search = trainer(run_dir=None).find_learning_rate(Net(), DATA, steps=5)
+    search = tools.find_learning_rate(trainer(run_dir=None), Net(), DATA, steps=5)
     note("search", rates=len(search.rates))
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from paceline import PacelineError, Predictions, Trainer, TrainModule
+from paceline import PacelineError, Predictions, Trainer, TrainModule, tools
 
 JOB = Path(__file__).with_name("data_corners_job.py")
 
@@ -228,14 +228,14 @@ class Tied(Model):
 
 def test_tied_and_frozen_weights_are_invariant():
     loader = DataLoader(TensorDataset(torch.randn(24, 3).double()), batch_size=8, shuffle=True)
-    found = Trainer(precision="64", progress=False).check_invariance(Tied(), loader)
+    found = tools.check_invariance(Trainer(precision="64", progress=False), Tied(), loader)
     assert found, str(found)
 
 
 def test_check_invariance_says_what_cannot_be_cut():
     batches = [[torch.randn(8, 3).double()]]
     with pytest.raises(PacelineError, match="cannot be cut"):
-        Trainer(precision="64", progress=False).check_invariance(Tied(), batches)
+        tools.check_invariance(Trainer(precision="64", progress=False), Tied(), batches)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from helpers.jobs import load_job
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, get_worker_info
 
-from paceline import CombinedLoader, DataModule, PacelineError, Trainer, TrainModule
+from paceline import CombinedLoader, DataModule, PacelineError, Trainer, TrainModule, tools
 from paceline.strategies import FSDP, Distributed, Layout, ModelBytes, Single
 from paceline.trainer.estimate.caching_allocator import CachingAllocator
 
@@ -57,14 +57,14 @@ def eight():
     with torch.device("meta"):
         module = models.GPT(width=1024, layers=2)
         batch = (torch.zeros(16, 128, dtype=torch.long),)
-    return trainer_of(precision="bf16").estimate(module, batch, devices=8, gpu="H100")
+    return tools.estimate(trainer_of(precision="bf16"), module, batch, devices=8, gpu="H100")
 
 
 def test_it_allocates_nothing_and_leaves_all_as_it_is():
     module, data, trainer = Net(), loader(), trainer_of()
     weights = {name: value.clone() for name, value in module.state_dict().items()}
     states = torch.get_rng_state(), random.getstate()
-    trainer.estimate(module, data)
+    tools.estimate(trainer, module, data)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
@@ -80,10 +80,10 @@ def test_a_batch_a_loader_and_a_datamodule_give_the_same():
 
     trainer = trainer_of()
     found = [
-        trainer.estimate(Net(), (torch.randn(32, 64),)),
-        trainer.estimate(Net(), loader()),
-        trainer.estimate(Net(), datamodule=Data()),
-        trainer.estimate(Net(), [(torch.randn(32, 64),)]),
+        tools.estimate(trainer, Net(), (torch.randn(32, 64),)),
+        tools.estimate(trainer, Net(), loader()),
+        tools.estimate(trainer, Net(), datamodule=Data()),
+        tools.estimate(trainer, Net(), [(torch.randn(32, 64),)]),
     ]
     assert len({one.rows for one in found}) == 1
     assert found[0].samples == 32
@@ -117,7 +117,7 @@ def test_the_first_batch_of_each_loader_is_read_without_workers(form):
     data = Watched()
     watched = DataLoader(data, 4, num_workers=2, timeout=30)
     module = Net() if form(0) == 0 else First()
-    found = Trainer(accelerator="cpu", run_dir=None).estimate(module, form(watched))
+    found = tools.estimate(Trainer(accelerator="cpu", run_dir=None), module, form(watched))
     assert found.samples == 4
     assert data.in_workers == [False] * 4
     assert (watched.num_workers, watched.timeout) == (2, 30)
@@ -127,7 +127,7 @@ def test_a_model_too_large_for_this_machine_is_estimated():
     with torch.device("meta"):
         module = models.GPT(width=4096, layers=8, vocabulary=50_000)  # 2 billion parameters
         batch = (torch.zeros(2, 128, dtype=torch.long),)
-    found = trainer_of().estimate(module, batch, devices=8, memory="16GiB")
+    found = tools.estimate(trainer_of(), module, batch, devices=8, memory="16GiB")
     assert found.parameters > 2e9
     assert found.row("single").bytes.total > 4 * 4 * 2e9 * 0.9
     assert "single" not in found.fits
@@ -143,14 +143,14 @@ def test_the_decision_says_why_simpler_strategies_were_rejected(eight):
 
 def test_less_memory_moves_the_decision():
     module, batch = Net(512), (torch.randn(32, 512),)
-    usual = trainer_of().estimate(module, batch, devices=8, memory="1TiB")
+    usual = tools.estimate(trainer_of(), module, batch, devices=8, memory="1TiB")
     order = ("ddp", "fsdp", "FSDP(cpu_offload=True)")
     for rejected, name in enumerate(order, 1):
         memory = int(usual.row(name).needed / usual.limit) + 1
-        found = trainer_of().estimate(module, batch, devices=8, memory=memory)
+        found = tools.estimate(trainer_of(), module, batch, devices=8, memory=memory)
         assert found.recommended == name, str(found)
         assert sum(": rejected, " in line for line in found.decision) == rejected
-    none = trainer_of().estimate(module, batch, devices=8, memory="1MiB")
+    none = tools.estimate(trainer_of(), module, batch, devices=8, memory="1MiB")
     assert (none.recommended, none.fits) == (None, ())
     assert none.decision[-1].startswith("none fits")
 
@@ -158,7 +158,7 @@ def test_less_memory_moves_the_decision():
 def test_accelerators_need_what_their_allocator_reserves(eight):
     row = eight.row("fsdp")
     assert row.needed == row.bytes.reserved > row.bytes.total
-    here = trainer_of().estimate(Net(), loader()).row("single")
+    here = tools.estimate(trainer_of(), Net(), loader()).row("single")
     assert here.needed == here.bytes.total
 
 
@@ -184,7 +184,7 @@ def test_a_picture_is_drawn(eight, tmp_path):
 def test_recomputation_and_precision_are_seen():
     batch = models.GPT.batch()
     held = {
-        name: trainer_of(**settings).estimate(models.GPT(layers=2), batch).row("single").bytes
+        name: tools.estimate(trainer_of(**settings), models.GPT(layers=2), batch).row("single").bytes
         for name, settings in {
             "plain": {},
             "again": {"strategy": Single(activation_checkpointing=True)},
@@ -200,8 +200,8 @@ def test_recomputation_and_precision_are_seen():
 
 def test_the_trainer_s_own_strategy_is_a_row(group_ends):
     own = FSDP(reshard_after_forward=False)
-    found = trainer_of(strategy=own).estimate(Net(), loader(), devices=2)
-    usual = trainer_of().estimate(Net(), loader(), devices=2)
+    found = tools.estimate(trainer_of(strategy=own), Net(), loader(), devices=2)
+    usual = tools.estimate(trainer_of(), Net(), loader(), devices=2)
     assert found.rows[0].strategy == "fsdp"
     assert found.row("fsdp").bytes.gathered > usual.row("fsdp").bytes.gathered
 
@@ -228,12 +228,12 @@ def test_a_strategy_of_a_plugin_has_a_default():
 )
 def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(PacelineError, match=message):
-        trainer_of().estimate(Net(), loader(), **arguments)
+        tools.estimate(trainer_of(), Net(), loader(), **arguments)
 
 
 def test_a_step_that_reads_a_value_is_an_error_that_says_so():
     with pytest.raises(PacelineError, match=r"without values(.|\n)*item"):
-        trainer_of().estimate(Net(reads=True), loader())
+        tools.estimate(trainer_of(), Net(reads=True), loader())
 
 
 def test_a_step_that_draws_leaves_no_trace():
@@ -244,7 +244,7 @@ def test_a_step_that_draws_leaves_no_trace():
 
     module, data = Draws(), loader()
     states = [torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
-    trainer_of().estimate(module, data)
+    tools.estimate(trainer_of(), module, data)
     assert states == [torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
 
 
@@ -267,21 +267,21 @@ def test_objects_of_torchmetrics_read_no_values_in_it():
             return loss
 
     module = Counts()
-    found = trainer_of().estimate(module, loader())
-    assert found.row("single").needed == trainer_of().estimate(Net(), loader()).row("single").needed
+    found = tools.estimate(trainer_of(), module, loader())
+    assert found.row("single").needed == tools.estimate(trainer_of(), Net(), loader()).row("single").needed
     assert module.mean.update_count == 0
 
 
 def test_there_must_be_a_batch():
     with pytest.raises(PacelineError, match="needs a batch"):
-        trainer_of().estimate(Net())
+        tools.estimate(trainer_of(), Net())
 
 
 def test_manual_optimization_is_refused():
     module = Net()
     module.automatic_optimization = False
     with pytest.raises(PacelineError, match="automatic optimization"):
-        trainer_of().estimate(module, loader())
+        tools.estimate(trainer_of(), module, loader())
 
 
 # -- the simulated allocator -----------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline import Trainer
+from paceline import Trainer, tools
 from paceline.callbacks import Callback
 
 pytestmark = [
@@ -72,7 +72,7 @@ def measure(name: str) -> dict[str, int]:
         loggers=False,
         run_dir=None,
     )
-    held = trainer.estimate(module, batch).row(strategy).bytes
+    held = tools.estimate(trainer, module, batch).row(strategy).bytes
     trainer.fit(module, [batch] * 3)
     return {"estimated": held.total, "measured": peak.found}
 

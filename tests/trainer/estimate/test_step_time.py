@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.jobs import load_job
 
-from paceline import PacelineError, Trainer
+from paceline import PacelineError, Trainer, tools
 from paceline.strategies import Collective, Layout
 from paceline.trainer.estimate.devices import DEVICES, find_device, parse_bytes
 from paceline.trainer.estimate.step_time import Assumptions, collective_time
@@ -24,8 +24,8 @@ def estimated():
     def of(**assume):
         key = tuple(sorted(assume.items()))
         if key not in found:
-            found[key] = trainer.estimate(
-                module, batch, devices=64, gpu="H100", assume={"launch": 0, **assume}
+            found[key] = tools.estimate(
+                trainer, module, batch, devices=64, gpu="H100", assume={"launch": 0, **assume}
             )
         return found[key]
 

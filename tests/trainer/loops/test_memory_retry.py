@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
-from paceline import PacelineError, Run, Trainer, TrainModule
+from paceline import PacelineError, Run, Trainer, TrainModule, tools
 from paceline.callbacks import Callback, Checkpoint, GradientAccumulationScheduler, Throughput
 from paceline.strategies.launch.job_notes import note_micro_batch, noted_micro_batch
 
@@ -396,7 +396,7 @@ def test_a_replay_has_the_micro_batches_of_the_run(tmp_path, every, at):
     losses = {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
     for step, sizes in ((2, [4, 4] if at == 1 else [8]), (3, [4, 4]), (5, [4, 4]), (9, [4, 4])):
         module = Net()
-        found = trainer(batch_size="auto").replay(module, loader(), step=step, run=run.folder)
+        found = tools.replay(trainer(batch_size="auto"), module, loader(), step=step, run=run.folder)
         assert module.sizes[-len(sizes) :] == sizes
         assert sum(found.losses) / len(found.losses) == losses[step]
 

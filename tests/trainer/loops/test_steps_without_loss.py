@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, TrainModule
+from paceline import PacelineError, Trainer, TrainModule, tools
 from paceline.callbacks import Callback, Checkpoint
 
 JOB = Path(__file__).with_name("steps_without_loss_job.py")
@@ -155,7 +155,7 @@ def test_such_a_step_is_replayed_as_what_it_is(tmp_path):
     kept = {"run_dir": tmp_path, "name": "n"}
     trainer = fit(SkipsSome((8,)), Checkpoint(1, keep=None), max_epochs=1, **kept)
     data = DataLoader(TensorDataset(X), 4)
-    found = trainer.replay(SkipsSome((8,)), data, step=3)
+    found = tools.replay(trainer, SkipsSome((8,)), data, step=3)
     assert (found.losses, found.samples) == ([], [[8, 9, 10, 11]])
     assert "step 3 again: training_step returned None, and the step was skipped" in str(found)
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import StepRecord
-from paceline.trainer.debug.diff import compare
+from paceline.tools.debug.diff import compare
 
 X = torch.linspace(-1, 1, 16).reshape(8, 2)
 

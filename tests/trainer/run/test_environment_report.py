@@ -131,7 +131,7 @@ def test_every_run_keeps_it(tmp_path):
 
 
 def test_a_page_about_runs_has_the_versions_and_not_the_free_memory():
-    from paceline.trainer.report.summary import _compared
+    from paceline.tools.report.summary import _compared
 
     environment = {"host": "a", "machine": environment_report()}
     assert _compared(environment)["machine"].keys() == {"versions", "torch", "platform", "git", "variables"}

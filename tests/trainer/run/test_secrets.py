@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
-from paceline.trainer.debug.started_command import started_by
+from paceline.tools.debug.started_command import started_by
 from paceline.trainer.utils.secrets import MASK, is_secret, masked, masked_command
 
 SECRETS = {

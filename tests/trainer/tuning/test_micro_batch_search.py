@@ -18,11 +18,11 @@ from helpers.ranks import run_ranks
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from paceline import DataModule, PacelineError, Trainer, TrainModule
+from paceline import DataModule, PacelineError, Trainer, TrainModule, tools
 from paceline.trainer.tuning import micro_batch_search
 from paceline.trainer.tuning.micro_batch_search import sizes_of
 
-JOB = Path(__file__).with_name("tuning_job.py")
+JOB = Path(__file__).parents[2] / "tools/tuning/tuning_job.py"
 job = load_job(JOB)
 Planted, Quadratic, loader, quiet = job.Planted, job.Quadratic, job.loader, job.quiet
 
@@ -91,7 +91,7 @@ def memory(monkeypatch):
 def needs(size, accumulate):
     """By the estimate, with the memory that there is."""
     trainer = Trainer(accelerator="cpu", progress=False, run_dir=None, accumulate=accumulate)
-    return trainer.estimate(Wide(), data(size)).row("single").needed
+    return tools.estimate(trainer, Wide(), data(size)).row("single").needed
 
 
 @pytest.mark.parametrize("most", soaked([300, 120, 17, 1], [300, 17]))
@@ -273,7 +273,7 @@ def test_find_learning_rate_uses_it_too():
     module = Wide(most=5)
     trainer = Trainer(batch_size="auto", accelerator="cpu", progress=False, run_dir=None)
     TRIED.clear()
-    trainer.find_learning_rate(module, data(10), steps=10, lowest=1e-9, highest=1e-8)
+    tools.find_learning_rate(trainer, module, data(10), steps=10, lowest=1e-9, highest=1e-8)
     assert TRIED[-20:] == [5] * 20
 
 
@@ -303,6 +303,6 @@ def test_a_replay_takes_the_micro_batches_of_the_run(tmp_path):
     module = Wide()
     again = Trainer(batch_size="auto", accelerator="cpu", progress=False, run_dir=None)
     TRIED.clear()
-    found = again.replay(module, data(10), step=2, run=folder)
+    found = tools.replay(again, module, data(10), step=2, run=folder)
     assert TRIED == [5] * 4
     assert len(found.losses) == 2

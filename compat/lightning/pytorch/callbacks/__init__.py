@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 _HERE = {
-    "BatchSizeFinder": "find_batch_size of paceline.Trainer",
-    "LearningRateFinder": "find_learning_rate of paceline.Trainer",
+    "BatchSizeFinder": "find_batch_size of paceline.tools",
+    "LearningRateFinder": "find_learning_rate of paceline.tools",
     "ModelPruning": "torch.nn.utils.prune in a Callback",
     "OnExceptionCheckpoint": "ModelCheckpoint(save_on_exception=True)",
     "ProgressBar": "TQDMProgressBar",
