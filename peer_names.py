@@ -46,7 +46,7 @@ _LIGHTNING = {
     "ThroughputMonitor": "callbacks:Throughput",
     "BasePredictionWriter": "callbacks:PredictionWriter",
     "SpikeDetection": "callbacks:LossSpikes",
-    "Tuner": "call paceline.tools.find_learning_rate(trainer, module, dataloader) or paceline.tools.find_batch_size",
+    "Tuner": "call find_learning_rate or find_batch_size of paceline.tools",
     "LearningRateFinder": "call paceline.tools.find_learning_rate(trainer, module, dataloader)",
     "BatchSizeFinder": "call paceline.tools.find_batch_size(trainer, module, dataloader)",
     "ModelPruning": "prune with torch.nn.utils.prune in a hook such as on_train_epoch_end",

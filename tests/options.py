@@ -18,13 +18,14 @@ import paceline.callbacks
 import paceline.config
 import paceline.schedules
 import paceline.strategies
+import paceline.tools
 from paceline.__main__ import app
 from paceline.recipes import RECIPES
 
 FILE = Path(__file__).with_name("options.txt")
 _VERBS = {
-    "Trainer": "fit validate test predict save_checkpoint export replay check_invariance "
-    "find_learning_rate find_batch_size estimate log stop",
+    "Trainer": "fit validate test predict save_checkpoint export log stop",
+    "tools": "replay check_invariance find_learning_rate find_batch_size estimate",
     "TrainModule": "of log log_dict load_from_checkpoint",
 }
 

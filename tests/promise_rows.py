@@ -208,8 +208,8 @@ ROWS = [
     Row(
         "check_invariance",
         3,
-        "`Trainer.check_invariance` names the first tensor of your own code that depends on the number of "
-        "ranks or the micro-batch size",
+        "`paceline.tools.check_invariance` names the first tensor of your own code that depends on the "
+        "number of ranks or the micro-batch size",
         {
             "tools/debug/test_invariance.py": [
                 "test_a_sound_model_is_found_the_same",

@@ -1,6 +1,6 @@
 """A short training run on a copy of the module: the module, generators and data stay as they are.
 
-``check_invariance``, ``find_learning_rate`` and ``find_batch_size`` are made of such trials.
+``batch_size="auto"``, and the searches and ``check_invariance`` of ``paceline.tools`` are made of them.
 """
 
 from __future__ import annotations

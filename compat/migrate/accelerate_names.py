@@ -153,7 +153,7 @@ ACCELERATE = Library(
         "set_numa_affinity": rewrite("write Trainer(numa_affinity=True)"),
         "get_logger": rewrite("write self.print(...), or trainer.log_line(...): rank 0, and log.txt"),
         "find_executable_batch_size": rewrite(
-            "call paceline.tools.find_batch_size(trainer, module, dataloader)"
+            "call paceline.tools.find_batch_size(trainer, module, loader)"
         ),
         "skip_first_batches": rewrite("leave it out: a resumed run continues in the middle of an epoch"),
         "ProjectConfiguration": rewrite("write Trainer(run_dir=...), and callbacks=[Checkpoint(keep=...)]"),

@@ -125,9 +125,7 @@ TRAINER_MEMBERS: dict[str, Entry] = {
     "num_nodes": rewrite("trainer.world_size counts all ranks"),
     "accelerator": rewrite("trainer.strategy.device is the device"),
     "fit_loop": rewrite("trainer.epoch and trainer.global_step are what a loop counts here"),
-    "tune": rewrite(
-        "call paceline.tools.find_learning_rate(trainer, module, dataloader), or find_batch_size"
-    ),
+    "tune": rewrite("call paceline.tools.find_learning_rate(trainer, module, loader), or find_batch_size"),
 }
 
 _DATALOADER = {"dataloaders": renamed("dataloader"), "model": renamed("module")}

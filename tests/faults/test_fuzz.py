@@ -162,11 +162,11 @@ def calls():
                 Net(), DATA, **{name: value}
             )
     for verb in ("find_learning_rate", "find_batch_size"):
-        for name in names_of(getattr(Trainer, verb))[3:]:
+        for name in names_of(getattr(tools, verb))[3:]:
             usual = {} if name == "steps" else {"steps": 1}
             found[f"{verb}({name}=...)"] = lambda value, verb=verb, name=name, usual=usual: getattr(
-                quiet(), verb
-            )(Net(), DATA, **(usual | {name: value}))
+                tools, verb
+            )(quiet(), Net(), DATA, **(usual | {name: value}))
     found["load_from_checkpoint"] = Net.load_from_checkpoint
     found["Run"] = Run
     found["seed_everything"] = seed_everything

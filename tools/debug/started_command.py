@@ -66,7 +66,7 @@ def started_by(run: Path, step: int) -> Command:
             "the run's command had a secret, which is not kept, so it cannot be started again",
             where=str(run),
             got=" ".join(command),
-            fix=f"paceline.tools.replay(trainer, module, dataloader, step={step}, run={str(run)!r}) in a script",
+            fix=f"paceline.tools.replay(trainer, module, loader, {step=}, run={str(run)!r}) in a script",
         )
     doubt = "its code is in the command itself" if _has_code(command) else doubt_about(run, environment)
     return Command(command, folder, fit, doubt)

@@ -148,8 +148,8 @@ _ATTRIBUTE_PEERS = {
     "val_dataloaders": "the loader that you passed",
     "accumulate_grad_batches": "settings.accumulate",
     "gradient_clip_val": "settings.clip_grad_norm",
-    "tune": "paceline.tools.find_learning_rate(trainer, module, dataloader) or paceline.tools.find_batch_size(trainer, module, dataloader)",
-    "tuner": "paceline.tools.find_learning_rate(trainer, module, dataloader) or paceline.tools.find_batch_size(trainer, module, dataloader)",
+    "tune": "find_learning_rate or find_batch_size of paceline.tools",
+    "tuner": "find_learning_rate or find_batch_size of paceline.tools",
     "lr_find": "paceline.tools.find_learning_rate(trainer, module, dataloader)",
     "scale_batch_size": "paceline.tools.find_batch_size(trainer, module, dataloader)",
     # Hugging Face

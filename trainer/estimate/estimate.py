@@ -26,7 +26,7 @@ _PER_NODE = 8
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an estimate is asked for; ``Trainer.estimate`` has the meanings.
+    """What an estimate is asked for; ``paceline.tools.estimate`` has the meanings.
 
     Args:
         devices: How many; None for those of the trainer.
@@ -48,11 +48,11 @@ class Wanted:
 def estimate_run(
     trainer: Any, module: TrainModule, batch: Any, datamodule: Any, wanted: Wanted
 ) -> Estimate:
-    """What ``Trainer.estimate`` does.
+    """What ``paceline.tools.estimate`` does.
 
     Args:
         trainer: Whose strategy, precision and accumulation are estimated.
-        module: As ``Trainer.estimate`` takes it.
+        module: As ``paceline.tools.estimate`` takes it.
         batch: Likewise.
         datamodule: Likewise.
         wanted: What is asked for.

@@ -12,14 +12,14 @@ from .table import decision, shown_bytes, table
 
 
 class Estimate(Findings):
-    """What ``Trainer.estimate`` returns; ``str`` of it is a table, with the decision and the assumptions.
+    """What ``estimate`` returns; ``str`` of it is a table, with the decision and the assumptions.
 
     Its values are those of ``Findings``: ``rows``, ``fits``, ``devices``, ``memory`` ...
 
     Example:
         >>> from paceline.tools import estimate
         >>> found = estimate(trainer, Net(), train_loader)
-        >>> estimate.recommended, "single" in estimate.fits
+        >>> found.recommended, "single" in found.fits
         ('single', True)
     """
 

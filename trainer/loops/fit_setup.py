@@ -143,7 +143,7 @@ def _micro_batch(context: StageContext, feed: Feed, source: Source, find: FindMi
         raise PacelineError(
             'batch_size="auto" cuts a step into micro-batches, and with manual optimization a step is one '
             "batch: the module steps the optimizer",
-            fix="paceline.tools.find_batch_size(trainer, module, dataloader), and that batch_size in the DataLoader",
+            fix="paceline.tools.find_batch_size, and that batch_size in the DataLoader",
         )
     feed.use_micro_batches(1)  # refuses what cannot be cut, before a search
     if feed.step_size is None:  # nothing is trained on

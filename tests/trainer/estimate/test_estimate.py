@@ -1,4 +1,4 @@
-"""``Trainer.estimate``: what it takes, what it returns, what it leaves alone."""
+"""``estimate``: what it takes, what it returns, what it leaves alone."""
 
 from __future__ import annotations
 
