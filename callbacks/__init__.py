@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .swa import SWA
     from .throughput import Throughput
     from .timer import Timer
-    from .trainer_view import TrainerView
+    from .trainer_view import CountersView, LoopView, RanksView, TrainerView
     from .weight_average import WeightAverage
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "ConfusionMatrix",
+    "CountersView",
     "Curves",
     "DeviceMonitor",
     "EarlyStopping",
@@ -71,6 +72,7 @@ __all__ = [
     "LearningRateMonitor",
     "Logger",
     "Lookahead",
+    "LoopView",
     "LossSpikes",
     "MLflow",
     "ModelSummary",
@@ -78,6 +80,7 @@ __all__ = [
     "PredictionWriter",
     "Profiler",
     "Progress",
+    "RanksView",
     "RayReport",
     "ReplicaCheck",
     "SampleImages",
@@ -136,6 +139,9 @@ _HOMES = {
     "SWA": "swa",
     "Throughput": "throughput",
     "Timer": "timer",
+    "CountersView": "trainer_view",
+    "LoopView": "trainer_view",
+    "RanksView": "trainer_view",
     "TrainerView": "trainer_view",
     "WeightAverage": "weight_average",
 }

@@ -32,7 +32,7 @@ class Callback(Hooks):
 
     name: str | None = None
     requests_validation: bool = False
-    """Whether it calls ``trainer.request_validation()``: what is monitored may wait for that alone."""
+    """Whether it calls ``trainer.loop.request_validation()``: what is monitored may wait for that alone."""
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         """Refuse wrong keywords of a built-in callback, all in one report."""

@@ -138,7 +138,7 @@ class Checkpoint(Callback):
     def on_fit_start(self, trainer: TrainerView) -> None:
         self._forget_missing(trainer)
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
-        self._cadence.restart(trainer.seconds())
+        self._cadence.restart(trainer.counters.seconds())
         self._improved, self._under_way, self._committed = False, None, self._kept
         self._prepared = False
 
@@ -147,11 +147,11 @@ class Checkpoint(Callback):
         if trainer.folder is None:
             return
         folder = trainer.folder / "checkpoints"
-        present = trainer.on_rank_zero(lambda: retried(lambda: [p.name for p in folder.glob("*-*")]))
+        present = trainer.ranks.on_rank_zero(lambda: retried(lambda: [p.name for p in folder.glob("*-*")]))
         self._kept = self._kept.among(present)
 
     def on_validation_end(self, trainer: TrainerView) -> None:
-        if trainer.is_fit_validation and (self.monitor or "").startswith("val/"):
+        if trainer.loop.is_fit_validation and (self.monitor or "").startswith("val/"):
             self._judge(trainer)
 
     def on_train_epoch_end(self, trainer: TrainerView) -> None:
@@ -165,7 +165,7 @@ class Checkpoint(Callback):
             trainer.checkpoints.prepare(self.weights_only)
         if self._under_way is not None and self._under_way.error is not None:
             self._report_early(trainer)
-        due = trainer.is_due(self._cadence)
+        due = trainer.counters.is_due(self._cadence)
         if self._improved or due:
             self._improved = False
             self._settle(trainer)
@@ -186,7 +186,7 @@ class Checkpoint(Callback):
             return
         if trainer.stage != "fit" or trainer.folder is None or trainer.world_size > 1:
             return  # other ranks are elsewhere
-        if not trainer.is_between_steps or self._name_at(trainer) in self._kept.saved:
+        if not trainer.loop.is_between_steps or self._name_at(trainer) in self._kept.saved:
             return
         self._outcome()
         self._save(trainer)

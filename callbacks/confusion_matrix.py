@@ -75,10 +75,10 @@ class ConfusionMatrix(Classification):
     def finish(self, trainer: TrainerView) -> None:
         size = len(self.names)
         mine = torch.zeros(size * size, dtype=torch.int64) if self._counts is None else self._counts.cpu()
-        everyone = trainer.all_gather(mine)
+        everyone = trainer.ranks.gather_data(mine)
         self.matrix = torch.stack(everyone).sum(0).view(size, size)
-        if trainer.is_global_zero and trainer.is_fit_validation:
-            trainer.log_image(self.log_name, draw(self.matrix, self.names))
+        if trainer.is_global_zero and trainer.loop.is_fit_validation:
+            trainer.module.log_image(self.log_name, draw(self.matrix, self.names))
 
 
 def draw(matrix: Tensor, names: Sequence[str]) -> Any:

@@ -97,7 +97,7 @@ class EarlyStopping(Callback):
             trainer.stop(f"early stopping: {self.monitor} got no better before the checkpoint")
 
     def on_validation_end(self, trainer: TrainerView) -> None:
-        if self.monitor.startswith("val/") and trainer.is_fit_validation:
+        if self.monitor.startswith("val/") and trainer.loop.is_fit_validation:
             self._look(trainer)
 
     def on_train_epoch_end(self, trainer: TrainerView) -> None:

@@ -48,14 +48,14 @@ class Evaluator(Callback):
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
-        self._evaluate = trainer.evaluation_of(self.dataloader, str(self.name))
+        self._evaluate = trainer.loop.evaluation_of(self.dataloader, str(self.name))
 
     def on_train_epoch_start(self, trainer: TrainerView) -> None:
         if self._pending:
             self._run(trainer)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if trainer.is_due(self._cadence):
+        if trainer.counters.is_due(self._cadence):
             self._run(trainer)
 
     def _run(self, trainer: TrainerView) -> None:

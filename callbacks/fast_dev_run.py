@@ -25,4 +25,4 @@ class FastDevRun(Callback):
 
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         if trainer.global_step - self._first >= self._steps:
-            trainer.end_epoch()
+            trainer.loop.end_epoch()

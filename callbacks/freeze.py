@@ -110,7 +110,7 @@ class Freeze(Callback):
             )
 
     def _is_over(self, trainer: TrainerView) -> bool:
-        return self.until is not None and trainer.elapsed(self.until.unit) >= self.until.amount
+        return self.until is not None and trainer.counters.elapsed(self.until.unit) >= self.until.amount
 
     def _matching(self, trainer: TrainerView) -> dict[str, nn.Parameter]:
         """The frozen ones; a strategy may have put others in their places."""

@@ -139,9 +139,12 @@ _PEERS = {
     "on_epoch_end": ("on_train_epoch_end", ""),
     "on_sanity_check_start": (
         "on_validation_start",
-        "trainer.is_fit_validation is False in the sanity check",
+        "trainer.loop.is_fit_validation is False in the sanity check",
     ),
-    "on_sanity_check_end": ("on_validation_end", "trainer.is_fit_validation is False in the sanity check"),
+    "on_sanity_check_end": (
+        "on_validation_end",
+        "trainer.loop.is_fit_validation is False in the sanity check",
+    ),
     "on_validation_batch_start": ("on_validation_start", _BY_BATCH.format("validation_step")),
     "on_validation_batch_end": ("on_validation_step_end", ""),
     "on_prediction_step": ("on_validation_step_end", ""),

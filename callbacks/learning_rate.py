@@ -47,4 +47,4 @@ class LearningRateMonitor(Callback):
 
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         if trainer.global_step % self.every == 0:
-            trainer.publish(trainer.optimizer_settings(*self._settings))
+            trainer.publish(trainer.loop.optimizer_settings(*self._settings))

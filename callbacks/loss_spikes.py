@@ -89,7 +89,7 @@ class LossSpikes(Callback):
             )
 
     def on_before_optimizer_step(self, trainer: TrainerView, optimizer: Optimizer) -> None:
-        loss = trainer.step_loss()
+        loss = trainer.loop.step_loss()
         if not math.isfinite(loss):  # the argument nonfinite decides about those
             return
         if len(self._losses) == self.window:
@@ -113,7 +113,7 @@ class LossSpikes(Callback):
             )
         self.count += 1
         self._rolls_back = self.action == "roll_back"
-        trainer.skip_update()
+        trainer.loop.skip_update()
         trainer.log_line(f"{what}; the update is skipped (spike {self.count} of at most {self.most})")
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
@@ -124,11 +124,11 @@ class LossSpikes(Callback):
             return
         self._rolls_back = False
         trainer.checkpoints.wait()  # the newest one, whether it is written by now or not
-        path = trainer.on_rank_zero(lambda: self._find(trainer))
+        path = trainer.ranks.on_rank_zero(lambda: self._find(trainer))
         if path is None:
             trainer.log_line("there is no checkpoint to roll back to yet: the weights stay as they are")
             return
-        trainer.roll_back(path)
+        trainer.checkpoints.roll_back(path)
         trainer.log_line(f"rolled back to the weights of {path.name}; steps and data continue")
 
     def on_save_checkpoint(self, trainer: TrainerView, state: dict[str, Any]) -> None:
@@ -144,10 +144,10 @@ class LossSpikes(Callback):
     def _find(self, trainer: TrainerView) -> Path | None:
         """The newest checkpoint that was not written by a stop: an uninterrupted run has no other."""
         if self._target is None or trainer.folder is None:
-            return trainer.latest
+            return trainer.run.latest
         target = Path(self._target)
         here = trainer.folder / "checkpoints" / target.name  # where the folder of the run was moved
-        return next((path for path in (target, here) if path.exists()), trainer.latest)
+        return next((path for path in (target, here) if path.exists()), trainer.run.latest)
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "losses": list(self._losses), "target": self._target}

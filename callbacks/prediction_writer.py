@@ -81,7 +81,7 @@ class PredictionWriter(Callback):
 
     def on_setup(self, trainer: TrainerView, stage: str) -> None:
         if stage == "predict":
-            trainer.on_rank_zero(self._check)
+            trainer.ranks.on_rank_zero(self._check)
 
     def _check(self) -> None:
         if self.path.exists() and not self.overwrite:
@@ -102,7 +102,7 @@ class PredictionWriter(Callback):
 
     def on_predict_step_end(self, trainer: TrainerView, output: Any, batch: Any, batch_idx: int) -> None:
         assert self._file is not None
-        if trainer.tensor_rank:
+        if trainer.ranks.tensor_rank:
             return  # another rank has the same samples
         if batch_idx <= self._last_batch:
             raise PacelineError(
@@ -110,7 +110,7 @@ class PredictionWriter(Callback):
                 fix="call predict for each of them, with a PredictionWriter for each",
             )
         self._last_batch = batch_idx
-        indices = trainer.sample_indices
+        indices = trainer.loop.sample_indices
         rows = _rows(output) if self.fields is None else self.fields(output, batch)
         _check_rows(rows, len(indices))
         for number, row in enumerate(rows):
@@ -127,8 +127,10 @@ class PredictionWriter(Callback):
             return
         if not self._sorted:
             _sort(self._part)
-        trainer.barrier()
-        trainer.on_rank_zero(lambda: self._merge([self._part_of(n) for n in range(trainer.world_size)]))
+        trainer.ranks.barrier()
+        trainer.ranks.on_rank_zero(
+            lambda: self._merge([self._part_of(n) for n in range(trainer.world_size)])
+        )
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         if self._file is not None:

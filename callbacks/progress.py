@@ -47,7 +47,7 @@ class Progress(Callback):
 
     def on_fit_start(self, trainer: TrainerView) -> None:
         now = time.perf_counter()
-        self._begun = (now, trainer.global_step, trainer.samples)
+        self._begun = (now, trainer.global_step, trainer.counters.samples)
         here = trainer.is_global_zero
         self._notebook = NotebookDisplay() if here and NotebookDisplay.is_possible() else None
         self._draws = here and (self._notebook is not None or sys.stdout.isatty())
@@ -69,7 +69,7 @@ class Progress(Callback):
             self._draw(trainer, now)
 
     def on_validation_end(self, trainer: TrainerView) -> None:
-        if not trainer.is_fit_validation:
+        if not trainer.loop.is_fit_validation:
             return
         others = tuple(f"val/{c.name}/" for c in trainer.callbacks if isinstance(c, Evaluator))
         metrics = trainer.metrics.items()
@@ -136,7 +136,7 @@ class Progress(Callback):
 
     @staticmethod
     def _epoch(trainer: TrainerView) -> str:
-        number = trainer.epoch + (trainer.samples_in_epoch > 0 or trainer.epoch == 0)
+        number = trainer.epoch + (trainer.counters.samples_in_epoch > 0 or trainer.epoch == 0)
         if trainer.max_epochs is None:
             return str(number)
         return f"{min(number, trainer.max_epochs)}/{trainer.max_epochs}"
@@ -153,7 +153,7 @@ class Progress(Callback):
             ...         return {"loss": trainer.metrics["train/loss"]}
             >>> trainer = Trainer(callbacks=Short())
         """
-        names = dict.fromkeys(["train/loss", *trainer.progress_bar_names])
+        names = dict.fromkeys(["train/loss", *trainer.loop.progress_bar_names])
         return {n.removeprefix("train/"): trainer.metrics[n] for n in names if n in trainer.metrics}
 
     def _values(self, trainer: TrainerView) -> list[str]:
@@ -165,7 +165,7 @@ class Progress(Callback):
     def _speed(self, trainer: TrainerView, now: float) -> list[str]:
         begun, step, samples = self._begun
         seconds = max(now - begun, 1e-9)
-        rate = _short((trainer.samples - samples) / seconds)
+        rate = _short((trainer.counters.samples - samples) / seconds)
         texts = [f"{rate} samples/s", _memory(trainer.strategy.device)]
         done, total = trainer.global_step - step, trainer.total_steps
         if total and done and trainer.global_step < total:

@@ -43,7 +43,7 @@ class RayReport(Callback):
         self._is_due = self._has_failed = False
 
     def on_validation_end(self, trainer: TrainerView) -> None:
-        self._is_due = self._is_due or trainer.is_fit_validation
+        self._is_due = self._is_due or trainer.loop.is_fit_validation
 
     def on_train_epoch_end(self, trainer: TrainerView) -> None:
         self._is_due = True
@@ -70,7 +70,7 @@ def _report(trainer: TrainerView) -> None:
     if not trainer.is_global_zero:
         report(metrics)
         return
-    places = {"run": trainer.folder, "checkpoint": trainer.latest}
+    places = {"run": trainer.folder, "checkpoint": trainer.run.latest}
     content = {name: path and (url_of(path) or str(path)) for name, path in places.items()}
     with TemporaryDirectory() as folder:
         Path(folder, POINTER).write_text(json.dumps(content) + "\n")

@@ -55,10 +55,14 @@ class ReplicaCheck(Callback):
             )
             return
         self._cadence = Cadence(self.every, trainer.steps_per_epoch)
-        self._cadence.restart(trainer.seconds())
+        self._cadence.restart(trainer.counters.seconds())
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if self._compare is not None and self._cadence is not None and trainer.is_due(self._cadence):
+        if (
+            self._compare is not None
+            and self._cadence is not None
+            and trainer.counters.is_due(self._cadence)
+        ):
             self._compare(trainer.global_step)
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:

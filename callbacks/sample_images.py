@@ -66,7 +66,7 @@ class SampleImages(Classification):
                 "SampleImages needs images of shape (samples, channels, height, width), a class for each",
                 got=f"images {got}, classes {tuple(predicted.shape)}",
             )
-        indices = trainer.sample_indices
+        indices = trainer.loop.sample_indices
         if not all(type(index) is int for index in indices) or len(indices) != len(images):
             if not trainer.is_global_zero:
                 return
@@ -80,11 +80,11 @@ class SampleImages(Classification):
         self._found = sorted(self._found, key=lambda one: one[0])[: self.count]
 
     def finish(self, trainer: TrainerView) -> None:
-        everyone = [one for rank in trainer.all_gather(self._found) for one in rank]
+        everyone = [one for rank in trainer.ranks.gather_data(self._found) for one in rank]
         self._found.clear()
         first = sorted(everyone, key=lambda one: one[0])[: self.count]
-        if first and trainer.is_global_zero and trainer.is_fit_validation:
-            trainer.log_image(self.log_name, self._drawn(first))
+        if first and trainer.is_global_zero and trainer.loop.is_fit_validation:
+            trainer.module.log_image(self.log_name, self._drawn(first))
 
     def _drawn(self, samples: list[tuple[int, Tensor, int, int]]) -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -66,10 +66,10 @@ class SWA(WeightAverage):
     def _has_begun(self, trainer: TrainerView) -> bool:
         if isinstance(self.start, float):
             return trainer.global_step > self.start * (trainer.total_steps or 0)
-        return trainer.elapsed(self.start.unit) > self.start.amount
+        return trainer.counters.elapsed(self.start.unit) > self.start.amount
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if trainer.is_due(self._cadence) and self._has_begun(trainer):
+        if trainer.counters.is_due(self._cadence) and self._has_begun(trainer):
             self.add()
 
     def combine(self, values: list[Tensor], weights: list[Tensor]) -> None:
@@ -85,7 +85,7 @@ class SWA(WeightAverage):
             norm.reset_running_stats()
             norm.momentum = None  # a plain mean over the batches
         try:
-            trainer.forward_training_data()
+            trainer.loop.forward_training_data()
             found = [_mean_over_ranks(trainer, buffer) for buffer in buffers]
         except PacelineError as error:  # of data that cannot be read once more: the run is whole
             lines = " ".join(str(error).split())

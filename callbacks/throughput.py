@@ -111,7 +111,7 @@ class Throughput(PhaseCallback):
             return
         device, dtype = trainer.strategy.device, trainer.strategy.precision.compute_dtype
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        self._peak = trainer.broadcast(self.peak_flops or find_peak(name, dtype))
+        self._peak = trainer.ranks.broadcast(self.peak_flops or find_peak(name, dtype))
         if self._peak is None:
             trainer.log_line(
                 f"Throughput logs no perf/mfu: the peak of {name} in {str(dtype).removeprefix('torch.')} "
@@ -125,7 +125,7 @@ class Throughput(PhaseCallback):
         if self.flops and self._flops_per_sample is None and trainer.global_step:
             self._counting.close()  # of the same step, where memory ran out in it
             self._begin_counting()
-            self._samples_before = trainer.samples
+            self._samples_before = trainer.counters.samples
 
     def _count(self, batch: Any) -> Any:
         assert self.tokens is not None
@@ -150,7 +150,7 @@ class Throughput(PhaseCallback):
         spent = self._clock.seconds
         seconds = spent["step"] + spent["data"]
         self._marks.append(
-            _Mark(trainer.global_step, seconds, spent["data"], trainer.samples, self._tokens)
+            _Mark(trainer.global_step, seconds, spent["data"], trainer.counters.samples, self._tokens)
         )
         if trainer.global_step % self.every == 0 and len(self._marks) > 1:
             self._publish(trainer)
@@ -158,8 +158,10 @@ class Throughput(PhaseCallback):
     def _end_counting(self, trainer: TrainerView) -> None:
         assert self._counter is not None
         self._counting.close()
-        counted = sum(trainer.all_gather(self._counter.get_total_flops()))  # of split layers the whole
-        self._flops_per_sample = counted / max(1, trainer.samples - self._samples_before)
+        counted = sum(
+            trainer.ranks.gather_data(self._counter.get_total_flops())
+        )  # of split layers the whole
+        self._flops_per_sample = counted / max(1, trainer.counters.samples - self._samples_before)
         self._counter = None
         self._marks.clear()  # counting takes time
 

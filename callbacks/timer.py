@@ -57,7 +57,7 @@ class Timer(PhaseCallback):
     def on_train_epoch_end(self, trainer: TrainerView) -> None:
         self._clock.enter("step")
         mine = {f"time/{phase}_seconds": self.seconds(phase) for phase in _SHOWN}
-        trainer.publish(trainer.broadcast(mine))
+        trainer.publish(trainer.ranks.broadcast(mine))
 
     def on_fit_end(self, trainer: TrainerView) -> None:
         self._clock.stop()

@@ -55,6 +55,9 @@ class CheckpointWriter(Protocol):
     def wait(self) -> None:
         """Wait for the save that is being written, whatever becomes of it."""
 
+    def roll_back(self, path: str | Path) -> None:
+        """Take weights and moments back from a checkpoint. On all ranks, in ``on_step_boundary``."""
+
     def update(self, pointers: dict[str, str], dropped: Sequence[str]) -> None:
         """Write pointers (``latest``, ``best`` ...) and delete checkpoints; rank 0 does."""
 
@@ -75,237 +78,8 @@ class StepFacts(NamedTuple):
     gradient_norm: Any
 
 
-class TrainerView(Protocol):
-    """The trainer, as hooks get it and as ``TrainModule.trainer`` gives it.
-
-    Example:
-        >>> class Best(Callback):
-        ...     def on_validation_end(self, trainer: TrainerView) -> None:
-        ...         self.loss = min(trainer.metrics["val/loss"], getattr(self, "loss", float("inf")))
-        >>> trainer = Trainer(max_epochs=1, callbacks=Best(), progress=False, run_dir=None)
-        >>> run = trainer.fit(Net(), train_loader, val_loader)
-    """
-
-    # -- where the run is ----------------------------------------------------------------------
-
-    @property
-    def stage(self) -> str:
-        """``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``; "" between runs."""
-
-    @property
-    def global_step(self) -> int:
-        """Optimizer steps done."""
-
-    @property
-    def epoch(self) -> int:
-        """The current epoch, from 0."""
-
-    @property
-    def samples(self) -> int:
-        """Samples trained on over the whole run, all ranks."""
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps without an update: not finite, overflowed under ``fp16``, or without a loss (None)."""
-
-    @property
-    def samples_in_epoch(self) -> int:
-        """Samples of the current epoch that finished steps have used; 0 at its end."""
-
-    @property
-    def sample_indices(self) -> list[Any]:
-        """The dataset indices of this rank's batch in a validation, test or prediction; empty elsewhere."""
-
-    @property
-    def is_between_steps(self) -> bool:
-        """Whether the state is a finished step's, which a run can resume from; for ``on_exception``."""
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        """Optimizer steps in the current epoch; None where the data has no length."""
-
-    @property
-    def total_steps(self) -> int | None:
-        """Optimizer steps until the limits on epochs and steps; None where that is unknown."""
-
-    @property
-    def max_epochs(self) -> int | None:
-        """The limit on epochs; 1 where no limit was given."""
-
-    @property
-    def max_steps(self) -> int | None:
-        """The limit on optimizer steps."""
-
-    def seconds(self) -> float:
-        """Seconds of training, the same on all ranks: rank 0's clock, as of the last agreement."""
-
-    def elapsed(self, unit: str) -> Fraction | float:
-        """How much of the run is done: ``"st"`` steps, ``"ep"`` epochs and parts, ``"s"`` seconds."""
-
-    def is_due(self, cadence: Cadence) -> bool:
-        """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""
-
-    # -- what is trained -----------------------------------------------------------------------
-
-    @property
-    def module(self) -> Any:
-        """The ``TrainModule`` of the current run, or of the last one."""
-
-    @property
-    def strategy(self) -> Any:
-        """The ``paceline.strategies.Strategy``: ``device``, ``all_gather``, ``full_gradients`` ..."""
-
-    @property
-    def optimizers(self) -> list[Any]:
-        """The optimizers that ``configure_optimizers`` returned; none before they are built."""
-
-    @property
-    def lr_schedulers(self) -> list[Any]:
-        """The learning rate schedulers that ``configure_optimizers`` returned."""
-
-    @property
-    def manual_optimization(self) -> Any:
-        """What ``self.optimizers()`` and ``self.manual_backward(loss)`` of a module use.
-
-        Raises:
-            PacelineError: outside of a fit.
-        """
-
-    @property
-    def callbacks(self) -> Sequence[Any]:
-        """All callbacks of the run, the default ones included."""
-
-    def optimizer_settings(self, *settings: str) -> dict[str, float]:
-        """``"lr"``, ``"momentum"``, ``"weight_decay"`` of all parameter groups, by ``lr/<optimizer>``."""
-
-    def evaluation_of(self, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:
-        """What runs ``validation_step`` over further data, in ``on_step_boundary``. On all ranks.
-
-        It returns the values, published as ``val/<name>/...``; None where a signal interrupted it.
-        """
-
-    def step_facts(self) -> StepFacts:
-        """What is known of the step under way on this rank; nothing is computed or waited for."""
-
-    def step_loss(self) -> float:
-        """The loss of the step under way, over its micro-batches and ranks. On all ranks.
-
-        In ``on_before_optimizer_step``; an accelerator is waited for.
-        """
-
-    def skip_update(self) -> None:
-        """Let the step under way end without an update. On all ranks, in ``on_before_optimizer_step``."""
-
-    def roll_back(self, path: str | Path) -> None:
-        """Take weights and moments back from a checkpoint. On all ranks, in ``on_step_boundary``."""
-
-    def forward_training_data(self) -> None:
-        """Run ``training_step`` on an epoch of training data, nothing of it logged. On all ranks."""
-
-    # -- values --------------------------------------------------------------------------------
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The latest reduced values by full name, plain floats, the same on every rank."""
-
-    @property
-    def progress_bar_names(self) -> list[str]:
-        """Full names of the values logged with ``prog_bar=True``."""
-
-    @property
-    def is_fit_validation(self) -> bool:
-        """Whether the current validation is part of ``fit``: no sanity check, no call of ``validate``."""
-
-    def log(
-        self,
-        name: str,
-        value: Any,
-        *,
-        prog_bar: bool = False,
-        weight: Any = None,
-        reduce: str = "mean",
-        **unknown: Never,
-    ) -> None:
-        """Log a value, as ``TrainModule.log`` does."""
-
-    def log_image(self, name: str, image: Any, *, caption: str = "") -> None:
-        """Log a picture, as ``TrainModule.log_image`` does; so do the next three."""
-
-    def log_histogram(self, name: str, values: Any, *, bins: int = 64) -> None:
-        """Log how values are distributed."""
-
-    def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Any]) -> None:
-        """Log a table."""
-
-    def log_text(self, name: str, text: str) -> None:
-        """Log a text."""
-
-    def publish(self, values: dict[str, float]) -> None:
-        """Write a row of values that are reduced already, at once. On all ranks, with the same values."""
-
-    def require_metric(self, name: str, who: str) -> float:
-        """The latest value of ``name``.
-
-        Raises:
-            PacelineError: when it was never logged; the message names ``who`` as needing it.
-        """
-
-    # -- stopping ------------------------------------------------------------------------------
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why the run ends here; None while it continues."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether a signal ends the run, as all ranks agreed."""
-
-    def stop(self, why: str) -> None:
-        """Ask the run to end at a step boundary all ranks agree on. On any rank."""
-
-    def end_epoch(self) -> None:
-        """End the epoch after the step under way, like any other. To be called on all ranks."""
-
-    def request_validation(self) -> None:
-        """Validate after the step under way. To be called on all ranks."""
-
-    # -- files and lines -----------------------------------------------------------------------
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The resolved configuration, as config.yaml has it; secrets are masked."""
-
-    @property
-    def name(self) -> str:
-        """The name of the run: the folder is ``run_dir/<name>/<n>``."""
-
-    @property
-    def folder(self) -> Path | None:
-        """The run folder; None before ``fit`` and where nothing is written."""
-
-    @property
-    def best(self) -> Path | None:
-        """The best checkpoint of the run, where one is monitored."""
-
-    @property
-    def latest(self) -> Path | None:
-        """The newest checkpoint of the run."""
-
-    @property
-    def checkpoints(self) -> CheckpointWriter:
-        """What the ``Checkpoint`` callback writes through.
-
-        Raises:
-            PacelineError: outside of a fit.
-        """
-
-    def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
-        """Write a checkpoint of the current fit into a new folder. On all ranks."""
-
-    def log_line(self, text: str, *, console: bool = True) -> None:
-        """A line for the console (rank 0) and log.txt; ``console=False``: for the log only."""
-
-    # -- the other ranks -----------------------------------------------------------------------
+class RanksView(Protocol):
+    """This rank among the others, and what they do together: ``trainer.ranks``."""
 
     @property
     def rank(self) -> int:
@@ -338,6 +112,9 @@ class TrainerView(Protocol):
         """The value that rank ``source`` has, on every rank. On all ranks."""
 
     def all_gather(self, value: Any) -> list[Any]:
+        """One value of every rank, in the order of ranks, on each. On all ranks."""
+
+    def gather_data(self, value: Any) -> list[Any]:
         """One value of every data rank, in their order, on each. On all ranks."""
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
@@ -345,3 +122,241 @@ class TrainerView(Protocol):
 
     def main_process_first(self, per_node: bool = False) -> AbstractContextManager[None]:
         """What is inside runs on rank 0 while the others wait, then on the others. On all ranks."""
+
+
+class CountersView(Protocol):
+    """How far a run is, besides its steps and epochs: ``trainer.counters``."""
+
+    @property
+    def samples(self) -> int:
+        """Samples trained on over the whole run, all ranks."""
+
+    @property
+    def samples_in_epoch(self) -> int:
+        """Samples of the current epoch that finished steps have used; 0 at its end."""
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps without an update: not finite, overflowed under ``fp16``, or without a loss (None)."""
+
+    def seconds(self) -> float:
+        """Seconds of training, the same on all ranks: rank 0's clock, as of the last agreement."""
+
+    def elapsed(self, unit: str) -> Fraction | float:
+        """How much of the run is done: ``"st"`` steps, ``"ep"`` epochs and parts, ``"s"`` seconds."""
+
+    def is_due(self, cadence: Cadence) -> bool:
+        """Whether a cadence falls on this step boundary; for ``on_step_boundary``."""
+
+
+class LoopView(Protocol):
+    """The step, the epoch and the validation under way: ``trainer.loop``."""
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether the state is a finished step's, which a run can resume from; for ``on_exception``."""
+
+    @property
+    def sample_indices(self) -> list[Any]:
+        """The dataset indices of this rank's batch in a validation, test or prediction; empty elsewhere."""
+
+    @property
+    def is_fit_validation(self) -> bool:
+        """Whether the current validation is part of ``fit``: no sanity check, no call of ``validate``."""
+
+    @property
+    def progress_bar_names(self) -> list[str]:
+        """Full names of the values logged with ``prog_bar=True``."""
+
+    @property
+    def manual_optimization(self) -> Any:
+        """What ``self.optimizers()`` and ``self.manual_backward(loss)`` of a module use.
+
+        Raises:
+            PacelineError: outside of a fit.
+        """
+
+    def optimizer_settings(self, *settings: str) -> dict[str, float]:
+        """``"lr"``, ``"momentum"``, ``"weight_decay"`` of all parameter groups, by ``lr/<optimizer>``."""
+
+    def step_facts(self) -> StepFacts:
+        """What is known of the step under way on this rank; nothing is computed or waited for."""
+
+    def step_loss(self) -> float:
+        """The loss of the step under way, over its micro-batches and ranks. On all ranks.
+
+        In ``on_before_optimizer_step``; an accelerator is waited for.
+        """
+
+    def skip_update(self) -> None:
+        """Let the step under way end without an update. On all ranks, in ``on_before_optimizer_step``."""
+
+    def end_epoch(self) -> None:
+        """End the epoch after the step under way, like any other. To be called on all ranks."""
+
+    def request_validation(self) -> None:
+        """Validate after the step under way. To be called on all ranks."""
+
+    def forward_training_data(self) -> None:
+        """Run ``training_step`` on an epoch of training data, nothing of it logged. On all ranks."""
+
+    def evaluation_of(self, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:
+        """What runs ``validation_step`` over further data, in ``on_step_boundary``. On all ranks.
+
+        It returns the values, published as ``val/<name>/...``; None where a signal interrupted it.
+        """
+
+
+class TrainerView(Protocol):
+    """The trainer, as hooks get it and as ``TrainModule.trainer`` gives it.
+
+    Example:
+        >>> class Best(Callback):
+        ...     def on_validation_end(self, trainer: TrainerView) -> None:
+        ...         self.loss = min(trainer.metrics["val/loss"], getattr(self, "loss", float("inf")))
+        >>> trainer = Trainer(max_epochs=1, callbacks=Best(), progress=False, run_dir=None)
+        >>> run = trainer.fit(Net(), train_loader, val_loader)
+    """
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> RanksView:
+        """This rank among the others, and what they do together: ``barrier``, ``broadcast`` ..."""
+
+    @property
+    def counters(self) -> CountersView:
+        """Samples, skipped steps, seconds: how far the run is, besides steps and epochs."""
+
+    @property
+    def loop(self) -> LoopView:
+        """The step, the epoch and the validation under way, and what may be asked of them."""
+
+    @property
+    def checkpoints(self) -> CheckpointWriter:
+        """The checkpoints of the fit: what the ``Checkpoint`` callback writes through, and ``roll_back``.
+
+        Raises:
+            PacelineError: outside of a fit.
+        """
+
+    # -- where the run is ----------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among all, from 0."""
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on the one process that writes files."""
+
+    @property
+    def stage(self) -> str:
+        """``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``; "" between runs."""
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps done."""
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 0."""
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps in the current epoch; None where the data has no length."""
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps until the limits on epochs and steps; None where that is unknown."""
+
+    @property
+    def max_epochs(self) -> int | None:
+        """The limit on epochs; 1 where no limit was given."""
+
+    # -- what is trained -----------------------------------------------------------------------
+
+    @property
+    def module(self) -> Any:
+        """The ``TrainModule`` of the current run, or of the last one."""
+
+    @property
+    def strategy(self) -> Any:
+        """The ``paceline.strategies.Strategy``: ``device``, ``all_gather``, ``full_gradients`` ..."""
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizers that ``configure_optimizers`` returned; none before they are built."""
+
+    @property
+    def lr_schedulers(self) -> list[Any]:
+        """The learning rate schedulers that ``configure_optimizers`` returned."""
+
+    @property
+    def callbacks(self) -> Sequence[Any]:
+        """All callbacks of the run, the default ones included."""
+
+    # -- values --------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The latest reduced values by full name, plain floats, the same on every rank."""
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *,
+        prog_bar: bool = False,
+        weight: Any = None,
+        reduce: str = "mean",
+        **unknown: Never,
+    ) -> None:
+        """Log a value, as ``TrainModule.log`` does."""
+
+    def publish(self, values: dict[str, float]) -> None:
+        """Write a row of values that are reduced already, at once. On all ranks, with the same values."""
+
+    def require_metric(self, name: str, who: str) -> float:
+        """The latest value of ``name``.
+
+        Raises:
+            PacelineError: when it was never logged; the message names ``who`` as needing it.
+        """
+
+    # -- stopping ------------------------------------------------------------------------------
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends here; None while it continues."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ends the run, as all ranks agreed."""
+
+    def stop(self, why: str) -> None:
+        """Ask the run to end at a step boundary all ranks agree on. On any rank."""
+
+    # -- files and lines -----------------------------------------------------------------------
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration, as config.yaml has it; secrets are masked."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder; None before ``fit`` and where nothing is written."""
+
+    @property
+    def run(self) -> Any:
+        """The ``paceline.Run`` as it is on the disk by now: its ``latest`` and ``best`` checkpoints."""
+
+    def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
+        """Write a checkpoint of the current fit into a new folder. On all ranks."""
+
+    def log_line(self, text: str, *, console: bool = True) -> None:
+        """A line for the console (rank 0) and log.txt; ``console=False``: for the log only."""

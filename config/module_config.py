@@ -99,7 +99,7 @@ def build(config: ModuleConfig) -> Experiment:
         raise report_of(f"{path}: {text}" for path, text in problems)
     trainer = config.make_trainer()
     seed_generators(trainer.settings.seed)  # initial weights, and what a dataset draws when it is built
-    with trainer.main_process_first(per_node=True), _building("data"):  # which may be downloaded now
+    with trainer.ranks.main_process_first(per_node=True), _building("data"):  # which may be downloaded now
         data = parts.build_data()
     with _building("module" if config.module is not None else "model"):
         module = parts.build_module()

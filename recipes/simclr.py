@@ -157,7 +157,7 @@ class SimCLR(TrainModule):
         views = torch.cat(batch)  # the first views, then the second ones
         mine = F.normalize(self.project(self(views)).float(), dim=1)
         everyone = self.all_gather(mine, sync_grads=True).flatten(0, 1)
-        places = torch.arange(len(mine), device=mine.device) + self.trainer.data_rank * len(mine)
+        places = torch.arange(len(mine), device=mine.device) + self.trainer.ranks.data_rank * len(mine)
         similarity = mine @ everyone.T / self.hparams["temperature"]
         similarity.scatter_(1, places[:, None], float("-inf"))  # a view is not compared with itself
         return F.cross_entropy(similarity, places.roll(len(mine) // 2))
@@ -168,7 +168,7 @@ class SimCLR(TrainModule):
         found.append((F.normalize(self(images).float(), dim=1), labels))
 
     def on_validation_end(self, trainer: Any) -> None:
-        labelled = [pair for rank in trainer.all_gather(self.labelled) for pair in rank]
+        labelled = [pair for rank in trainer.ranks.gather_data(self.labelled) for pair in rank]
         bank, classes = (torch.cat(part).to(self.device) for part in zip(*labelled, strict=True))
         for features, labels in self.held_out:
             found = classes[(features @ bank.T).argmax(1)]

@@ -36,17 +36,22 @@ class Collectives:
 
     @property
     def data_rank(self) -> int:
-        """Which part of each step's samples this rank computes with, from 0."""
+        """Which part of each step's samples this rank computes with: ``rank``, unless layers are split.
+
+        Example:
+            >>> trainer.ranks.data_rank, trainer.ranks.data_world_size, trainer.ranks.tensor_rank
+            (0, 1, 0)
+        """
         return self._strategy.data_rank
 
     @property
     def data_world_size(self) -> int:
-        """Among how many ranks, or groups of ranks that split each layer, a step's samples are divided."""
+        """Among how many ranks a step's samples are divided; ranks that split each layer count once."""
         return self._strategy.data_world_size
 
     @property
     def tensor_rank(self) -> int:
-        """The place of this rank among those that compute with the same samples, from 0."""
+        """The place of this rank among those that split each layer between them, from 0."""
         return self._strategy.tensor_rank
 
     @property
@@ -59,12 +64,21 @@ class Collectives:
         return bool(self._strategy.environment.starts)
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait for all ranks.
+
+        Example:
+            >>> trainer.ranks.barrier()
+        """
         if not self._starts_ranks:
             self._strategy.barrier()
 
     def broadcast(self, value: T, source: int = 0) -> T:
-        """The value that rank ``source`` has, on every rank. Any object that can be pickled."""
+        """The value that rank ``source`` has, on every rank. Any object that can be pickled.
+
+        Example:
+            >>> trainer.ranks.broadcast({"vocabulary": 32000})
+            {'vocabulary': 32000}
+        """
         if self._starts_ranks:
             return value
         return cast(T, self._strategy.broadcast(value, source))
@@ -74,7 +88,15 @@ class Collectives:
         return self._strategy.all_gather(value)
 
     def gather_data(self, value: Any) -> list[Any]:
-        """One value of every data rank, in their order, on each. To be called on all ranks."""
+        """One value of every data rank, in their order, on each. Tensors are of one shape.
+
+        These are all ranks, but for those that split each layer between them: they have the same samples,
+        and count once.
+
+        Example:
+            >>> trainer.ranks.gather_data(trainer.rank)
+            [0]
+        """
         return self._strategy.one_per_data_rank(self._strategy.all_gather(value))
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
@@ -82,6 +104,10 @@ class Collectives:
 
         Raises:
             PacelineError: on every rank, where it raised on rank 0.
+
+        Example:
+            >>> trainer.ranks.on_rank_zero(lambda: "read once")
+            'read once'
         """
         if self.world_size == 1:
             return function()
@@ -102,6 +128,10 @@ class Collectives:
 
         Raises:
             PacelineError: on the others, when what is inside failed on the first.
+
+        Example:
+            >>> with trainer.ranks.main_process_first():
+            ...     vocabulary = {"a": 0}  # downloaded by rank 0, read from its cache by the others
         """
         environment = self._strategy.environment
         if self._starts_ranks or self.world_size == 1:

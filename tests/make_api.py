@@ -26,7 +26,10 @@ import paceline.schedules
 import paceline.strategies
 import paceline.testing
 import paceline.tools
+from paceline.strategies.collectives import Collectives
 from paceline.trainer.config.arguments import TrainerArguments
+from paceline.trainer.counters import RunCounters
+from paceline.trainer.loop_controls import LoopControls
 
 PACKAGES = (
     paceline,
@@ -56,7 +59,17 @@ SUBJECTS: dict[Any, dict[str, tuple[str, ...]]] = {
             *("Checkpoint", "EarlyStopping", "EMA", "SWA", "WeightAverage", "Lookahead", "Freeze"),
             *("BatchSizeScheduler", "GradientAccumulationScheduler", "LossSpikes", "Evaluator"),
         ),
-        "callbacks_own": ("Callback", "Hooks", "TrainerView", "LambdaCallback"),
+        "callbacks_own": (
+            *(
+                "Callback",
+                "Hooks",
+                "TrainerView",
+                "RanksView",
+                "CountersView",
+                "LoopView",
+                "LambdaCallback",
+            ),
+        ),
         "callbacks_watching": (
             *("Progress", "ModelSummary", "LearningRateMonitor", "Norms", "DeviceMonitor", "Throughput"),
             *("Timer", "Profiler", "Stragglers", "ReplicaCheck", "StepRecord"),
@@ -94,6 +107,8 @@ hooks are in [the loop](../extending/loop.md).
 _HOOKS = {name for name in dir(paceline.callbacks.Callback) if name.startswith("on_")}
 """Described where they are called: docs/extending/loop.md."""
 _VIEW = {name for base in paceline.callbacks.TrainerView.__mro__ for name in vars(base)}
+_PARTS = {"ranks": Collectives, "counters": RunCounters, "loop": LoopControls}
+"""The parts of a Trainer whose names hooks and modules use, on the same page."""
 _FIRST = {"Trainer": ("fit", "validate", "test", "predict")}
 _WITH_BASES = (paceline.Trainer, paceline.TrainModule, paceline.DataModule)
 """Classes whose methods are in bases that are not public."""
@@ -184,6 +199,15 @@ def _entry(name: str, value: Any) -> Iterator[str]:
             if inspect.isfunction(function):
                 yield f"```py\n{method}({_signature(function)})\n```\n"
             yield from _documentation(function)
+    if in_hooks:
+        for part, kind in _PARTS.items():
+            yield f"## trainer.{part}\n"
+            yield _prose(_about(kind))[0]
+            for method, function in _methods(kind):
+                yield f"### trainer.{part}.{method}\n"
+                if inspect.isfunction(function):
+                    yield f"```py\n{method}({_signature(function)})\n```\n"
+                yield from _documentation(function)
 
 
 def _methods(documented: type) -> Iterator[tuple[str, Any]]:

@@ -963,7 +963,7 @@ def test_skip_leaves_the_step_out_and_says_so(accumulate, capsys):
     module = Bad(calls=(2 * accumulate,))
     trainer = fitted(module, samples(32), nonfinite="skip", accumulate=accumulate)
     assert "step 2, epoch 1: the loss is nan; the update is skipped" in capsys.readouterr().out
-    assert (trainer.global_step, trainer.skipped_steps) == (8 // accumulate, 1)
+    assert (trainer.global_step, trainer.counters.skipped_steps) == (8 // accumulate, 1)
     assert torch.equal(module.kept[2], module.kept[1])
     assert not torch.equal(module.kept[3], module.kept[2])
     assert torch.isfinite(module.net.weight).all()

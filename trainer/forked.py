@@ -135,7 +135,7 @@ def _load_weights(trainer: Any, extra: dict[str, Any], buffers: dict[str, str], 
             differences,
         )
     except PacelineError as error:
-        latest = trainer.latest
+        latest = trainer.run.latest
         error.add_note(
             "fix: make them in __init__ or configure_model; what was trained is in "
             + ("no checkpoint" if latest is None else str(latest))

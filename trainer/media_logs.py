@@ -65,7 +65,7 @@ class MediaLogs:
         Example:
             >>> class Weights(Callback):
             ...     def on_train_epoch_end(self, trainer):
-            ...         trainer.log_histogram("layer", trainer.module.layer.weight)
+            ...         trainer.module.log_histogram("layer", trainer.module.layer.weight)
             >>> run = Trainer(max_epochs=1, callbacks=Weights(), progress=False).fit(Net(), train_loader)
         """
         self._log_media(name, Histogram, lambda: to_histogram(values, bins))

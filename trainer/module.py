@@ -209,7 +209,7 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
         """
         if sync_grads:
             return torch.stack(self.trainer.strategy.gather_with_gradients(value))
-        return torch.stack(self.trainer.all_gather(value))
+        return torch.stack(self.trainer.ranks.gather_data(value))
 
     def optimizers(self) -> Any:
         """The optimizer, or the list of them, for manual optimization.
@@ -223,7 +223,7 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
             ...         self.optimizers().zero_grad()
             >>> run = trainer.fit(Manual(), train_loader)
         """
-        found = self.trainer.manual_optimization.optimizers
+        found = self.trainer.loop.manual_optimization.optimizers
         return found[0] if len(found) == 1 else found
 
     def lr_schedulers(self) -> Any:
@@ -263,7 +263,7 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
             ...         self.optimizers().step()
             >>> run = trainer.fit(Manual(), train_loader)
         """
-        self.trainer.manual_optimization.backward(loss, retain_graph)
+        self.trainer.loop.manual_optimization.backward(loss, retain_graph)
 
     def toggle_optimizer(self, optimizer: Any) -> None:
         """Compute gradients for this optimizer's parameters alone, until ``untoggle_optimizer``.
@@ -280,11 +280,11 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
             ...         self.untoggle_optimizer(optimizer)
             >>> run = trainer.fit(Manual(), train_loader)
         """
-        self.trainer.manual_optimization.toggle(optimizer)
+        self.trainer.loop.manual_optimization.toggle(optimizer)
 
     def untoggle_optimizer(self, optimizer: Any) -> None:
         """Take ``toggle_optimizer`` back; its example shows both."""
-        self.trainer.manual_optimization.untoggle()
+        self.trainer.loop.manual_optimization.untoggle()
 
     @staticmethod
     def of(

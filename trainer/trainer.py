@@ -12,9 +12,9 @@ from ..argument_checks import by_name
 from ..faultpoints import faultpoint
 from ..lazy_names import uncollected_imports
 from ..strategies.launch.job_notes import uncaught_errors_shortened
-from .fit_view import FitView
 from .on_ranks import on_ranks
 from .runtime.garbage_collection import older_objects_frozen
+from .view import RunView
 
 if TYPE_CHECKING:
     from ..callbacks import Callback, Logger, Profiler
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .run.run import Run
 
 
-class Trainer(FitView):
+class Trainer(RunView):
     """Trains a ``TrainModule``.
 
     Args:

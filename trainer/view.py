@@ -5,29 +5,28 @@ This is what ``paceline.callbacks.TrainerView`` promises. ``Trainer`` adds the v
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 
 from ..errors import PacelineError
 from .config.peer_names import attribute_hint
-from .media_logs import MediaLogs
+from .loop_controls import LoopControls
 from .module import TrainModule, refuse_log_arguments
-from .rank_view import RankView
 from .utils.paths import as_path
 
 if TYPE_CHECKING:
     from ..callbacks import Callback
-    from ..callbacks.loggers.media import Media
-    from ..durations import Cadence
     from ..strategies import Strategy
+    from ..strategies.collectives import Collectives
+    from .checkpoint.manager import CheckpointManager
     from .config.arguments import TrainerArguments
+    from .counters import RunCounters
     from .loops.context import RunContext
     from .loops.fit_context import FitContext
+    from .run.run import Run
 
 
-class RunView(RankView, MediaLogs):
+class RunView:
     """Reads and calls the parts of the current run, or of the last one.
 
     Args:
@@ -40,6 +39,7 @@ class RunView(RankView, MediaLogs):
         self._module: TrainModule | None = None
         self._datamodule: Any = None
         self._stage = ""
+        self._loop = LoopControls(self)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"Trainer has no attribute {name!r}{attribute_hint(name, type(self))}")
@@ -49,7 +49,48 @@ class RunView(RankView, MediaLogs):
 
     should_stop = property(None, _refuse_should_stop, doc="Lightning's way to stop a run; here ``stop``.")
 
+    # -- parts ---------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> Collectives:
+        """This rank among the others, and what they do together: ``barrier``, ``broadcast`` ..."""
+        return self._run.ranks
+
+    @property
+    def counters(self) -> RunCounters:
+        """Samples, skipped steps, seconds: how far the run is, besides steps and epochs."""
+        return self._run.counters
+
+    @property
+    def loop(self) -> LoopControls:
+        """The step, the epoch and the validation under way, and what may be asked of them."""
+        return self._loop
+
+    @property
+    def checkpoints(self) -> CheckpointManager:
+        """The checkpoints of the fit: what the ``Checkpoint`` callback writes through, and ``roll_back``.
+
+        Raises:
+            PacelineError: outside of a fit.
+        """
+        return self._fit_for("checkpoints").checkpoints
+
     # -- where the run is ----------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among all, from 0."""
+        return self._run.ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self._run.ranks.world_size
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on the one process that writes files."""
+        return self._run.ranks.is_global_zero
 
     @property
     def stage(self) -> str:
@@ -65,48 +106,6 @@ class RunView(RankView, MediaLogs):
     def epoch(self) -> int:
         """The current epoch, from 0."""
         return self._run.state.epoch
-
-    @property
-    def samples(self) -> int:
-        """Samples trained on over the whole run, all ranks."""
-        return self._run.state.samples
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps without an update.
-
-        A loss or gradient was not finite, scaled gradients overflowed (``precision="fp16"``), or there was
-        no loss (None).
-        """
-        state = self._run.state
-        return state.skipped_steps + state.overflowed_steps + state.steps_without_loss
-
-    @property
-    def samples_in_epoch(self) -> int:
-        """Samples of the current epoch that finished steps have used; 0 at its end."""
-        return self._run.state.position
-
-    @property
-    def sample_indices(self) -> list[Any]:
-        """The dataset indices of this rank's batch in a validation, test or prediction; empty elsewhere.
-
-        Example:
-            >>> class Printed(Callback):
-            ...     def on_predict_step_end(self, trainer, output, batch, batch_idx):
-            ...         print(batch_idx, trainer.sample_indices)
-            >>> predicts = Trainer(callbacks=Printed(), progress=False, run_dir=None)
-            >>> outputs = predicts.predict(Net(), val_loader)
-            0 [0, 1, 2, 3]
-            1 [4, 5, 6, 7]
-            2 [8, 9, 10, 11]
-            3 [12, 13, 14, 15]
-        """
-        return list(self._run.place.indices())
-
-    @property
-    def is_between_steps(self) -> bool:
-        """Whether the state is a finished step's, which a run can resume from; for ``on_exception``."""
-        return self._stage == "fit" and self._run.place.between_steps
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -127,44 +126,6 @@ class RunView(RankView, MediaLogs):
     def max_steps(self) -> int | None:
         """The limit on optimizer steps."""
         return self._run.limits.max_steps
-
-    def seconds(self) -> float:
-        """Seconds of training, the same on all ranks: rank 0's clock, as of the last agreement.
-
-        Example:
-            >>> trainer.seconds() > 0
-            True
-        """
-        return self._run.stop.seconds()
-
-    def elapsed(self, unit: str) -> Fraction | float:
-        """How much of the run is done, in a unit of durations; the same on all ranks at step boundaries.
-
-        Args:
-            unit: ``"st"`` optimizer steps, ``"ep"`` epochs and parts of one where its length is known,
-                ``"s"`` seconds of training.
-
-        Example:
-            >>> trainer.elapsed("st"), trainer.elapsed("ep")
-            (4, Fraction(1, 1))
-        """
-        state = self._run.state
-        if unit == "s":
-            return self.seconds()
-        if unit == "st":
-            return state.global_step
-        length = self._run.limits.steps_in(state.epoch)
-        return state.epoch + Fraction(state.global_step - state.epoch_start, length or 1) * bool(length)
-
-    def is_due(self, cadence: Cadence) -> bool:
-        """Whether a cadence falls on this step boundary; for ``on_step_boundary``.
-
-        Example:
-            >>> from paceline.durations import Cadence, Duration
-            >>> trainer.global_step, trainer.is_due(Cadence(Duration.parse("2st"), None))
-            (4, True)
-        """
-        return cadence.due(self._run.state.at_boundary(self._run.limits), self.seconds)
 
     # -- what is trained -----------------------------------------------------------------------
 
@@ -211,19 +172,6 @@ class RunView(RankView, MediaLogs):
         """The latest reduced values by full name, plain floats, the same on every rank."""
         return self._run.logger.latest
 
-    @property
-    def progress_bar_names(self) -> list[str]:
-        """Full names of the values logged with ``prog_bar=True``."""
-        stores = [self._run.logger.train]
-        if self._fit is not None and self._fit.validation is not None:
-            stores.append(self._fit.validation.store)
-        return [name for store in stores for name in store.shown]
-
-    @property
-    def is_fit_validation(self) -> bool:
-        """Whether the current validation is part of ``fit``: no sanity check, no call of ``validate``."""
-        return self._stage == "fit" and self._run.logger.publishes
-
     def log(
         self,
         name: str,
@@ -245,9 +193,6 @@ class RunView(RankView, MediaLogs):
         if unknown:
             refuse_log_arguments(name, unknown, self._run.logger)
         self._run.logger.log(name, value, prog_bar, weight, reduce)
-
-    def _log_media(self, name: str, kind: type[Media], make: Callable[[], Media]) -> None:
-        self._run.logger.log_media(name, kind, make)
 
     def publish(self, values: dict[str, float]) -> None:
         """Write a row of values that are reduced already, at once. On all ranks, with the same values.
@@ -321,18 +266,36 @@ class RunView(RankView, MediaLogs):
         return self._run.directory.path
 
     @property
-    def best(self) -> Path | None:
-        """The best checkpoint of the run, where one is monitored."""
+    def run(self) -> Run:
+        """The run as it is on the disk by now: ``run.latest`` and ``run.best`` are its checkpoints."""
         from .run.run import Run
 
-        return Run(self.folder).best if self.folder else None
+        return Run(self.folder)
 
-    @property
-    def latest(self) -> Path | None:
-        """The newest checkpoint of the run."""
-        from .run.run import Run
+    def save_checkpoint(self, path: str | Path, weights_only: bool = False) -> None:
+        """Write a checkpoint of the current fit into a new folder. To be called on all ranks.
 
-        return Run(self.folder).latest if self.folder else None
+        Args:
+            path: The folder to be written; its parent is made if it does not exist.
+            weights_only: Without what resuming needs: for evaluation and for use elsewhere.
+
+        Raises:
+            PacelineError: when the folder exists, when it cannot be written, or no fit is running.
+
+        Example:
+            >>> class AtTheEnd(Callback):
+            ...     def on_fit_end(self, trainer):
+            ...         trainer.save_checkpoint("last", weights_only=True)
+            >>> run = Trainer(max_steps=1, callbacks=AtTheEnd(), loggers=False).fit(Net(), train_loader)
+            >>> module = Net.load_from_checkpoint("last")
+        """
+        if self._stage != "fit":
+            raise PacelineError(
+                "save_checkpoint writes the current fit, and there is none",
+                fix="call it in a hook; afterwards run.latest of the Run that fit returned is the newest "
+                "checkpoint, and export(folder) writes the weights",
+            )
+        self._fit_for("save_checkpoint").checkpoints.save_to(as_path(path, "save_checkpoint"), weights_only)
 
     def export(self, folder: str | Path, submodule: str | None = None) -> Path:
         """Write the module's weights for use without paceline: ``model.safetensors`` and ``config.json``.
@@ -370,3 +333,8 @@ class RunView(RankView, MediaLogs):
             >>> trainer.log_line("the teacher's weights are frozen")
         """
         self._run.directory.log_line(text, console=console)
+
+    def _fit_for(self, what: str) -> FitContext:
+        if self._fit is None:
+            raise PacelineError(f"{what}: no fit is running", fix="use it in a step or a hook of fit")
+        return self._fit

@@ -82,7 +82,7 @@ _MEMBERS: dict[str, Entry] = {
     "save_checkpoint": changes("it writes a folder, on all ranks together"),
     "save_checkpoint_to_save_folder": rewrite("write trainer.save_checkpoint(path)"),
     "export_for_inference": rewrite("write trainer.export(folder)"),
-    "saved_checkpoints": rewrite("trainer.latest and trainer.best are paths"),
+    "saved_checkpoints": rewrite("trainer.run.latest and trainer.run.best are paths"),
     "state": rewrite("trainer.global_step, trainer.epoch, trainer.metrics and trainer.module say it"),
     "logger": rewrite("write trainer.log(name, value)"),
 }
@@ -238,7 +238,7 @@ COMPOSER = Library(
         "reproducibility": rewrite("write seed_everything(seed), of paceline, and Trainer(seed=...)"),
         "seed_all": rewrite("write seed_everything(seed), of paceline, and Trainer(seed=...)"),
         "dist": rewrite(
-            "write trainer.rank, trainer.world_size, trainer.barrier() and trainer.all_gather(value)"
+            "write trainer.rank, trainer.world_size, trainer.ranks.barrier() and ranks.gather_data()"
         ),
         **all_of("get_device ensure_tuple", rewrite("leave it out: the module is on the run's device")),
     },

@@ -108,7 +108,7 @@ def _problem(
         text = f"write {ours}, which has no {' and no '.join(used)}"
         return f"{text}; {note}" if note else text
     if name == "on_train_batch_start" and _returns(node):
-        return "write on_step_start; trainer.end_epoch() ends an epoch"
+        return "write on_step_start; trainer.loop.end_epoch() ends an epoch"
     if name in ("on_validation_epoch_end", "on_test_epoch_end") and _computes_logged(node, facts.logged):
         phase = ours.split("_")[1]
         short = {"validation": "val"}.get(phase, phase)

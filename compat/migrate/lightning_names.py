@@ -103,10 +103,10 @@ MODULE_METHODS: dict[str, Entry] = {
     "on_test_batch_start": rewrite(f"{_NEVER}; write it at the beginning of test_step"),
     "on_predict_batch_start": rewrite(f"{_NEVER}; write it at the beginning of predict_step"),
     "on_sanity_check_start": rewrite(
-        f"{_NEVER}; on_validation_start, where trainer.is_fit_validation is False"
+        f"{_NEVER}; on_validation_start, where trainer.loop.is_fit_validation is False"
     ),
     "on_sanity_check_end": rewrite(
-        f"{_NEVER}; on_validation_end, where trainer.is_fit_validation is False"
+        f"{_NEVER}; on_validation_end, where trainer.loop.is_fit_validation is False"
     ),
 }
 _NO_HOOK = f"{_NEVER}: docs/extending/loop.md has every hook"
@@ -223,8 +223,8 @@ CHECKPOINT = Owner(
         "train_time_interval": renamed("every"),
     },
     members={
-        "best_model_path": rewrite("trainer.best, or Run(folder).best, is the path"),
-        "last_model_path": rewrite("trainer.latest, or Run(folder).latest, is the path"),
+        "best_model_path": rewrite("trainer.run.best, or Run(folder).best, is the path"),
+        "last_model_path": rewrite("trainer.run.latest, or Run(folder).latest, is the path"),
         "best_model_score": renamed("best_score", "a float"),
     },
     other_argument="no such argument here: docs/guides/checkpoints.md",

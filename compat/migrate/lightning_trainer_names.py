@@ -84,16 +84,16 @@ TRAINER_MEMBERS: dict[str, Entry] = {
     "print": renamed("log_line"),
     "should_stop": rewrite('call trainer.stop("why")'),
     "sanity_checking": rewrite(
-        "trainer.is_fit_validation is False in the sanity pass, in which nothing is logged"
+        "trainer.loop.is_fit_validation is False in the sanity pass, in which nothing is logged"
     ),
     "checkpoint_callback": rewrite(
-        "trainer.best and trainer.latest are paths; keep a Checkpoint to ask it"
+        "trainer.run.best and trainer.run.latest are paths; keep a Checkpoint to ask it"
     ),
     "checkpoint_callbacks": rewrite("take them from trainer.callbacks"),
     "early_stopping_callback": rewrite("keep the EarlyStopping you made; it has best and wait"),
     "early_stopping_callbacks": rewrite("take them from trainer.callbacks"),
     "progress_bar_callback": rewrite("take it from trainer.callbacks"),
-    "ckpt_path": rewrite("trainer.latest and trainer.best are paths"),
+    "ckpt_path": rewrite("trainer.run.latest and trainer.run.best are paths"),
     "save_checkpoint": changes("it writes a folder, on all ranks together"),
     "validate": changes("it returns one dict of floats by full name, not a list of dicts"),
     "test": changes("it returns one dict of floats by full name, not a list of dicts"),

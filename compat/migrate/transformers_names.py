@@ -192,7 +192,7 @@ _MEMBERS: dict[str, Entry] = {
         "get_train_dataloader get_eval_dataloader get_test_dataloader",
         rewrite("keep the DataLoaders yourself"),
     ),
-    "state": rewrite("trainer.global_step, trainer.epoch, trainer.best and trainer.metrics say it"),
+    "state": rewrite("trainer.global_step, trainer.epoch, trainer.run.best and trainer.metrics say it"),
     "model": rewrite("trainer.module is the TrainModule; the model is its attribute"),
     "optimizer": rewrite("trainer.optimizers is the list of them"),
     "lr_scheduler": rewrite("trainer.lr_schedulers is the list of them"),

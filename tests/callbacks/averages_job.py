@@ -43,7 +43,7 @@ def main() -> None:
         if trainer.is_global_zero:
             torch.save(found, FOLDER / f"{strategy}-ema.pt")
             torch.save(averaged, FOLDER / f"{strategy}-swa.pt")
-        trainer.barrier()
+        trainer.ranks.barrier()
 
 
 if __name__ == "__main__":

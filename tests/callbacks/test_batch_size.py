@@ -44,7 +44,7 @@ def test_each_epoch_has_steps_of_its_size_and_the_numbers_of_a_plain_loop(capsys
     trainer = fit(module, BatchSizeScheduler(SCHEDULE), steps)
     assert steps.found == [(0, 1)] * 6 + [(1, 3)] * 2 + [(2, 6)]
     assert steps.totals == {(9, 6), (9, 2), (9, 1)}
-    assert trainer.samples == 72
+    assert trainer.counters.samples == 72
     assert_same(parameters(module), by_hand(), 1e-5)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]
     assert lines == ["epoch 2: 12 samples in a step", "epoch 3: 24 samples in a step"]

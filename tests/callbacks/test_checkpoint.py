@@ -138,7 +138,7 @@ def test_the_best_is_kept_beside_the_newest(fit):
     assert steps(run) == [6, 12, 15]
     assert run.best.name == "step-00000006"
     assert run.latest.name == "step-00000015"
-    assert (trainer.best, trainer.latest, best.best_score) == (run.best, run.latest, 5.0)
+    assert (trainer.run.best, trainer.run.latest, best.best_score) == (run.best, run.latest, 5.0)
 
 
 def test_a_best_that_is_beaten_is_let_go(fit):
@@ -179,7 +179,7 @@ def test_pointers_name_checkpoints(fit):
 def test_no_best_where_nothing_is_monitored(fit):
     trainer, run = fit(max_epochs=1)
     assert run.best is None
-    assert trainer.best is None
+    assert trainer.run.best is None
 
 
 def test_two_of_them_do_not_delete_each_others(fit):
@@ -219,7 +219,7 @@ def test_saving_does_not_make_the_clock_run_faster(fit):
             time.sleep(0.005)
 
         def on_step_boundary(self, trainer):
-            clocks.append(trainer.seconds())
+            clocks.append(trainer.counters.seconds())
 
     begun = time.perf_counter()
     trainer, _ = fit(Reads(), Checkpoint(every=1), max_steps=9)

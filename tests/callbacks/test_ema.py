@@ -44,7 +44,7 @@ class Losses(Callback):
         self.found = []
 
     def on_validation_end(self, trainer):
-        if trainer.is_fit_validation:
+        if trainer.loop.is_fit_validation:
             self.found.append(trainer.metrics["val/loss"])
 
 
@@ -61,8 +61,8 @@ def test_validations_use_the_average_where_asked_and_training_never_does(validat
         judged.load_state_dict(values)
         batches = [judged.loss(batch).item() for batch in loader()]
         assert losses.found[epoch - 1] == pytest.approx(sum(batches) / len(batches), rel=1e-5)
-    assert_same(trained(trainer.latest), weights[-1])
-    assert_same(in_checkpoint(trainer.latest), averaged(weights, [0.9] * 17))
+    assert_same(trained(trainer.run.latest), weights[-1])
+    assert_same(in_checkpoint(trainer.run.latest), averaged(weights, [0.9] * 17))
 
 
 @pytest.mark.parametrize("validate", [True, False])
@@ -72,11 +72,11 @@ def test_what_is_loaded_from_a_checkpoint_are_the_weights_that_validation_judged
     kept = {"val": loader(), "run_dir": tmp_path, "name": "n"}
     trainer = fit(Net(), EMA(0.9, validate=validate), losses, best, **kept)
     judged = Trainer(accelerator="cpu", progress=False, loggers=False, run_dir=None)
-    values = judged.validate(Net(), loader(), weights=trainer.best)
+    values = judged.validate(Net(), loader(), weights=trainer.run.best)
     assert values["val/loss"] == pytest.approx(min(losses.found), rel=1e-6)
-    expected = in_checkpoint(trainer.best) if validate else trained(trainer.best)
-    assert_same(parameters(Net.load_from_checkpoint(trainer.best)), expected, 0)
-    export_checkpoint(trainer.best, tmp_path / "exported", None)
+    expected = in_checkpoint(trainer.run.best) if validate else trained(trainer.run.best)
+    assert_same(parameters(Net.load_from_checkpoint(trainer.run.best)), expected, 0)
+    export_checkpoint(trainer.run.best, tmp_path / "exported", None)
     assert_same(parameters(Net.load_from_checkpoint(tmp_path / "exported")), expected, 0)
 
 
@@ -112,8 +112,8 @@ def test_two_have_each_a_name(tmp_path):
     fast, slow = EMA(0.5, name="fast"), EMA(0.9, validate=False, name="slow")
     trainer = fit(Net(), fast, slow, Checkpoint(), run_dir=tmp_path, name="n")
     weights = weights_by_hand()
-    assert_same(in_checkpoint(trainer.latest, "fast"), averaged(weights, [0.5] * 17))
-    assert_same(in_checkpoint(trainer.latest, "slow"), averaged(weights, [0.9] * 17))
+    assert_same(in_checkpoint(trainer.run.latest, "fast"), averaged(weights, [0.5] * 17))
+    assert_same(in_checkpoint(trainer.run.latest, "slow"), averaged(weights, [0.9] * 17))
 
 
 class Fails(Callback):
@@ -157,9 +157,9 @@ def test_a_signal_within_a_validation_saves_the_trained_weights(tmp_path):
 
 def test_the_average_of_sixteen_bit_weights_is_kept_in_fp32(tmp_path):
     trainer = fit(Net(), EMA(0.999), Checkpoint(), precision="bf16-true", run_dir=tmp_path, name="n")
-    assert {t.dtype for t in in_checkpoint(trainer.latest).values()} == {torch.float32}
+    assert {t.dtype for t in in_checkpoint(trainer.run.latest).values()} == {torch.float32}
     assert {p.dtype for p in trainer.module.parameters()} == {torch.bfloat16}
-    values = in_checkpoint(trainer.latest)
+    values = in_checkpoint(trainer.run.latest)
     assert any((value.to(torch.bfloat16).float() != value).any() for value in values.values())
 
 
@@ -170,7 +170,7 @@ def test_tied_weights_are_averaged_once_and_loaded_under_both_names(tmp_path):
             self.again = self.net[0]
 
     trainer = fit(Tied(), EMA(0.9), Checkpoint(), run_dir=tmp_path, name="n")
-    loaded = Tied.load_from_checkpoint(trainer.latest)
+    loaded = Tied.load_from_checkpoint(trainer.run.latest)
     assert_same(parameters(loaded), parameters(trainer.module), 0)
     assert_same(parameters(loaded), averaged(weights_by_hand(), [0.9] * 17))
 

@@ -82,7 +82,7 @@ def test_each_epoch_has_its_own_micro_batches_and_the_numbers_of_a_plain_loop(ki
     per_epoch = [len({step for e, step, _ in module.seen if e == epoch}) for epoch in range(5)]
     assert per_epoch == [6, 3, 3, 2, 2]
     assert (trainer.global_step, trainer.total_steps) == (16, 16)
-    assert trainer.samples == 5 * 24
+    assert trainer.counters.samples == 5 * 24
     torch.testing.assert_close(module.net.weight, expected.weight, rtol=1e-6, atol=0)
 
 

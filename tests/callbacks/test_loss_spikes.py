@@ -45,8 +45,8 @@ def test_rolling_back_takes_weights_and_moments_and_skips_the_batches_since(tmp_
     module, spikes = Net(), LossSpikes(4.0, 5, action="roll_back")
     trainer = fit(module, spikes, Checkpoint("4st", keep=None), EMA(0.5), run_dir=tmp_path)
     weights, average = by_hand(skipped=PLANTED, rolled_back_to=[8, 12], average=0.5)
-    assert_same(in_checkpoint(trainer.latest), average, 1e-5)
-    assert_same(parameters(Net.load_from_checkpoint(trainer.latest)), average, 1e-5)
+    assert_same(in_checkpoint(trainer.run.latest), average, 1e-5)
+    assert_same(parameters(Net.load_from_checkpoint(trainer.run.latest)), average, 1e-5)
     out = capsys.readouterr().out
     assert "rolled back to the weights of step-00000008; steps and data continue" in out
     fresh = Net()

@@ -55,7 +55,7 @@ def test_the_last_checkpoint_has_the_trained_weights_and_their_statistics(tmp_pa
     module, plain = Net(norm=True), Net(norm=True)
     fit(plain)
     trainer = fit(module, SWA(0.0), Checkpoint(), run_dir=tmp_path, name="n")
-    assert_same(Net.load_from_checkpoint(trainer.latest, norm=True).state_dict(), plain.state_dict(), 0)
+    assert_same(Net.load_from_checkpoint(trainer.run.latest, norm=True).state_dict(), plain.state_dict(), 0)
     assert not torch.equal(module.net[1].running_mean, plain.net[1].running_mean)
 
 

@@ -189,7 +189,7 @@ def case(
     rates = [o.param_groups[0]["lr"] for o in trainer.optimizers]
     return {
         "name": name, "error": error, "failures": watch.failures, "before": watch.before,
-        "after": watch.after, "step": trainer.global_step, "skipped": trainer.skipped_steps,
+        "after": watch.after, "step": trainer.global_step, "skipped": trainer.counters.skipped_steps,
         "seen": module.seen, "rates": rates, "run": str(trainer.folder),
     }  # fmt: skip
 

@@ -251,7 +251,7 @@ def test_so_many_updates_may_be_skipped_and_no_more(tmp_path, setting, most, wha
     trainer, before, error = fit(Line(range(2, 40), what), tmp_path, nonfinite=setting)
     assert f"{most} updates were skipped before, the most allowed" in error
     assert f"step {most + 2}," in error
-    assert (trainer.global_step, trainer.skipped_steps) == (most + 1, most)
+    assert (trainer.global_step, trainer.counters.skipped_steps) == (most + 1, most)
     assert not same(before[0], before[1])
     assert all(same(before[1], later) for later in [*before[2:], list(trainer.module.parameters())])
 
@@ -294,7 +294,7 @@ def test_an_overflow_of_scaled_gradients_is_the_scaler_s(tmp_path, fused):
     """Scaled losses overflow at first, and nobody is to blame: the scale comes down."""
     trainer, before, error = fit(Line(fused=fused), tmp_path, precision=AutocastFP16(init_scale=2.0**24))
     assert error is None
-    assert trainer.skipped_steps == sum(same(a, b) for a, b in pairwise(before)) > 0
+    assert trainer.counters.skipped_steps == sum(same(a, b) for a, b in pairwise(before)) > 0
     assert same(before[0], before[1])
     assert not same(before[0], before[-1])
 

@@ -87,7 +87,7 @@ def train(
     ]
     log = (run.folder / "log.txt").read_text() if trainer.rank == 0 else ""
     compiled = [line for line in log.splitlines() if ": compiled " in line]
-    return {"rows": rows, "compiled": compiled, "latest": str(trainer.latest)}
+    return {"rows": rows, "compiled": compiled, "latest": str(trainer.run.latest)}
 
 
 def runs(

@@ -63,7 +63,7 @@ class Watch(Callback):
         self.steps.append(
             {
                 "scale": trainer.strategy.precision.loss_scale,
-                "skipped": trainer.skipped_steps,
+                "skipped": trainer.counters.skipped_steps,
                 "rate": trainer.optimizers[0].param_groups[0]["lr"],
                 "weights": sorted((n, w.double().sum().item()) for n, w in whole.items()),
             }
@@ -129,7 +129,7 @@ class Skip(Watch):
 
     def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
         if trainer.global_step == 1:
-            trainer.skip_update()
+            trainer.loop.skip_update()
 
 
 def skipped(folder: Path, strategy: str) -> dict[str, Any]:

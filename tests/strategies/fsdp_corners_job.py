@@ -454,7 +454,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
     found: dict[str, Any] = {"error": None}
     try:
         trainer, found["seen"] = fit(case, name, devices, folder, given, module)
-        found["latest"] = str(trainer.latest)
+        found["latest"] = str(trainer.run.latest)
         found["weights"] = cloned(trainer.strategy.full_tensors(module))
         found["buffers"] = cloned(dict(module.named_buffers()))
         found["norms"] = module.options["norms"]
@@ -490,13 +490,13 @@ def load_whole(trainer: Any, module: TrainModule, path: Path) -> dict[str, Any]:
     strategy = trainer.strategy
     kept = cloned(strategy.full_tensors(module))
     given = {name: i + torch.rand(value.shape).double() for i, (name, value) in enumerate(kept.items())}
-    given = trainer.broadcast(given)
+    given = trainer.ranks.broadcast(given)
     found: dict[str, Any] = {"given": given, "read": [], "refused": []}
 
     def read(values: dict[str, Any]) -> dict[str, torch.Tensor]:
         if trainer.is_global_zero:
             torch.save(values, path)
-        trainer.barrier()
+        trainer.ranks.barrier()
         return read_again(trainer, module, path)
 
     for names in (list(given), sorted(given, reverse=True)):

@@ -318,7 +318,7 @@ def train(folder: Path, name: str, devices: int, case: dict) -> None:
     )
     kept: dict = {}
     try:
-        trainer.fit(module, DataLoader(samples, batch_size=GLOBAL // trainer.data_world_size))
+        trainer.fit(module, DataLoader(samples, batch_size=GLOBAL // trainer.ranks.data_world_size))
         kept["found"] = getattr(module, "found", None)
     except Exception as error:  # which one it is says the test
         kept["error"] = f"{type(error).__name__}: {error}"

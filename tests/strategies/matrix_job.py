@@ -168,7 +168,7 @@ def run(case: dict) -> None:
     try:
         resume = None if source is None else FOLDER / source
         trainer.fit(
-            module, DataLoader(data, GLOBAL // trainer.data_world_size, shuffle=True), resume=resume
+            module, DataLoader(data, GLOBAL // trainer.ranks.data_world_size, shuffle=True), resume=resume
         )
         found["outputs"] = module.outputs
     except Exception:

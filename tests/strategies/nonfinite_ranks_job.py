@@ -82,7 +82,7 @@ def trained(rows: list[list[float]], nonfinite: str, module: TrainModule, option
     return {
         "raised": raised,
         "weights": list(map(str, weights.tolist())),
-        "skipped": trainer.skipped_steps,
+        "skipped": trainer.counters.skipped_steps,
     }
 
 

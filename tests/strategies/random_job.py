@@ -164,7 +164,7 @@ def run(
     weights = trainer.strategy.full_tensors(module)
     return {
         "weights": {key: t.double().tolist() for key, t in weights.items() if not t.is_meta},
-        "latest": str(trainer.latest),
+        "latest": str(trainer.run.latest),
     }
 
 

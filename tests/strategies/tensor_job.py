@@ -257,7 +257,7 @@ def train(folder: Path, name: str, devices: int, case: dict) -> dict:
     trainer = trainer_of(folder, name, devices, case)
     rows = data(SAMPLES, 1, torch.float64)
     rows = Drawn(rows) if action == "own-data" else rows
-    loader = DataLoader(rows, batch_size=GLOBAL // trainer.data_world_size // pieces, shuffle=True)
+    loader = DataLoader(rows, batch_size=GLOBAL // trainer.ranks.data_world_size // pieces, shuffle=True)
     validation = DataLoader(data(19, 2, torch.float64), batch_size=8)
     if action == "invariance":
         result = tools.check_invariance(trainer, module, loader, steps=3)
@@ -275,8 +275,8 @@ def train(folder: Path, name: str, devices: int, case: dict) -> dict:
         trainer.fit(module, loader)
     timed = [row for row in run.rows if "perf/steps_per_second" in row]
     return {
-        "ranks": trainer.all_gather(trainer.rank),
-        "data": [trainer.data_rank, trainer.data_world_size],
+        "ranks": trainer.ranks.gather_data(trainer.rank),
+        "data": [trainer.ranks.data_rank, trainer.ranks.data_world_size],
         "computed": module.computed,
         "tokens": [row["perf/tokens_per_second"] / row["perf/steps_per_second"] for row in timed],
     }

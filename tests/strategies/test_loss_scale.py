@@ -157,7 +157,7 @@ def fit_manually(module, **settings):
 
 def test_under_manual_optimization_skipped_updates_are_counted_too(capsys):
     trainer = fit_manually(Manual())
-    assert (trainer.global_step, trainer.skipped_steps) == (8, 4)
+    assert (trainer.global_step, trainer.counters.skipped_steps) == (8, 4)
     assert capsys.readouterr().out.count("gradients overflowed in float16") == 4
     with pytest.raises(PacelineError, match="3 updates in a row were skipped"):
         fit_manually(Manual(all_from=5), max_consecutive_skips=3)

@@ -102,15 +102,15 @@ class Asking(Line):
     def on_fit_start(self, trainer):
         self.print("this is", "printed once")
         rank, called = trainer.rank, []
-        trainer.barrier()
+        trainer.ranks.barrier()
         for turn in range(3):
-            with trainer.main_process_first(per_node=turn == 2):
+            with trainer.ranks.main_process_first(per_node=turn == 2):
                 time.sleep(0.2 if rank == 0 else 0)
                 tell(f"order-first-{turn}", str(rank))
         if rank == 1:
             time.sleep(0.3)
         tell("order-barrier", "before")
-        trainer.barrier()
+        trainer.ranks.barrier()
         tell("order-barrier", "after")
 
         def on_zero():
@@ -120,9 +120,9 @@ class Asking(Line):
         def fail():
             raise ValueError("the disk is full")
 
-        printed = trainer.on_rank_zero(on_zero)
+        printed = trainer.ranks.on_rank_zero(on_zero)
         try:
-            trainer.on_rank_zero(fail)
+            trainer.ranks.on_rank_zero(fail)
             error = None
         except Exception as raised:
             error = [type(raised).__name__, str(raised)]
@@ -133,9 +133,12 @@ class Asking(Line):
             scalars=self.all_gather(torch.tensor(float(rank))).tolist(),
             printed=[printed, called],
             error=error,
-            broadcast=[trainer.broadcast({"of": rank}), trainer.broadcast((rank, None), source=1)],
-            tensor=trainer.broadcast(torch.full((2,), float(rank)), source=1).tolist(),
-            on_zero_alone=trainer.broadcast(torch.ones(2) if rank == 0 else None).tolist(),
+            broadcast=[
+                trainer.ranks.broadcast({"of": rank}),
+                trainer.ranks.broadcast((rank, None), source=1),
+            ],
+            tensor=trainer.ranks.broadcast(torch.full((2,), float(rank)), source=1).tolist(),
+            on_zero_alone=trainer.ranks.broadcast(torch.ones(2) if rank == 0 else None).tolist(),
         )
 
 
@@ -147,11 +150,11 @@ def first_fails() -> None:
     class Failing(Line):
         def on_fit_start(self, trainer):
             note(trainer, began=True)
-            with trainer.main_process_first():
+            with trainer.ranks.main_process_first():
                 tell("entered", str(trainer.rank))
                 if trainer.rank == 0:
                     raise OSError("the download broke off")
-            trainer.barrier()
+            trainer.ranks.barrier()
 
     trainer_for(max_steps=1).fit(Failing(), loader(12))
 
@@ -161,7 +164,7 @@ def first_fails() -> None:
 
 def barrier_or_gather(module, last):
     if last:
-        module.trainer.barrier()  # the odd barrier
+        module.trainer.ranks.barrier()  # the odd barrier
     else:
         module.all_gather(torch.ones(2))  # the usual gather
 
@@ -176,13 +179,13 @@ def another_dtype(module, last):
 
 
 def another_source(module, last):
-    module.trainer.broadcast("x", source=int(last))  # the broadcast of two sources
+    module.trainer.ranks.broadcast("x", source=int(last))  # the broadcast of two sources
 
 
 def nothing_wrong(module, last):
     """Only the rank that tells a value has it, as is usual."""
-    module.trainer.barrier()
-    found = module.trainer.broadcast(torch.ones(2) if module.trainer.rank == 0 else None)
+    module.trainer.ranks.barrier()
+    found = module.trainer.ranks.broadcast(torch.ones(2) if module.trainer.rank == 0 else None)
     module.all_gather(found)
 
 
@@ -325,15 +328,15 @@ def decisions() -> None:
     trainer = trainer_for(max_epochs=20, callbacks=[EarlyStopping("val/loss", patience=2), checkpoint])
     module = Deciding()
     trainer.fit(module, loader(19), loader(7, batch_size=2))
-    trainer.barrier()
+    trainer.ranks.barrier()
     ended = [trainer.global_step, trainer.stop_reason]
     of_best = trainer.validate(module, loader(7, batch_size=2), weights="best")
     note(
         trainer,
         ended=ended,
         rate=trainer.optimizers[0].param_groups[0]["lr"],
-        best=[trainer.best.name, checkpoint.best_score],
-        latest=trainer.latest.name,
+        best=[trainer.run.best.name, checkpoint.best_score],
+        latest=trainer.run.latest.name,
         of_best=of_best,
     )
 
@@ -366,7 +369,7 @@ def max_time() -> None:
     )
     trainer.fit(Line(), loader(19))
     ended = [trainer.global_step, trainer.stop_reason]
-    trainer.barrier()
+    trainer.ranks.barrier()
     saved = [path.name for path in sorted((trainer.folder / "checkpoints").glob("step-*"))]
     trainer.fit(Line(), loader(19))
     note(trainer, ended=ended, saved=saved, again=[trainer.global_step, trainer.stop_reason])

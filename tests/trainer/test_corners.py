@@ -235,7 +235,7 @@ def test_parts_of_an_epoch_follow_the_real_one():
 
     class Watch(Net):
         def on_validation_end(self, trainer):
-            if trainer.is_fit_validation:
+            if trainer.loop.is_fit_validation:
                 seen.append((trainer.epoch, trainer.global_step))
 
     fit(Watch(), DataLoader(Uneven(), 2), val=loader(), validate_every="0.5ep")
@@ -325,7 +325,7 @@ def test_every_checkpoint_callback_judges_before_any_saves():
 def test_a_checkpoint_inside_validation_is_refused():
     class Eager(Net):
         def on_validation_end(self, trainer):
-            if trainer.is_fit_validation:
+            if trainer.loop.is_fit_validation:
                 trainer.save_checkpoint("mine")
 
     with pytest.raises(PacelineError, match="inside a validation"):

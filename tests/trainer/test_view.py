@@ -1,33 +1,65 @@
-"""What callbacks may use of the trainer: the protocol and the trainer have the same names."""
+"""What callbacks may use of the trainer: the protocols have the names of the trainer and its parts."""
 
 import inspect
 import re
 from pathlib import Path
 
+import pytest
+
 import paceline
 from paceline import Trainer
-from paceline.callbacks import TrainerView
+from paceline.callbacks import CountersView, LoopView, RanksView, TrainerView
+from paceline.strategies.collectives import Collectives
+from paceline.trainer.config.peer_names import attribute_hint
+from paceline.trainer.counters import RunCounters
+from paceline.trainer.loop_controls import LoopControls
+
+PARTS = {"ranks": RanksView, "counters": CountersView, "loop": LoopView}
+HAVE = {TrainerView: Trainer, RanksView: Collectives, CountersView: RunCounters, LoopView: LoopControls}
 
 
 def members(kind):
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
 
 
-def test_a_trainer_has_all_that_the_protocol_promises_with_the_same_arguments():
-    for name, promised in members(TrainerView).items():
-        found = inspect.getattr_static(Trainer, name)
+@pytest.mark.parametrize("protocol", HAVE, ids=lambda protocol: protocol.__name__)
+def test_all_that_the_protocol_promises_is_there_with_the_same_arguments(protocol):
+    for name, promised in members(protocol).items():
+        found = inspect.getattr_static(HAVE[protocol], name)
         assert type(found) is type(promised), name
         if inspect.isfunction(promised):
+            function = inspect.unwrap(found)
             expected = [(p.name, p.kind) for p in inspect.signature(promised).parameters.values()]
-            given = [(p.name, p.kind) for p in inspect.signature(found).parameters.values()]
+            given = [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
             assert given == expected, name
-
-
-def test_what_the_protocol_promises_is_described_there():
-    for name, promised in members(TrainerView).items():
         assert inspect.getdoc(promised), name
 
 
-def test_the_page_lists_exactly_what_the_protocol_promises():
+@pytest.mark.parametrize("part", PARTS)
+def test_the_parts_have_nothing_else(part):
+    kind = HAVE[PARTS[part]]
+    assert type(getattr(Trainer(run_dir=None), part)) is kind
+    assert members(kind).keys() == members(PARTS[part]).keys()
+
+
+def test_the_page_lists_exactly_what_the_protocols_promise():
     page = (Path(paceline.__file__).parent / "docs" / "extending" / "trainer-view.md").read_text()
-    assert sorted(re.findall(r"^\| `(\w+)", page, re.MULTILINE)) == sorted(members(TrainerView))
+    own, *parts = re.split(r"^## trainer\.", page, flags=re.MULTILINE)
+    listed = {part.partition("\n")[0]: part for part in parts}
+    assert listed.keys() == PARTS.keys()
+    assert names_in(own) == sorted(members(TrainerView))
+    for part, protocol in PARTS.items():
+        assert names_in(listed[part]) == sorted(members(protocol))
+
+
+def names_in(text):
+    return sorted(re.findall(r"^\| `(\w+)", text, re.MULTILINE))
+
+
+def test_the_name_of_before_is_answered_with_the_part_that_has_it():
+    for part, protocol in PARTS.items():
+        for name in members(protocol).keys() - members(TrainerView).keys() - {"gather_data"}:
+            where = "ranks.gather_data" if name == "all_gather" else f"{part}.{name}"
+            assert attribute_hint(name, Trainer).startswith(f"; use {where}"), name
+    with pytest.raises(AttributeError, match=r"no attribute 'barrier'; use ranks\.barrier\(\)"):
+        Trainer(run_dir=None).barrier()

@@ -115,7 +115,7 @@ class _Recorder(Callback):
             self._gradients[f"the gradient of {name}"] = _rows(gradient, 1)
 
     def on_step_boundary(self, trainer: Any) -> None:
-        everyone = trainer.all_gather(self._mine)
+        everyone = trainer.ranks.gather_data(self._mine)
         step: dict[str, _Rows] = {}
         for what in self._mine:
             of_ranks = [rank.get(what, []) for rank in everyone]
@@ -199,14 +199,14 @@ def check_invariance(
         )
     size = {"global_batch_size": feed.step_size, "accumulate": 1}
     if feed.step_size is None:
-        size["accumulate"] = feed.micro_batches * trainer.data_world_size
+        size["accumulate"] = feed.micro_batches * trainer.ranks.data_world_size
     again_data = (dataloader if cut is None else cut, datamodule)
     again, _ = _run(trainer, module, again_data, steps, size, alone=several)
     first = f"it is, on {trainer.world_size} ranks" if several else "it is"
     how = "in whole batches" if manual else "in micro-batches of half the size"
     second = ["on one device"] * several + [how] * (cut is not None)
     tolerance = tolerance or _TOLERANCES.get(trainer.strategy.precision.compute_dtype, _COARSE)
-    found = trainer.broadcast(_first_difference(recorded, again, tolerance))
+    found = trainer.ranks.broadcast(_first_difference(recorded, again, tolerance))
     result = Invariance((first, " ".join(second)), steps, found)
     trainer.log_line(f"check_invariance: {result}")
     return result

@@ -104,7 +104,7 @@ class Trace(Callback):
     def on_step_end(self, trainer: Any, outputs: list[Any]) -> None:
         if not self._step:
             return
-        for number, (loss, _) in enumerate(trainer.step_facts().losses):
+        for number, (loss, _) in enumerate(trainer.loop.step_facts().losses):
             self._keep("loss", str(number), torch.as_tensor(loss))
         self._keep_weights(trainer, "weight after")
         self._step = 0

@@ -139,7 +139,7 @@ def find_batch_size(
     check_stage("find_batch_size", module, trainer.stage)
     settings, whole = trainer.settings, trainer.settings.global_batch_size
     several = module.automatic_optimization and (settings.accumulate > 1 or whole is not None)
-    most = most if whole is None else min(most, -(-whole // trainer.data_world_size))
+    most = most if whole is None else min(most, -(-whole // trainer.ranks.data_world_size))
     data = as_datamodule(train_dataloader, datamodule)
     trials = Trials(trainer, module, data, steps, start, most, accumulate=2 if several else 1)
     tried: list[BatchSizeTrial] = []

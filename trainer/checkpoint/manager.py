@@ -16,6 +16,7 @@ from ..faults.nonfinite import Guard
 from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger
 from ..storage.remote import RemoteError
+from ..utils.paths import as_path
 from . import format as files
 from .pointers import write_pointer
 from .remote_run import RemoteRun
@@ -97,11 +98,31 @@ class CheckpointManager:
         """Wait for the save that is being written, whatever becomes of it."""
         self._writer.wait()
 
-    def roll_back(self, path: Path) -> None:
-        """Take weights, moments and averages of a checkpoint; see ``RunState.roll_back``. On all ranks."""
+    def roll_back(self, path: str | Path) -> None:
+        """Take weights, optimizer states and averages of weights back from a checkpoint of this run.
+
+        Counters, schedules, learning rates and the position in the data stay: the batches since then are
+        not trained on again. On all ranks, in ``on_step_boundary``.
+
+        Args:
+            path: The checkpoint; not one of weights only.
+
+        Raises:
+            PacelineError: for a checkpoint that is damaged or of another model.
+
+        Example:
+            >>> class Retreat(Callback):
+            ...     def on_step_boundary(self, trainer):
+            ...         if trainer.global_step == 3:
+            ...             trainer.checkpoints.roll_back(trainer.run.latest)
+            >>> often = Checkpoint("1st")
+            >>> trainer = Trainer(max_steps=4, callbacks=[Retreat(), often], loggers=False)
+            >>> run = trainer.fit(Net(), train_loader)
+        """
+        folder = as_path(path, "roll_back")
         if self._guard is not None:
             self._guard.finish()
-        self._run_state.roll_back(path)
+        self._run_state.roll_back(folder)
 
     def allow_again(self, step: int) -> None:
         """The next save, if it is of this step, replaces the checkpoint that exists of it.

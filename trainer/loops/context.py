@@ -13,6 +13,7 @@ from ...callbacks.trainer_view import TrainerView
 from ...durations import Duration
 from ...strategies import Strategy
 from ...strategies.collectives import Collectives
+from ..counters import RunCounters
 from ..faults.signals import SignalStop
 from ..faults.stop import StopController
 from ..faults.watchdog import Watchdog
@@ -51,6 +52,7 @@ class RunContext:
     place: Place
     limits: Limits
     stop: StopController
+    counters: RunCounters
     directory: RunDirectory
     logger: MetricLogger
 
@@ -66,6 +68,7 @@ class RunContext:
         """A new run: counters at zero, no folder, nothing logged."""
         ranks, state = Collectives(strategy), TrainState()
         clock, limits = Clock(state), _limits(settings)
+        stop = StopController(strategy, state, limits, clock)
         directory = RunDirectory(ranks, None if settings.fast_dev_run else settings.run_dir, quiet)
         strategy.log_to(directory.log_line)
         line = directory.log_line
@@ -81,7 +84,8 @@ class RunContext:
             clock=clock,
             place=Place(),
             limits=limits,
-            stop=StopController(strategy, state, limits, clock),
+            stop=stop,
+            counters=RunCounters(state, limits, stop),
             directory=directory,
             logger=MetricLogger(strategy, state, clock, queues, directory.log_line),
         )

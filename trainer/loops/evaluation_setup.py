@@ -52,7 +52,7 @@ def prepare(
 
 def _find(context: StageContext, weights: str | Path) -> Path:
     trainer = context.trainer
-    named = {"best": lambda: trainer.best, "latest": lambda: trainer.latest}
+    named = {"best": lambda: trainer.run.best, "latest": lambda: trainer.run.latest}
     find = named.get(weights) if isinstance(weights, str) else None
     found = context.ranks.on_rank_zero(find or (lambda: find_weights(weights, [*named])))
     if found is None:

@@ -101,7 +101,7 @@ def gather_alike(strategy: Strategy, value: Any) -> list[Any]:
         if other != found[rank // size]:
             raise PacelineError(
                 f"ranks {rank - rank % size} and {rank} split each layer between them, and read other data",
-                fix="give both the same data: divide it by trainer.data_rank and trainer.data_world_size, "
+                fix="give both the same data: divide it by data_rank and data_world_size of trainer.ranks, "
                 "not by rank and world size, and draw from torch, random or numpy, which are seeded",
             )
     return found

@@ -260,7 +260,7 @@ def _leave(run: RunContext, module: TrainModule, datamodule: Any) -> None:
 
 def report_interrupt(trainer: TrainerView, received: int | None) -> None:
     """Say how to continue a run that Ctrl-C, or the stop button of a notebook, has stopped in order."""
-    if received == signal.SIGINT and trainer.is_global_zero and (latest := trainer.latest) is not None:
+    if received == signal.SIGINT and trainer.is_global_zero and (latest := trainer.run.latest) is not None:
         trainer.log_line(
             f'interrupted after step {trainer.global_step}; fit(..., resume="auto") continues from {latest}'
         )

@@ -93,7 +93,7 @@ class StepsWithoutLoss:
             self._reported = True
             self._log_line(
                 f"training_step returned None at {self._state.step_label}: such steps update nothing, and "
-                "trainer.skipped_steps counts them"
+                "trainer.counters.skipped_steps counts them"
             )
 
     def end_epoch(self) -> None:

@@ -148,6 +148,8 @@ class Run:
     @property
     def checkpoints(self) -> list[Path]:
         """The finished checkpoints a run can resume from, oldest first."""
+        if self._folder is None:
+            return []
         return files.finished(self.folder / "checkpoints")
 
     @property
@@ -158,6 +160,8 @@ class Run:
     @property
     def best(self) -> Path | None:
         """The best checkpoint, where a Checkpoint callback monitored a value."""
+        if self._folder is None:
+            return None
         return read_pointer(self.folder / "checkpoints" / "best")
 
     def load(

@@ -44,10 +44,10 @@ class _Meter(Callback):
         self._ends.append((time.perf_counter(), 0))
 
     def on_step_boundary(self, trainer: Any) -> None:
-        if trainer.samples > self._ends[-1][1]:
+        if trainer.counters.samples > self._ends[-1][1]:
             if trainer.strategy.device.type != "cpu":
                 torch.accelerator.synchronize(trainer.strategy.device)
-            self._ends.append((time.perf_counter(), trainer.samples))
+            self._ends.append((time.perf_counter(), trainer.counters.samples))
 
     @property
     def first_step(self) -> int | None:

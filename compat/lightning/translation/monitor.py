@@ -31,7 +31,7 @@ class NamedMonitor:
             PacelineError: where nothing was logged under the user's name, validations included.
         """
         session = self._run.session
-        value = trainer.on_rank_zero(lambda: _number(session.values.callback().get(self.watched)))
+        value = trainer.ranks.on_rank_zero(lambda: _number(session.values.callback().get(self.watched)))
         if value is not None:
             return NotingTrainer(trainer, value)
         if strict and session.has_validated:

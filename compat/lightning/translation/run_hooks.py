@@ -63,7 +63,7 @@ class OpeningHooks(Callback):
 
     def on_fit_end(self, trainer: Any) -> None:
         hooks = self.session.hooks
-        if self._started and trainer.samples_in_epoch and not trainer.interrupted:
+        if self._started and trainer.counters.samples_in_epoch and not trainer.interrupted:
             hooks.call("on_train_epoch_end")  # of the part that was trained on
             self.session.partial_epoch = True
         if self._started:
@@ -95,7 +95,7 @@ class OpeningHooks(Callback):
             self._started = True
             session.values.place = "on_train_start"
             session.hooks.call("on_train_start")
-        if not trainer.samples_in_epoch:
+        if not trainer.counters.samples_in_epoch:
             session.values.place = "on_train_epoch_start"
             session.hooks.call("on_train_epoch_start")
         session.values.place = ""
@@ -125,9 +125,9 @@ class OpeningHooks(Callback):
         if session.rule is not None:
             batch, epoch, in_epoch = session.batch_idx, session.current_epoch, session.batches_per_epoch
             if session.rule.due(batch, session.batches_before + batch, epoch, is_last, in_epoch):
-                trainer.request_validation()
+                trainer.loop.request_validation()
         if session.ends_early and trainer.world_size == 1:  # Lightning validates once more
-            trainer.request_validation()
+            trainer.loop.request_validation()
         if session.is_manual:
             most = session.trainer.max_steps
             if most > 0 and session.global_step >= most:
@@ -151,7 +151,7 @@ class OpeningHooks(Callback):
         session = self.session
         hooks = session.hooks
         in_fit = trainer.stage == "fit"
-        session.sanity_checking = in_fit and not trainer.is_fit_validation
+        session.sanity_checking = in_fit and not trainer.loop.is_fit_validation
         if session.sanity_checking:
             hooks.of_callbacks("on_sanity_check_start")
         elif in_fit:
@@ -192,7 +192,7 @@ class OpeningHooks(Callback):
         self._states = {one.state_key: one.state_dict() for one in session.callbacks}
         if session.datamodule is not None:
             session.data.capture()
-        epoch = trainer.epoch - (not trainer.samples_in_epoch and trainer.global_step > 0)
+        epoch = trainer.epoch - (not trainer.counters.samples_in_epoch and trainer.global_step > 0)
         given = SavedByHooks({"epoch": epoch, "global_step": session.global_step})
         session.hooks.of_callbacks("on_save_checkpoint", given)
         session.hooks.of_module("on_save_checkpoint", given)

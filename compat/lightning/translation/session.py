@@ -162,7 +162,7 @@ class Session:
         most = int(steps) * accumulate
         if found is None:
             return most
-        mine = -(-found // self.ours.data_world_size)
+        mine = -(-found // self.ours.ranks.data_world_size)
         return mine if most - accumulate < mine <= most else most
 
     @property
@@ -209,7 +209,7 @@ class Session:
     def cancel_step(self) -> None:
         """``on_train_batch_start`` returned -1: the epoch ends, and this step is none."""
         self.cancel(1)
-        self.ours.end_epoch()
+        self.ours.loop.end_epoch()
 
     def cancel(self, steps: int) -> None:
         """So many steps of our loop are none of Lightning's."""

@@ -213,7 +213,7 @@ def test_a_sanity_pass_shows_nothing_and_nothing_is_made_where_nobody_looks():
 def test_callbacks_log_them_too_and_not_where_nothing_is_published():
     class Logs(Callback):
         def on_train_epoch_end(self, trainer):
-            trainer.log_text("note", "from a callback")
+            trainer.module.log_text("note", "from a callback")
 
     keeps = Keeps()
     fit([keeps], callbacks=Logs(), max_epochs=1)
@@ -221,7 +221,7 @@ def test_callbacks_log_them_too_and_not_where_nothing_is_published():
 
     class Late(Callback):
         def on_teardown(self, trainer, stage):
-            trainer.log_text("late", "x")
+            trainer.module.log_text("late", "x")
 
     with pytest.raises(PacelineError, match="nothing can be logged in on_teardown"):
         fit([keeps], callbacks=Late(), max_epochs=1)

@@ -263,7 +263,7 @@ def test_modules(given, native, tmp_path):
     ("given", "said"),
     [
         ("def on_train_batch_end(self, outputs, batch, batch_idx): print(batch)", "no batch; "),
-        ("def on_train_batch_start(self, batch, batch_idx): return -1", "trainer.end_epoch()"),
+        ("def on_train_batch_start(self, batch, batch_idx): return -1", "trainer.loop.end_epoch()"),
         ("def on_save_checkpoint(self, checkpoint): del checkpoint['state_dict']", "hooks put there"),
         ("def on_train_epoch_end(self, outputs): print(outputs)", "which has no outputs"),
         ("def training_step(self, batch, batch_idx, optimizer_idx): ...", "self.optimizers()"),

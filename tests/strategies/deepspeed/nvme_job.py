@@ -68,7 +68,7 @@ def train(folder: Path, name: str, strategy, devices: int, stops: tuple[int, ...
             run_dir=folder / "runs",
         )
         trainer.fit(Wide(), DataLoader(data, batch_size=8 // devices), resume=latest)
-        latest = trainer.latest
+        latest = trainer.run.latest
     trainer.export(folder / name)
 
 

@@ -53,7 +53,8 @@ def numbers(module):
 
 def facts(trainer, module):
     metrics = {k: v for k, v in trainer.metrics.items() if not k.startswith("perf/")}
-    place = [trainer.global_step, trainer.epoch, trainer.samples, trainer.stop_reason, trainer.latest.name]
+    place = [trainer.global_step, trainer.epoch, trainer.counters.samples, trainer.stop_reason]
+    place.append(trainer.run.latest.name)
     return {"metrics": metrics, "place": place, "weights": numbers(module)}
 
 class Slow(Callback):
@@ -115,7 +116,7 @@ def stopped(alone, whole):
     before = found(alone.run(show(HANDLERS)))
     cell = alone.run(TRAIN.format(callbacks="Slow()", folder="stopped"), alone.interrupt_at("at-step-5"))
     after = found(alone.run(show(HANDLERS)))
-    step = found(alone.run(show("[trainer.global_step, trainer.stop_reason, trainer.latest.name]")))
+    step = found(alone.run(show("[trainer.global_step, trainer.stop_reason, trainer.run.latest.name]")))
     again = alone.run(TRAIN.format(callbacks=[], folder="stopped"))
     facts = found(alone.run(show("facts(trainer, module)")))
     return {"cell": cell, "handlers": (before, after), "step": step, "again": again, "facts": facts}
@@ -298,8 +299,8 @@ def test_the_stop_button_stops_all_ranks_in_order_and_the_cell_continues(forking
     cell = forking.run(INTERRUPTED.format(callbacks="Slow()"), forking.interrupt_at("at-step-5"))
     assert (cell.error.ename, cell.error.traceback) == ("KeyboardInterrupt", ["KeyboardInterrupt"])
     assert 'fit(..., resume="auto") continues from' in cell.printed
-    ends = "trainer.global_step, trainer.stop_reason, trainer.latest.name"
-    same = "numbers(Net.load_from_checkpoint(trainer.latest)) == numbers(module)"
+    ends = "trainer.global_step, trainer.stop_reason, trainer.run.latest.name"
+    same = "numbers(Net.load_from_checkpoint(trainer.run.latest)) == numbers(module)"
     step, reason, latest, same = found(forking.run(show(f"[{ends}, {same}]")))
     assert 5 <= step < 16
     assert reason.startswith("SIGINT received")

@@ -79,7 +79,7 @@ def test_nothing_of_the_caller_changes(tmp_path):
         counters = (
             trainer.global_step,
             trainer.epoch,
-            trainer.samples,
+            trainer.counters.samples,
             dict(trainer.metrics),
             trainer.folder,
         )

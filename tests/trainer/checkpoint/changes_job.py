@@ -61,5 +61,5 @@ def on_rank(folder, strategy, epochs, name, resume=None, devices=2):
         "weights": {name: value.tolist() for name, value in weights.items()},
         "groups": groups,
         "flags": flags,
-        "latest": str(trainer.latest),
+        "latest": str(trainer.run.latest),
     }

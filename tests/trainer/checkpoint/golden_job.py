@@ -76,7 +76,7 @@ if __name__ == "__main__":
     runs = Path(tempfile.gettempdir()) / f"golden-{strategy}"
     _, trainer = train(runs, strategy=strategy, devices=WRITERS[strategy], max_steps=AT)
     if trainer.is_global_zero:
-        shutil.copytree(trainer.latest, folder / strategy)
+        shutil.copytree(trainer.run.latest, folder / strategy)
         shutil.rmtree(runs)
     if strategy == "single":
         module, _ = train(runs, max_steps=END)

@@ -24,7 +24,7 @@ def main() -> None:
             kept = {"run_dir": FOLDER / "runs", "name": kind} if strategy == "ddp" else {}
             trainer = fit(module, data, saves, strategy=strategy, devices=2, **kept)
             weight = trainer.strategy.full_tensors(module)["net.weight"].item()
-            found = {"weight": weight, "samples": trainer.samples}
+            found = {"weight": weight, "samples": trainer.counters.samples}
             (FOLDER / f"{strategy}-{kind}-{trainer.rank}.json").write_text(json.dumps(found))
     try:
         fit(Net(), {"a": loader(LONG, 2), "b": loader(SHORT, 1)}, strategy="ddp", devices=2)

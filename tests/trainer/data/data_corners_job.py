@@ -97,5 +97,5 @@ if __name__ == "__main__":
         )
         module = Model()
         trainer.fit(module, *CASES[case]())
-        found = {"seen": module.seen, "metrics": trainer.metrics, "samples": trainer.samples}
+        found = {"seen": module.seen, "metrics": trainer.metrics, "samples": trainer.counters.samples}
         (FOLDER / f"{case}-{trainer.rank}.json").write_text(json.dumps(found))

@@ -95,7 +95,7 @@ def test_an_epoch_is_as_long_as_its_mode_says(mode, kind):
     trainer = fit(module, two(kind, mode))
     assert [index(step) for step in module.seen] == EPOCHS[mode] * 2
     assert trainer.global_step == 2 * len(EPOCHS[mode])
-    assert trainer.samples == 2 * sum(len(part or []) for step in EPOCHS[mode] for part in step)
+    assert trainer.counters.samples == 2 * sum(len(part or []) for step in EPOCHS[mode] for part in step)
     assert trainer.total_steps == (None if kind == "stream" else trainer.global_step)
 
 

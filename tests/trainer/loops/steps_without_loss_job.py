@@ -31,7 +31,7 @@ def train(module, strategy, batch_size=4, **settings):
 
 def note(name, trainer, module):
     weight = trainer.strategy.full_tensors(module)["net.weight"].item()
-    found = {"skipped": trainer.skipped_steps, "weight": weight}
+    found = {"skipped": trainer.counters.skipped_steps, "weight": weight}
     (FOLDER / f"{name}-{trainer.rank}.json").write_text(json.dumps(found))
 
 

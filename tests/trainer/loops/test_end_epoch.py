@@ -1,4 +1,4 @@
-"""Epochs that end early: ``trainer.end_epoch()``, and ``fast_dev_run``, which is one such epoch."""
+"""Epochs that end early: ``trainer.loop.end_epoch()``, and ``fast_dev_run``, which is one such epoch."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ class EndsAfter(Callback):
 
     def on_step_end(self, trainer, outputs):
         if trainer.global_step % self.steps == 0:
-            trainer.end_epoch()
+            trainer.loop.end_epoch()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -134,10 +134,10 @@ def test_fast_dev_run_counts_steps_of_any_size():
     module = Net()
     trainer = trainer_for(fast_dev_run=2, global_batch_size=6)
     trainer.fit(module, loader())
-    assert (trainer.global_step, trainer.samples) == (2, 12)
+    assert (trainer.global_step, trainer.counters.samples) == (2, 12)
     trainer = trainer_for(fast_dev_run=1, accumulate=3)
     trainer.fit(Net(), loader())
-    assert (trainer.global_step, trainer.samples) == (1, 12)
+    assert (trainer.global_step, trainer.counters.samples) == (1, 12)
 
 
 def test_fast_dev_run_0_is_an_ordinary_run():

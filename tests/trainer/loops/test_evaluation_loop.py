@@ -309,7 +309,7 @@ def test_a_run_reads_its_metrics_config_and_weights(tmp_path):
     assert run.metrics["val/accuracy"] == ([4, 8, 12], [0.0, 0.25, 0.5])
     assert run.metrics["val/accuracy"].values[-1] == 0.5
     assert run.metrics["train/loss_epoch"].steps == [4, 8, 12]
-    assert run.best == trainer.best == run.folder / "checkpoints" / "step-00000012"
+    assert run.best == trainer.run.best == run.folder / "checkpoints" / "step-00000012"
     assert run.config["name"] == "trial"
     assert run.config["trainer"]["max_epochs"] == 3
     assert run.config["trainer"]["strategy"] == "single"

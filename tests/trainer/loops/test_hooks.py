@@ -385,7 +385,7 @@ def test_one_that_fails_at_the_end_masks_no_other_and_costs_no_checkpoint(tmp_pa
     assert counting.ends == 1
     assert counting.errors == [raised.value]
     assert any("then on_fit_end failed too: RuntimeError" in note for note in raised.value.__notes__)
-    assert trainer.latest.name == "step-00000001"
+    assert trainer.run.latest.name == "step-00000001"
 
 
 def test_no_exception_hook_without_an_error():

@@ -40,7 +40,7 @@ class Rates(Callback):
         self.steps.append(trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_step_boundary(self, trainer):
-        if trainer.samples_in_epoch == 0:
+        if trainer.counters.samples_in_epoch == 0:
             self.epochs.append(trainer.optimizers[0].param_groups[0]["lr"])
 
 

@@ -155,7 +155,7 @@ class At(Callback):
 
     def on_step_end(self, trainer):
         if trainer.global_step in self.steps:
-            trainer.request_validation()
+            trainer.loop.request_validation()
 
     def on_validation_end(self, trainer):
         self.validated.append(trainer.global_step)

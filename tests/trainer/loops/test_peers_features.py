@@ -227,17 +227,17 @@ def test_the_hooks_of_an_evaluation_know_the_samples_of_a_batch(workers):
             self.seen, self.outside = [], []
 
         def on_predict_step_end(self, trainer, output, batch, batch_idx):
-            expected = torch.stack([DATA[index][0] for index in trainer.sample_indices])
+            expected = torch.stack([DATA[index][0] for index in trainer.loop.sample_indices])
             assert torch.equal(batch[0], expected)
-            self.seen += trainer.sample_indices
+            self.seen += trainer.loop.sample_indices
 
         on_validation_step_end = on_predict_step_end
 
         def on_step_end(self, trainer, outputs):
-            self.outside += trainer.sample_indices
+            self.outside += trainer.loop.sample_indices
 
         def on_predict_end(self, trainer):
-            self.outside += trainer.sample_indices
+            self.outside += trainer.loop.sample_indices
 
     compares = Compares()
     trainer = Trainer(
@@ -258,7 +258,7 @@ def test_data_without_indices_has_none():
         seen = ()
 
         def on_predict_step_end(self, trainer, output, batch, batch_idx):
-            self.seen = (*self.seen, trainer.sample_indices)
+            self.seen = (*self.seen, trainer.loop.sample_indices)
 
     notes = Notes()
     trainer = Trainer(accelerator="cpu", progress=False, run_dir=None, callbacks=notes)

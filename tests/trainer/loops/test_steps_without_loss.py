@@ -73,9 +73,9 @@ def test_weights_and_schedule_are_those_of_a_loop_that_skips_the_step(skipped, m
     expected, schedule, _ = by_hand(skipped, micro_batches)
     assert torch.equal(module.net.weight, expected.net.weight)
     assert trainer.optimizers[0].param_groups[0]["lr"] == schedule.get_last_lr()[0]
-    assert trainer.skipped_steps == 2 * len(skipped)
+    assert trainer.counters.skipped_steps == 2 * len(skipped)
     assert trainer.global_step == 12 // micro_batches  # they count as steps, and their samples as read
-    assert trainer.samples == 48
+    assert trainer.counters.samples == 48
     assert all(p.grad is None for p in module.parameters())
 
 
@@ -103,7 +103,7 @@ def test_it_is_reported_once(capsys):
     found = [line for line in capsys.readouterr().out.splitlines() if "None" in line]
     assert found == [
         "training_step returned None at step 2, epoch 1: such steps update nothing, and "
-        "trainer.skipped_steps counts them"
+        "trainer.counters.skipped_steps counts them"
     ]
 
 
@@ -114,7 +114,7 @@ def test_a_resumed_run_counts_on(tmp_path):
     fit(SkipsSome((4,)), Checkpoint(), max_steps=3, **kept)
     module = SkipsSome((4,))
     trainer = fit(module, Checkpoint(), resume="latest", **kept)
-    assert trainer.skipped_steps == 2
+    assert trainer.counters.skipped_steps == 2
     assert torch.equal(module.net.weight, whole.net.weight)
 
 
@@ -134,7 +134,7 @@ def test_losses_with_weights_are_left_out_too():
         module = Weighted((first_or_second,))
         trainer = fit(module, accumulate=2)
         torch.testing.assert_close(module.net.weight, by_hand((first_or_second,), 2)[0].net.weight)
-        assert trainer.skipped_steps == 2
+        assert trainer.counters.skipped_steps == 2
 
 
 @pytest.mark.parametrize("nonfinite", ["raise", "skip"])
@@ -147,7 +147,7 @@ def test_a_loss_that_is_not_finite_beside_it_is_left_out_and_blames_no_other_ste
 
     module = Nan((12,))
     trainer = fit(module, accumulate=2, nonfinite=nonfinite)
-    assert trainer.skipped_steps == 2
+    assert trainer.counters.skipped_steps == 2
     assert torch.equal(module.net.weight, by_hand((12,), 2)[0].net.weight)
 
 

@@ -242,7 +242,7 @@ class Validations(Callback):
         self.steps = []
 
     def on_validation_end(self, trainer):
-        if trainer.is_fit_validation:
+        if trainer.loop.is_fit_validation:
             self.steps.append(trainer.global_step)
 
 
@@ -292,7 +292,7 @@ def test_the_sanity_pass_leaves_no_values():
 
     class Look(Callback):
         def on_validation_end(self, trainer):
-            if not trainer.is_fit_validation:
+            if not trainer.loop.is_fit_validation:
                 during.append(dict(trainer.metrics))
 
         def on_train_epoch_start(self, trainer):
@@ -482,7 +482,7 @@ def test_nested_batches_reach_the_step_as_they_are():
     module = Nested()
     trainer = fitted(module, DataLoader(Items(), batch_size=2), max_epochs=1)
     assert module.batches == [(["n0", "n1"], 0), (["n2", "n3"], 1), (["n4"], 2)]
-    assert trainer.samples == 5
+    assert trainer.counters.samples == 5
 
 
 def test_any_iterable_of_batches_serves():

@@ -87,7 +87,7 @@ def test_what_is_logged_at_a_stop_leaves_the_sums_of_the_epoch_alone(tmp_path):
 
     class Stops(Callback):
         def on_step_end(self, trainer, outputs):
-            if trainer.global_step == 2 and trainer.samples == 8:
+            if trainer.global_step == 2 and trainer.counters.samples == 8:
                 trainer.stop("to be resumed")
 
     whole = trainer_for(tmp_path / "whole", Checkpoint()).fit(Net(), loader())
@@ -126,7 +126,7 @@ def test_logging_at_teardown_is_an_error_that_says_where_it_is_possible(stage, t
     assert "on_teardown" in str(raised.value)
     assert "on_fit_end" in str(raised.value)
     if stage == "fit":
-        assert trainer.latest.name == "step-00000003"
+        assert trainer.run.latest.name == "step-00000003"
 
 
 @pytest.mark.parametrize("stage", ["validate", "predict"])

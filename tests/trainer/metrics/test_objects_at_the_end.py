@@ -260,10 +260,10 @@ def test_a_checkpoint_that_a_hook_saves_holds_it_as_reset(tmp_path):
 def test_an_evaluation_inside_the_hook_counts_for_itself():
     class Inside(Callback):
         def on_fit_start(self, trainer):
-            self.evaluate = trainer.evaluation_of(loader(11, 3), "other")
+            self.evaluate = trainer.loop.evaluation_of(loader(11, 3), "other")
 
         def on_validation_end(self, trainer):
-            if trainer.is_fit_validation:
+            if trainer.loop.is_fit_validation:
                 self.found = self.evaluate()
                 trainer.log("after", trainer.module.acc.compute())
 

@@ -168,8 +168,8 @@ def test_prog_bar_names_are_shown():
         lambda m, x, i: m.log("seen", 1.0, prog_bar=True), lambda m, x, i: m.log("acc", 1.0, prog_bar=True)
     )
     trainer, _ = fit(module, val=numbers(4))
-    assert {"train/seen", "val/acc"} <= set(trainer.progress_bar_names)
-    assert "train/loss" not in trainer.progress_bar_names
+    assert {"train/seen", "val/acc"} <= set(trainer.loop.progress_bar_names)
+    assert "train/loss" not in trainer.loop.progress_bar_names
 
 
 @pytest.mark.parametrize("name", ["loss", "val_loss", "val/loss"])
@@ -311,7 +311,7 @@ def test_a_torchmetrics_object_is_computed_over_the_whole_and_reset():
     found = rows.series("train/acc_epoch")
     assert [value for _, value in found] == pytest.approx([trained] * 3, rel=1e-6)
     assert type(trainer.metrics["val/accuracy"]) is float
-    assert "val/accuracy" in trainer.progress_bar_names
+    assert "val/accuracy" in trainer.loop.progress_bar_names
 
 
 @pytest.mark.parametrize("many", [True, False])

@@ -134,13 +134,13 @@ def test_the_samples_of_a_step_stay_the_same(settings, size, step):
     trainer = quiet(batch_size="auto", max_steps=1, **settings)
     trainer.fit(module, loader(size))
     assert trainer._fit.state.micro_batch == 4
-    assert trainer.samples == step
+    assert trainer.counters.samples == step
 
 
 def test_a_limit_on_batches_counts_the_loader_s(tmp_path):
     trainer = quiet(batch_size="auto", max_epochs=1, limit_train_batches=2)
     trainer.fit(Planted(2), loader(8))
-    assert (trainer.samples, trainer.global_step) == (16, 2)
+    assert (trainer.counters.samples, trainer.global_step) == (16, 2)
 
 
 def test_a_step_that_reads_values_is_tried_without_an_estimate(tmp_path):

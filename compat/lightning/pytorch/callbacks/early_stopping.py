@@ -98,7 +98,7 @@ class EarlyStopping(Callback):
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Look at the value, where it is one of validations; a subclass that skips this does not."""
-        if trainer.ours.is_fit_validation and not self._after_epochs(trainer):
+        if trainer.ours.loop.is_fit_validation and not self._after_epochs(trainer):
             self._made.look(trainer.ours)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:

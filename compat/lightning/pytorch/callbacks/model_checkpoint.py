@@ -47,7 +47,7 @@ class _Saving(NamedMonitor, ours.Checkpoint):
         self._waits_for_validation = waits or not self._judge(trainer, strict=False)
 
     def on_validation_end(self, trainer: Any) -> None:
-        if not trainer.is_fit_validation or self._looks_at_epoch_ends:
+        if not trainer.loop.is_fit_validation or self._looks_at_epoch_ends:
             return
         if self._waits_for_validation:
             self._waits_for_validation = False

@@ -66,7 +66,7 @@ class BasePredictionWriter(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Write the batch, or keep it for the end."""
-        indices = list(trainer.ours.sample_indices)
+        indices = list(trainer.ours.loop.sample_indices)
         if "epoch" in self.interval:
             predictions, all_indices = self._kept.setdefault(dataloader_idx, ([], []))
             predictions.append(outputs)

@@ -19,7 +19,7 @@ class _TimedStop(ours.Timer):
 
     def on_step_boundary(self, trainer: Any) -> None:
         super().on_step_boundary(trainer)
-        if self.limit is not None and trainer.seconds() >= self.limit:
+        if self.limit is not None and trainer.counters.seconds() >= self.limit:
             trainer.stop(f"Timer: {self.limit:g} s of training")
 
 

@@ -205,7 +205,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
         if self._paceline_session is None or self._paceline_session.ours.world_size == 1:
             return data
         ours, tensor = self._paceline_session.ours, torch.as_tensor(data, device=self.device)
-        gather = ours.strategy.gather_with_gradients if sync_grads else ours.all_gather
+        gather = ours.strategy.gather_with_gradients if sync_grads else ours.ranks.gather_data
         return torch.stack(gather(tensor))
 
     # -- what users write ----------------------------------------------------------------------
@@ -246,7 +246,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
             found: list[Any] = [LightningOptimizer(one) for one in session.ours.optimizers]
         else:
             toggle = (self.toggle_optimizer, self.untoggle_optimizer)
-            ours = session.ours.manual_optimization.optimizers
+            ours = session.ours.loop.manual_optimization.optimizers
             found = [LightningOptimizer(one, session.count_update, toggle) for one in ours]
         if not use_pl_optimizer:
             found = [getattr(one, "optimizer", one) for one in found]

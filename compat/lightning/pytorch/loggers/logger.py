@@ -102,7 +102,7 @@ def refused_experiment(logger: Logger) -> PacelineError:
     """The error for ``logger.experiment`` of a tracker."""
     return PacelineError(
         f"{type(logger).__name__}.experiment is not offered: a thread uses its client",
-        fix="self.log(name, value), trainer.ours.log_image(name, image) and the like",
+        fix="self.log(name, value), trainer.ours.module.log_image(name, image) and the like",
     )
 
 

@@ -77,11 +77,11 @@ class StrategyView:
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""
-        self._trainer.ours.barrier()
+        self._trainer.ours.ranks.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """The object of one rank, on all."""
-        return self._trainer.ours.broadcast(obj, src)
+        return self._trainer.ours.ranks.broadcast(obj, src)
 
     def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """As ``LightningModule.all_gather``."""
@@ -97,10 +97,10 @@ class StrategyView:
         """
         if not isinstance(tensor, Tensor) or self.world_size == 1:
             return tensor
-        every = torch.stack(self._trainer.ours.all_gather(tensor))
+        every = torch.stack(self._trainer.ours.ranks.gather_data(tensor))
         return getattr(every, _OPS[str(reduce_op).lower()])(0)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Whether all ranks, or any of them, say so."""
-        found = self._trainer.ours.all_gather(bool(decision))
+        found = self._trainer.ours.ranks.gather_data(bool(decision))
         return bool((min if all else max)(found))

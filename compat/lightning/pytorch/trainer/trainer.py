@@ -193,7 +193,7 @@ class Trainer(TrainerView):
         self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None
     ) -> None:
         """Write a checkpoint, a folder; on all ranks. After a fit it is a copy of its last one."""
-        latest = self.ours.latest
+        latest = self.ours.run.latest
         if self.ours.stage == "fit" or latest is None:
             self.ours.save_checkpoint(filepath, weights_only=bool(weights_only))
         elif self.is_global_zero:
@@ -224,7 +224,9 @@ class Trainer(TrainerView):
         """The adapter, the data and which weights: without a model the best ones of the last fit."""
         weights = ckpt_path
         if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
-            weights = self.ours.latest if ckpt_path == "last" else self.ours.best or self.ours.latest
+            weights = (
+                self.ours.run.latest if ckpt_path == "last" else self.ours.run.best or self.ours.run.latest
+            )
         if weights is None and model is None and self._writes_none:
             raise PacelineError(
                 f"{name}() takes the best checkpoint, and ModelCheckpoint(save_top_k=0) writes none",

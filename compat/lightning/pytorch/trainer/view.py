@@ -379,7 +379,7 @@ class TrainerView:
     @property
     def ckpt_path(self) -> Any:
         """The newest checkpoint of the run."""
-        return self.ours.latest
+        return self.ours.run.latest
 
     def init_module(self, empty_init: bool | None = None) -> Any:
         """Lightning makes large modules under it.
