@@ -143,11 +143,12 @@ class LossSpikes(Callback):
 
     def _find(self, trainer: TrainerView) -> Path | None:
         """The newest checkpoint that was not written by a stop: an uninterrupted run has no other."""
+        latest: Path | None = trainer.run.latest
         if self._target is None or trainer.folder is None:
-            return trainer.run.latest
+            return latest
         target = Path(self._target)
         here = trainer.folder / "checkpoints" / target.name  # where the folder of the run was moved
-        return next((path for path in (target, here) if path.exists()), trainer.run.latest)
+        return next((path for path in (target, here) if path.exists()), latest)
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "losses": list(self._losses), "target": self._target}

@@ -27,7 +27,7 @@ class LoopControls:
     @property
     def is_between_steps(self) -> bool:
         """Whether the state is a finished step's, which a run can resume from; for ``on_exception``."""
-        return self._trainer.stage == "fit" and self._trainer._run.place.between_steps
+        return bool(self._trainer.stage == "fit" and self._trainer._run.place.between_steps)
 
     @property
     def sample_indices(self) -> list[Any]:
@@ -49,7 +49,7 @@ class LoopControls:
     @property
     def is_fit_validation(self) -> bool:
         """Whether the current validation is part of ``fit``: no sanity check, no call of ``validate``."""
-        return self._trainer.stage == "fit" and self._trainer._run.logger.publishes
+        return bool(self._trainer.stage == "fit" and self._trainer._run.logger.publishes)
 
     @property
     def progress_bar_names(self) -> list[str]:
@@ -66,7 +66,8 @@ class LoopControls:
         Raises:
             PacelineError: outside of a fit.
         """
-        return self._trainer._fit_for("optimizers() and manual_backward()").manual
+        manual: ManualOptimization = self._trainer._fit_for("optimizers() and manual_backward()").manual
+        return manual
 
     def optimizer_settings(self, *settings: str) -> dict[str, float]:
         """Settings of all parameter groups: ``lr/AdamW``, or ``lr/AdamW/group-1`` where there are several.

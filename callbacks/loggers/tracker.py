@@ -106,7 +106,7 @@ class Tracker(Logger):
                 importlib.import_module(self.package)
         except Exception as error:
             raise self._missing(f"{type(error).__name__}: {error}") from error
-        folder, name = trainer.folder, trainer.name
+        folder, name = trainer.folder, str(trainer.config["name"])
         self.place = ""
         self._sent = SentRows(None if folder is None else folder / self._file_name(trainer))
         self._run = TrackedRun(

@@ -54,7 +54,7 @@ def _find(context: StageContext, weights: str | Path) -> Path:
     trainer = context.trainer
     named = {"best": lambda: trainer.run.best, "latest": lambda: trainer.run.latest}
     find = named.get(weights) if isinstance(weights, str) else None
-    found = context.ranks.on_rank_zero(find or (lambda: find_weights(weights, [*named])))
+    found: Path | None = context.ranks.on_rank_zero(find or (lambda: find_weights(weights, [*named])))
     if found is None:
         fix = "Checkpoint(monitor=...)" if weights == "best" else "fit first, or give a path"
         raise PacelineError(f"there is no {weights} checkpoint", fix=fix)

@@ -246,7 +246,7 @@ class Adapter(TrainModule):
         """``loss.backward()`` as the run does it."""
         self.went_backward = True
         run = self.trainer
-        target = run.strategy if self.automatic_optimization else run.manual_optimization
+        target = run.strategy if self.automatic_optimization else run.loop.manual_optimization
         target.backward(loss, **options)
 
     def _with_own_update(self, optimizer: Any, closure: Any) -> None:
