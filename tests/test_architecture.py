@@ -14,6 +14,7 @@ import types
 from pathlib import Path
 
 import pytest
+import sizes
 from helpers.public import PACKAGES
 
 import paceline
@@ -35,6 +36,7 @@ FOLDERS = (
     "commands",
     "config",
     "doctor",
+    "tools",
 )
 FILES = sorted([*ROOT.glob("*.py"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py"))])
 BACKENDS = re.compile(r"\b(ddp|fsdp|hsdp|deepspeed|nccl|gloo)\b", re.IGNORECASE)
@@ -58,6 +60,29 @@ def trees():
 def nodes(*kinds):
     """Of all files, with their paths; walked through once."""
     return [(path, n) for path, tree in trees() for n in ast.walk(tree) if isinstance(n, kinds)]
+
+
+INTERFACES = {
+    "arguments of Trainer": 45,
+    "public names of Trainer": 45,
+    "bases of Trainer": 1,
+    "members of TrainerView": 30,
+    "members of its parts": 31,
+    "public names of Strategy": 80,
+}
+FLAT = {"root": 19, "trainer": 24, "callbacks": 47, "strategies": 47, "recipes": 32}
+
+
+def test_interfaces_do_not_grow():
+    """What is new belongs to an object that exists, or to a part of the trainer."""
+    found = sizes.interfaces()
+    assert found.keys() == INTERFACES.keys()
+    assert not {name: number for name, number in found.items() if number > INTERFACES[name]}
+
+
+def test_folders_do_not_grow_flat():
+    found = sizes.flat_files()
+    assert not {name: found[name] for name, most in FLAT.items() if found[name] > most}
 
 
 def test_no_file_over_400_lines():
