@@ -1,4 +1,4 @@
-"""Prints how large the parts that grow are: names of the interfaces, flat files, lines. python tests/sizes.py"""
+"""Prints how large what grows is: names of the interfaces, flat files, lines. python tests/sizes.py"""
 
 from __future__ import annotations
 
