@@ -1,4 +1,4 @@
-"""Logging images, histograms, tables and texts: the same four methods on a module and on the trainer."""
+"""Logging images, histograms, tables and texts, as methods of a module."""
 
 from __future__ import annotations
 
