@@ -79,7 +79,12 @@ class StepFacts(NamedTuple):
 
 
 class RanksView(Protocol):
-    """This rank among the others, and what they do together: ``trainer.ranks``."""
+    """This rank among the others, and what they do together: ``trainer.ranks``.
+
+    Example:
+        >>> trainer.ranks.on_rank_zero(lambda: "read once")
+        'read once'
+    """
 
     @property
     def rank(self) -> int:
@@ -125,7 +130,12 @@ class RanksView(Protocol):
 
 
 class CountersView(Protocol):
-    """How far a run is, besides its steps and epochs: ``trainer.counters``."""
+    """How far a run is, besides its steps and epochs: ``trainer.counters``.
+
+    Example:
+        >>> trainer.counters.samples, trainer.counters.skipped_steps
+        (16, 0)
+    """
 
     @property
     def samples(self) -> int:
@@ -150,7 +160,17 @@ class CountersView(Protocol):
 
 
 class LoopView(Protocol):
-    """The step, the epoch and the validation under way: ``trainer.loop``."""
+    """The step, the epoch and the validation under way: ``trainer.loop``.
+
+    Example:
+        >>> class Short(Callback):
+        ...     def on_step_end(self, trainer):
+        ...         trainer.loop.end_epoch()
+        >>> short = Trainer(max_epochs=2, callbacks=Short(), run_dir=None)
+        >>> run = short.fit(Net(), train_loader)
+        >>> short.global_step
+        2
+    """
 
     @property
     def is_between_steps(self) -> bool:

@@ -84,7 +84,12 @@ class Collectives:
         return cast(T, self._strategy.broadcast(value, source))
 
     def all_gather(self, value: Any) -> list[Any]:
-        """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
+        """One value of every rank, in the order of ranks, on each. Tensors are of one shape.
+
+        Example:
+            >>> trainer.ranks.all_gather(trainer.rank)
+            [0]
+        """
         return self._strategy.all_gather(value)
 
     def gather_data(self, value: Any) -> list[Any]:

@@ -11,6 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Predictions, Run, Trainer, TrainModule
 from paceline.callbacks import Hooks
+from paceline.strategies.collectives import Collectives
+from paceline.trainer.counters import RunCounters
+from paceline.trainer.loop_controls import LoopControls
 from paceline.trainer.run.directory import RunLog
 
 WITHOUT_EXAMPLE = {
@@ -48,13 +51,13 @@ class Net(TrainModule):
 
 
 def public_things():
-    """Name and object: the classes and functions of the packages, and the verbs of four of the classes."""
+    """Name and object: the classes and functions of the packages, the verbs of what users hold."""
     for package in PACKAGES:
         for name in package.__all__:
             thing = getattr(package, name)
             if inspect.isclass(thing) or inspect.isfunction(thing):
                 yield name, thing
-    for owner in (Trainer, TrainModule, Predictions, Run):
+    for owner in (Trainer, Collectives, RunCounters, LoopControls, TrainModule, Predictions, Run):
         ours = [
             base for base in owner.__mro__ if base.__module__.startswith("paceline") and base is not Hooks
         ]
@@ -82,7 +85,7 @@ def namespace(example):
     names = {"torch": torch, "nn": nn, "Net": Net, "__name__": __name__}
     names |= {"train_loader": DataLoader(data, 4, shuffle=True), "val_loader": DataLoader(data, 4)}
     names |= {name: getattr(package, name) for package in PACKAGES for name in package.__all__}
-    if "trainer." in example or "run." in example:  # those of a training that has ended
+    if "trainer" in example or "run." in example:  # those of a training that has ended
         trainer = Trainer(max_epochs=1, progress=False, loggers=["-tensorboard", "-curves"])
         names |= {"trainer": trainer, "run": trainer.fit(Net(), names["train_loader"], names["val_loader"])}
     return names

@@ -563,9 +563,9 @@ def test_a_misspelt_word_for_a_checkpoint(method, given, meant, tmp_path, monkey
         ("estimated_stepping_batches", "total_steps"),
         ("is_main_process", "is_global_zero"),
         ("log_dir", "folder"),
-        ("lr_find", r"find_learning_rate\("),
-        ("tune", r"find_learning_rate\(.* or find_batch_size\("),
-        ("scale_batch_size", r"find_batch_size\("),
+        ("lr_find", r"paceline\.tools\.find_learning_rate\("),
+        ("tune", r"find_learning_rate or find_batch_size of paceline\.tools"),
+        ("scale_batch_size", r"paceline\.tools\.find_batch_size\("),
     ],
 )
 def test_peers_attributes(attribute, ours):

@@ -15,7 +15,16 @@ from helpers.messages import refusal, says
 from helpers.small_net import Net, data
 
 import paceline
-from paceline import DataModule, PacelineError, Trainer, TrainModule, callbacks, seed_everything, strategies
+from paceline import (
+    DataModule,
+    PacelineError,
+    Trainer,
+    TrainModule,
+    callbacks,
+    seed_everything,
+    strategies,
+    tools,
+)
 from paceline.callbacks import (
     SWA,
     Callback,
@@ -362,14 +371,14 @@ def test_an_attribute_that_is_nobodys_gets_no_advice():
     ("attribute", "ours"),
     [
         ("callback_metrics", r'use metrics, .*"val/loss" for val_loss'),
-        ("checkpoint_callback", "use best and latest"),
+        ("checkpoint_callback", "use run.best and run.latest"),
         ("logger", r"use log\(name, value\)"),
         ("global_rank", "use rank"),
         ("num_training_batches", "use steps_per_epoch"),
         ("prepare", r"use fit\(module, dataloader\)"),
         ("unwrap_model", "use module"),
-        ("gather_for_metrics", r"all_gather\(value\)"),
-        ("wait_for_everyone", r"use barrier\(\)"),
+        ("gather_for_metrics", r"or ranks\.gather_data\(value\)"),
+        ("wait_for_everyone", r"use ranks\.barrier\(\)"),
         ("is_world_process_zero", "use is_global_zero"),
     ],
 )
@@ -411,8 +420,14 @@ def test_every_hook_attribute_and_method_that_is_recommended_is_there_and_no_nam
     trainer = quiet()
     for name, ours in _ATTRIBUTE_PEERS.items():
         assert name == "should_stop" or inspect.getattr_static(trainer, name, None) is None, name
-        first = re.match(r"\w+", ours)[0]
-        assert first in ("Trainer", "the", "configure_optimizers") or hasattr(Trainer, first), ours
+        first, second = re.match(r"(\w+)(?:\.(\w+))?", ours).groups()
+        assert first in ("Trainer", "the", "configure_optimizers", "paceline") or hasattr(Trainer, first), (
+            ours
+        )
+        for function in re.findall(r"paceline\.tools\.(\w+)|(find_\w+)", ours):
+            assert "".join(function) in tools.__all__, ours
+        if first in ("ranks", "counters", "loop"):
+            assert hasattr(type(getattr(trainer, first)), second), ours
     for table, owner in ((_MODULE_ATTRIBUTES, TrainModule), (_DATAMODULE_ATTRIBUTES, DataModule)):
         for name, ours in table.items():
             assert name == "save_hyperparameters" or not hasattr(owner, name), name

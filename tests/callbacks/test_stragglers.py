@@ -116,7 +116,7 @@ class Ranks:
     def __init__(self, *reports, world=2):
         self.reports, self.world_size = list(reports), world
         self.module, self.global_step = nn.Linear(1, 1), 0
-        self.samples_in_epoch = 1
+        self.counters = SimpleNamespace(samples_in_epoch=1)
         self.strategy = SimpleNamespace(device=torch.device("cpu"), all_gather=self.all_gather)
         self.said, self.metrics = [], {}
 

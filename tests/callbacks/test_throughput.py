@@ -108,7 +108,7 @@ def rows_into(seen):
 )
 def test_tokens_by_key_attribute_position_or_function(tokens, batch):
     speed = Throughput(tokens=tokens, flops=False)
-    trainer = SimpleNamespace(global_step=0, samples=0)
+    trainer = SimpleNamespace(global_step=0, counters=SimpleNamespace(samples=0))
     speed.on_step_start(trainer, [batch, batch, batch])
     speed.on_step_end(trainer, ["of a micro-batch", "of another"])  # the third one had no samples
     assert float(speed._marks[-1].tokens) == 20

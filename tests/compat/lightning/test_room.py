@@ -200,7 +200,7 @@ def test_parts_that_come_later_are_trained_and_saved():
     run.fit(module, data())
     assert module.count == 3
     assert module.scale != 1
-    stored = load_file(next((run.ours.latest).glob("model*.safetensors")))
+    stored = load_file(next((run.ours.run.latest).glob("model*.safetensors")))
     assert {name.removeprefix("model.") for name in stored} == set(module.state_dict())
     assert stored["model.count"] == 3
 

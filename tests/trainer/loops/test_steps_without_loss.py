@@ -121,7 +121,7 @@ def test_a_resumed_run_counts_on(tmp_path):
 def test_an_epoch_without_any_loss_is_an_error():
     with pytest.raises(PacelineError, match="training_step returned None in each of the 6 steps"):
         fit(SkipsSome(range(24)))
-    assert fit(SkipsSome(range(24)), max_steps=3).skipped_steps == 3
+    assert fit(SkipsSome(range(24)), max_steps=3).counters.skipped_steps == 3
 
 
 def test_losses_with_weights_are_left_out_too():
