@@ -73,7 +73,7 @@ def require_step(module: Any, stage: str) -> None:
 
 
 def evaluation_of(context: FitContext, dataloader: Any, name: str) -> Callable[[], dict[str, float] | None]:
-    """``trainer.loop.evaluation_of``; hooks of callbacks belong to the run's validation and are not called."""
+    """``trainer.loop.evaluation_of``; it calls no hooks of callbacks, which belong to the validation."""
     require_step(context.module, "validate")
     check_loader(dataloader, "validation", f"Evaluator {name!r}")
     feeds = evaluation_feeds({name: dataloader}, FeedRequest(context).for_evaluation("validate"))
