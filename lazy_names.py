@@ -22,7 +22,7 @@ def lazy_names(
     Example:
         >>> __getattr__, __dir__ = lazy_names("paceline.callbacks", {"EMA": "ema"})
         >>> __getattr__("EMA")
-        <class 'paceline.callbacks.ema.EMA'>
+        <class 'paceline.callbacks.averages.ema.EMA'>
     """
 
     def __getattr__(name: str) -> Any:

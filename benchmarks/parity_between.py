@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from paceline import Run
-from paceline.callbacks.step_record import FILE_NAME
+from paceline.callbacks.monitors.step_record import FILE_NAME
 from paceline.tools.debug.diff import compare
 from paceline.tools.debug.trace import first_tensor
 

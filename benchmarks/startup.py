@@ -57,7 +57,7 @@ PICTURE = """
 import json, statistics, sys, time
 import torch
 from paceline import Trainer, TrainModule
-from paceline.callbacks.curves import wait_for_pictures
+from paceline.callbacks.pictures.curves import wait_for_pictures
 class Net(TrainModule):
     def __init__(self):
         super().__init__()

@@ -7,46 +7,46 @@ from typing import TYPE_CHECKING
 from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from .averages.ema import EMA
+    from .averages.lookahead import Lookahead
+    from .averages.swa import SWA
+    from .averages.weight_average import WeightAverage
     from .base import Callback
-    from .batch_size import BatchSizeScheduler
+    from .batches.batch_size import BatchSizeScheduler
+    from .batches.gradient_accumulation import GradientAccumulationScheduler
     from .checkpoint import Checkpoint
-    from .confusion_matrix import ConfusionMatrix
-    from .curves import Curves
-    from .device_monitor import DeviceMonitor
     from .early_stopping import EarlyStopping
-    from .ema import EMA
     from .evaluator import Evaluator
     from .freeze import Freeze
-    from .gradient_accumulation import GradientAccumulationScheduler
     from .hooks import Hooks
     from .lambda_callback import LambdaCallback
-    from .learning_rate import LearningRateMonitor
     from .loggers.csv_file import CSVLogger
     from .loggers.json_lines import JSONLogger
     from .loggers.kubeflow import KubeflowStatus
     from .loggers.logger import Logger
     from .loggers.media import Histogram, Image, Table, Text
     from .loggers.mlflow import MLflow
+    from .loggers.ray_report import RayReport
     from .loggers.tensorboard import TensorBoard
     from .loggers.trackio import Trackio
     from .loggers.wandb import WandB
-    from .lookahead import Lookahead
-    from .loss_spikes import LossSpikes
-    from .norms import Norms
+    from .monitors.device_monitor import DeviceMonitor
+    from .monitors.learning_rate import LearningRateMonitor
+    from .monitors.loss_spikes import LossSpikes
+    from .monitors.norms import Norms
+    from .monitors.profiler import Profiler
+    from .monitors.replica_check import ReplicaCheck
+    from .monitors.step_record import StepRecord
+    from .monitors.stragglers import Stragglers
+    from .monitors.throughput import Throughput
+    from .monitors.timer import Timer
+    from .pictures.confusion_matrix import ConfusionMatrix
+    from .pictures.curves import Curves
+    from .pictures.sample_images import SampleImages
     from .prediction_writer import PredictionWriter
-    from .profiler import Profiler
     from .progress import Progress
-    from .ray_report import RayReport
-    from .replica_check import ReplicaCheck
-    from .sample_images import SampleImages
-    from .step_record import StepRecord
-    from .stragglers import Stragglers
     from .summary import ModelSummary
-    from .swa import SWA
-    from .throughput import Throughput
-    from .timer import Timer
     from .trainer_view import CountersView, LoopView, RanksView, TrainerView
-    from .weight_average import WeightAverage
 
 __all__ = [
     "EMA",
@@ -99,19 +99,19 @@ __all__ = [
 
 _HOMES = {
     "Callback": "base",
-    "BatchSizeScheduler": "batch_size",
+    "BatchSizeScheduler": "batches.batch_size",
     "Checkpoint": "checkpoint",
-    "ConfusionMatrix": "confusion_matrix",
-    "Curves": "curves",
-    "DeviceMonitor": "device_monitor",
+    "ConfusionMatrix": "pictures.confusion_matrix",
+    "Curves": "pictures.curves",
+    "DeviceMonitor": "monitors.device_monitor",
     "EarlyStopping": "early_stopping",
-    "EMA": "ema",
+    "EMA": "averages.ema",
     "Evaluator": "evaluator",
     "Freeze": "freeze",
-    "GradientAccumulationScheduler": "gradient_accumulation",
+    "GradientAccumulationScheduler": "batches.gradient_accumulation",
     "Hooks": "hooks",
     "LambdaCallback": "lambda_callback",
-    "LearningRateMonitor": "learning_rate",
+    "LearningRateMonitor": "monitors.learning_rate",
     "CSVLogger": "loggers.csv_file",
     "JSONLogger": "loggers.json_lines",
     "KubeflowStatus": "loggers.kubeflow",
@@ -124,26 +124,26 @@ _HOMES = {
     "TensorBoard": "loggers.tensorboard",
     "Trackio": "loggers.trackio",
     "WandB": "loggers.wandb",
-    "Lookahead": "lookahead",
-    "LossSpikes": "loss_spikes",
-    "Norms": "norms",
+    "Lookahead": "averages.lookahead",
+    "LossSpikes": "monitors.loss_spikes",
+    "Norms": "monitors.norms",
     "PredictionWriter": "prediction_writer",
-    "Profiler": "profiler",
+    "Profiler": "monitors.profiler",
     "Progress": "progress",
-    "RayReport": "ray_report",
-    "ReplicaCheck": "replica_check",
-    "SampleImages": "sample_images",
-    "StepRecord": "step_record",
-    "Stragglers": "stragglers",
+    "RayReport": "loggers.ray_report",
+    "ReplicaCheck": "monitors.replica_check",
+    "SampleImages": "pictures.sample_images",
+    "StepRecord": "monitors.step_record",
+    "Stragglers": "monitors.stragglers",
     "ModelSummary": "summary",
-    "SWA": "swa",
-    "Throughput": "throughput",
-    "Timer": "timer",
+    "SWA": "averages.swa",
+    "Throughput": "monitors.throughput",
+    "Timer": "monitors.timer",
     "CountersView": "trainer_view",
     "LoopView": "trainer_view",
     "RanksView": "trainer_view",
     "TrainerView": "trainer_view",
-    "WeightAverage": "weight_average",
+    "WeightAverage": "averages.weight_average",
 }
 
 

@@ -24,7 +24,7 @@ from ..errors import PacelineError, cut
 from ..retries import retried
 from .base import Callback
 from .kept_checkpoints import KeptCheckpoints
-from .monitor import MODE, Monitor
+from .monitors.monitor import MODE, Monitor
 
 if TYPE_CHECKING:
     from .trainer_view import CheckpointWriter, Save, TrainerView

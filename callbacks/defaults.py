@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from .base import Callback
 from .checkpoint import Checkpoint
-from .curves import Curves
 from .fast_dev_run import FastDevRun
 from .loggers.json_lines import JSONLogger
 from .loggers.kubeflow import KubeflowStatus, is_in_train_job
 from .loggers.logger import Logger
+from .loggers.ray_report import RayReport, is_in_ray_worker
 from .loggers.tensorboard import TensorBoard
-from .profiler import Profiler
+from .monitors.profiler import Profiler
+from .monitors.step_record import StepRecord
+from .pictures.curves import Curves
 from .progress import Progress
-from .ray_report import RayReport, is_in_ray_worker
-from .step_record import StepRecord
 from .summary import ModelSummary
 
 LOGGERS: dict[str, type[Callback]] = {

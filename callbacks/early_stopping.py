@@ -17,7 +17,7 @@ from ..argument_checks import (
     check_names,
 )
 from .base import Callback
-from .monitor import MODE, Monitor
+from .monitors.monitor import MODE, Monitor
 
 if TYPE_CHECKING:
     from .trainer_view import TrainerView

@@ -8,7 +8,7 @@ from helpers import cost, left_out, ranks, tiers
 from helpers.collector import freeze_imports, freeze_more
 from helpers.once import ask_once
 
-from paceline.callbacks import curves
+from paceline.callbacks.pictures import curves
 from paceline.lazy_names import uncollected_imports
 from paceline.trainer import rng
 

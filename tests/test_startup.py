@@ -100,9 +100,9 @@ with contextlib.redirect_stdout(io.StringIO()):
 
 
 def test_the_command_line_answers_and_the_picture_is_drawn_without_torch():
-    drawing = "import paceline.callbacks.curves, paceline.callbacks.picture"
+    drawing = "import paceline.callbacks.pictures.curves, paceline.callbacks.pictures.picture"
     help_, plugins, drawn = loaded_by(COMMAND.format("--help"), COMMAND.format("plugins"), drawing)
     assert not help_ & {"torch", "numpy", "pydantic"}
     assert not plugins & {"torch", "numpy"}  # typer has pydantic
-    assert "paceline.callbacks.picture" in drawn
+    assert "paceline.callbacks.pictures.picture" in drawn
     assert "torch" not in drawn

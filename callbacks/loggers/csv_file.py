@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..series import POSITION
 from .logger import Logger
+from .series import POSITION
 
 if TYPE_CHECKING:
     from ..trainer_view import TrainerView

@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ..series import read_rows
 from .logger import Logger
 from .media import Histogram, Image, Media, Table, Text
 from .media_folder import MediaFolder
+from .series import read_rows
 
 if TYPE_CHECKING:
     from ..trainer_view import TrainerView

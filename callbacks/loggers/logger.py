@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import PacelineError
 from ..base import Callback
-from ..series import POSITION
 from .media import Media
+from .series import POSITION
 
 if TYPE_CHECKING:
     from ..trainer_view import TrainerView

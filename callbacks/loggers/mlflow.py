@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ...argument_checks import TEXT_OR_NONE, Kind, check_arguments
-from ..series import POSITION
 from .flat import flat_config
 from .logger import values_of
 from .media import Image, Media, Table, Text, unique
+from .series import POSITION
 from .tracker import Ended, TrackedRun, Tracker
 
 _TAGS = Kind(lambda: Mapping[str, str], "a dict of strings")

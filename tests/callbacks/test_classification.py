@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer
 from paceline.callbacks import ConfusionMatrix
-from paceline.callbacks.confusion_matrix import draw
 from paceline.callbacks.loggers.media import to_image
+from paceline.callbacks.pictures.confusion_matrix import draw
 
 JOB = Path(__file__).with_name("classification_job.py")
 STRATEGIES = ("ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_3")

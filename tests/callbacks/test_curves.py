@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from paceline.callbacks import Curves
-from paceline.callbacks.curves import draw
-from paceline.callbacks.panels import ends_of_y, in_order, lower_is_better, place_of
-from paceline.callbacks.series import bucketed, drawable, read_series
+from paceline.callbacks.loggers.series import bucketed, drawable, read_series
+from paceline.callbacks.pictures.curves import draw
+from paceline.callbacks.pictures.panels import ends_of_y, in_order, lower_is_better, place_of
 
 ANNOUNCED = "curves.png is being drawn; at its end this process waits for it"
 
@@ -147,7 +147,7 @@ def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(tmp_path, m
     def broken(*arguments):
         raise ValueError("no font")
 
-    monkeypatch.setattr("paceline.callbacks.curves.draw", broken)
+    monkeypatch.setattr("paceline.callbacks.pictures.curves.draw", broken)
     torn_down(tmp_path)
     logged = (tmp_path / "log.txt").read_text()
     assert logged.endswith(" warning: curves.png could not be drawn: ValueError: no font\n")
@@ -157,7 +157,7 @@ def test_a_process_that_cannot_be_started_costs_a_line_too(tmp_path, monkeypatch
     def no_memory(*arguments):
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("paceline.callbacks.curves.start_drawing", no_memory)
+    monkeypatch.setattr("paceline.callbacks.pictures.curves.start_drawing", no_memory)
     (line,) = torn_down(tmp_path)
     assert line == "warning: curves.png could not be drawn: OSError: [Errno 12] Cannot allocate memory"
 
@@ -165,9 +165,15 @@ def test_a_process_that_cannot_be_started_costs_a_line_too(tmp_path, monkeypatch
 @pytest.mark.parametrize(("sent", "said"), [(False, [ANNOUNCED]), (True, [])])
 def test_a_picture_that_is_not_there_when_fit_returns_is_announced(tmp_path, monkeypatch, sent, said):
     order = []
-    monkeypatch.setattr("paceline.callbacks.curves.start_drawing", lambda *_: order.append("started"))
-    monkeypatch.setattr("paceline.callbacks.curves.wait_for_pictures", lambda: order.append("drawn"))
-    monkeypatch.setattr("paceline.callbacks.curves.url_of", lambda path: "s3://runs" if sent else None)
+    monkeypatch.setattr(
+        "paceline.callbacks.pictures.curves.start_drawing", lambda *_: order.append("started")
+    )
+    monkeypatch.setattr(
+        "paceline.callbacks.pictures.curves.wait_for_pictures", lambda: order.append("drawn")
+    )
+    monkeypatch.setattr(
+        "paceline.callbacks.pictures.curves.url_of", lambda path: "s3://runs" if sent else None
+    )
     assert torn_down(tmp_path) == said
     assert order == ["started", "drawn"][: 1 + sent]
 

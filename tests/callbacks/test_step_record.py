@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule, order_seed, seed_everything
 from paceline.callbacks import Callback, Checkpoint, StepRecord
-from paceline.callbacks.step_record import FILE_NAME, MAGIC, ROW, read_record
+from paceline.callbacks.monitors.step_record import FILE_NAME, MAGIC, ROW, read_record
 
 JOB = Path(__file__).with_name("record_job.py")
 job = load_job(JOB)

@@ -12,7 +12,7 @@ from torch.utils import flop_counter
 
 from paceline import PacelineError
 from paceline.callbacks import Checkpoint, Throughput
-from paceline.callbacks.peak_flops import peak_flops
+from paceline.callbacks.monitors.peak_flops import peak_flops
 
 # Of a sample, forward and backward: the first layer's input needs no gradient.
 FLOPS = 2 * 3 * 16 * 2 + 2 * 16 * 1 * 3

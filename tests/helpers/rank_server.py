@@ -283,7 +283,7 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
                 "PACELINE_LAUNCHER": str(os.getppid()),
             }
         if PICTURES not in os.environ:
-            sys.modules["paceline.callbacks.curves"].start_drawing = lambda *arguments: None
+            sys.modules["paceline.callbacks.pictures.curves"].start_drawing = lambda *arguments: None
         os.chdir(order["folder"])
         random.seed()
         sys.modules["numpy"].random.seed()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...callbacks.loggers.flat import flat_config
-from ...callbacks.step_record import read_record
+from ...callbacks.monitors.step_record import read_record
 from ...trainer.run.facts import values_over
 from ...trainer.run.run import Run
 

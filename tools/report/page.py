@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...callbacks.panels import RATES, in_order, place_of, starts_at_zero
-from ...callbacks.series import POSITION, Array, Series
+from ...callbacks.loggers.series import POSITION, Array, Series
+from ...callbacks.pictures.panels import RATES, in_order, place_of, starts_at_zero
 from ...trainer.run.find import find_runs
 from ...trainer.utils.paths import as_path, writing
 from ...trainer.utils.svg import Curve, chart

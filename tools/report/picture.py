@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...callbacks.picture import Line, draw_panels, lines_of
-from ...callbacks.series import POSITION
+from ...callbacks.loggers.series import POSITION
+from ...callbacks.pictures.picture import Line, draw_panels, lines_of
 from ...errors import PacelineError, nearest
 from ...trainer.run.find import find_runs
 from ...trainer.utils.paths import as_path, writing

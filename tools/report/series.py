@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...callbacks.series import Array, drawable
+from ...callbacks.loggers.series import Array, drawable
 
 EXACT = 32  # bits of a value as it is
 _WIDE = 1000.0  # between the ends of a series: above, codes are spread over its logarithm

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...callbacks.panels import in_order, place_of
-from ...callbacks.series import Series, read_series
+from ...callbacks.loggers.series import Series, read_series
+from ...callbacks.pictures.panels import in_order, place_of
 from ...errors import PacelineError, nearest
 from ...trainer.checkpoint import format as files
 from ...trainer.checkpoint.reading import read_manifest

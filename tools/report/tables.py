@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from ...callbacks.panels import in_order, is_metric, lower_is_better, place_of
+from ...callbacks.pictures.panels import in_order, is_metric, lower_is_better, place_of
 from ...trainer.utils.text import shown_seconds, shown_size
 from .summary import RunSummary
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 from ...callbacks.base import Callback
 from ...callbacks.defaults import LOGGERS
 from ...callbacks.loggers.logger import Logger
-from ...callbacks.profiler import Profiler
+from ...callbacks.monitors.profiler import Profiler
 from ...durations import Duration
 from ...remote_paths import is_remote
 from ...strategies import PRECISIONS, STRATEGIES, Strategy

@@ -10,7 +10,7 @@ import torch
 
 from ...argument_checks import is_valid
 from ...callbacks import Callback, Profiler
-from ...callbacks.epoch_schedule import EpochSchedule
+from ...callbacks.batches.epoch_schedule import EpochSchedule
 from ...errors import PacelineError, nearest, report, shown
 from ...peer_names import object_hint
 from ...strategies import STRATEGIES, Precision, find_environment, make_precision, make_strategy

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...callbacks.peak_flops import peak_flops
+from ...callbacks.monitors.peak_flops import peak_flops
 from ...errors import PacelineError, nearest
 
 GIB = 2**30

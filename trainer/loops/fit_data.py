@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...callbacks import BatchSizeScheduler, GradientAccumulationScheduler
-from ...callbacks.epoch_schedule import EpochSchedule
+from ...callbacks.batches.epoch_schedule import EpochSchedule
 from ...errors import PacelineError
 from ...strategies.comparison import same_everywhere
 from ..data.combined_loader import CombinedLoader

@@ -9,8 +9,8 @@ from typing import Any
 from torch.optim import Optimizer
 
 from ...callbacks import Checkpoint, ReplicaCheck
-from ...callbacks.epoch_schedule import EpochSchedule
-from ...callbacks.monitor import monitor_name
+from ...callbacks.batches.epoch_schedule import EpochSchedule
+from ...callbacks.monitors.monitor import monitor_name
 from ...durations import Duration
 from ...errors import PacelineError, nearest
 from ...faultpoints import faultpoint

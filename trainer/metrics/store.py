@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ...callbacks.monitor import full_name
-from ...callbacks.scalars import on_host
+from ...callbacks.monitors.monitor import full_name
+from ...callbacks.monitors.scalars import on_host
 from ...errors import PacelineError, nearest
 from ...strategies import Strategy
 from ...strategies.comparison import same_everywhere

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...callbacks.panels import lower_is_better
-from ...callbacks.series import Series
+from ...callbacks.loggers.series import Series
+from ...callbacks.pictures.panels import lower_is_better
 
 
 @dataclass(frozen=True)

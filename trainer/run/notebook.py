@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ...callbacks.panels import in_order, is_metric, place_of
-from ...callbacks.series import Series
+from ...callbacks.loggers.series import Series
+from ...callbacks.pictures.panels import in_order, is_metric, place_of
 from ..utils.svg import Curve, chart
 from ..utils.text import shown_seconds
 from .facts import Facts, extremes_of

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from ...callbacks.series import POSITION, read_rows, read_series
-from ...callbacks.step_record import read_record
+from ...callbacks.loggers.series import POSITION, read_rows, read_series
+from ...callbacks.monitors.step_record import read_record
 from ...errors import PacelineError, nearest
 from ..checkpoint import format as files
 from ..checkpoint.locate import find_checkpoint

@@ -8,8 +8,8 @@ from html import escape
 
 import numpy as np
 
-from ...callbacks.panels import ends_of_y, shortened
-from ...callbacks.series import Array, bucketed
+from ...callbacks.loggers.series import Array, bucketed
+from ...callbacks.pictures.panels import ends_of_y, shortened
 
 _WIDTH, _HEIGHT = 460, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 10, 10, 22

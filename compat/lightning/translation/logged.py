@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .... import PacelineError
-from ....callbacks.monitor import full_name, monitor_name
+from ....callbacks.monitors.monitor import full_name, monitor_name
 from ....trainer.metrics.metric_objects import latest_value
 
 _AT_EPOCHS = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")

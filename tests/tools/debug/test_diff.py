@@ -17,7 +17,7 @@ from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 from paceline import PacelineError, Run
-from paceline.callbacks.step_record import FILE_NAME, MAGIC, ROW
+from paceline.callbacks.monitors.step_record import FILE_NAME, MAGIC, ROW
 from paceline.tools.debug.diff import compare
 from paceline.tools.debug.trace import first_difference, tensors_in
 

@@ -13,7 +13,7 @@ from helpers.run_folders import write_run
 
 from paceline import PacelineError
 from paceline.__main__ import app
-from paceline.callbacks.step_record import FILE_NAME, MAGIC, ROW
+from paceline.callbacks.monitors.step_record import FILE_NAME, MAGIC, ROW
 
 HERE = {"host": platform.node(), "user": os.getuid(), "fit": 1, "world": 1}
 

@@ -5,7 +5,7 @@ import pytest
 from helpers.browser import chromium, errors, open_page, requested, wait_for
 from helpers.run_folders import rows_of, write_run
 
-from paceline.callbacks.panels import place_of
+from paceline.callbacks.pictures.panels import place_of
 from paceline.tools.report.page import write_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.launch]

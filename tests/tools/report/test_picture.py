@@ -5,7 +5,7 @@ from helpers.run_folders import rows_of, write_run
 from matplotlib.image import imread
 
 from paceline import PacelineError
-from paceline.callbacks import picture
+from paceline.callbacks.pictures import picture
 from paceline.tools.report.picture import plot_runs
 
 

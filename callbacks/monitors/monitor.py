@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from ..argument_checks import one_of
-from ..errors import PacelineError, nearest
+from ...argument_checks import one_of
+from ...errors import PacelineError, nearest
 
 PHASES = ("train", "val", "test")
 _MIN = ("loss", "error", "perplexity", "mse", "rmse", "mae")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..argument_checks import COUNT, check_arguments
-from ..errors import PacelineError
-from .batch_part import PART_OF_BATCH, part_of
+from ...argument_checks import COUNT, check_arguments
+from ...errors import PacelineError
+from ..batches.batch_part import PART_OF_BATCH, part_of
+from ..loggers.media import to_image
 from .classification import Classification
-from .loggers.media import to_image
 from .picture import literal
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class SampleImages(Classification):

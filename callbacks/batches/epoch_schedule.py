@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ..errors import PacelineError
-from .base import Callback
+from ...errors import PacelineError
+from ..base import Callback
 
 
 class EpochSchedule(Callback):

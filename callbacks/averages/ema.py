@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from ..argument_checks import NAME_OR_NONE, PART, STEPS, SWITCH, check_arguments
-from ..durations import Duration
+from ...argument_checks import NAME_OR_NONE, PART, STEPS, SWITCH, check_arguments
+from ...durations import Duration
 from .weight_average import WeightAverage
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class EMA(WeightAverage):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import DURATION, check_arguments
-from ..durations import Cadence, Duration
-from .base import Callback
+from ...argument_checks import DURATION, check_arguments
+from ...durations import Cadence, Duration
+from ..base import Callback
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class ReplicaCheck(Callback):

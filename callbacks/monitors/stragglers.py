@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..argument_checks import STEPS, check_arguments
-from ..durations import Duration
-from .base import Callback
+from ...argument_checks import STEPS, check_arguments
+from ...durations import Duration
+from ..base import Callback
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 _MEASURED = 5  # steps before each report
 _SLOWER, _AT_LEAST = 1.5, 1e-3

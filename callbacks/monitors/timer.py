@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Never
 
-from ..argument_checks import check_arguments, check_names, one_of
+from ...argument_checks import check_arguments, check_names, one_of
+from ..progress import clock_text
 from .phase_clock import PHASES, PhaseCallback, PhaseClock
-from .progress import clock_text
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 _SHOWN = ("train", "data", "validation", "save")
 

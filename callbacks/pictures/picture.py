@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..loggers.series import Array, Series, bucketed
 from .panels import RATES, SPEED, ends_of_y, place_of, shortened
-from .series import Array, Series, bucketed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

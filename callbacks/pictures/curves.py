@@ -1,6 +1,6 @@
 """curves.png: loss, metrics, learning rate and throughput of a run, drawn when it ends.
 
-    python -m paceline.callbacks.curves METRICS.JSONL PICTURE.PNG DPI
+    python -m paceline.callbacks.pictures.curves METRICS.JSONL PICTURE.PNG DPI
 
 is what a run starts: matplotlib takes a second or two to load, for which ``fit`` does not wait.
 """
@@ -16,14 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..argument_checks import COUNT, check_arguments
-from ..remote_paths import url_of
-from .base import Callback
+from ...argument_checks import COUNT, check_arguments
+from ...remote_paths import url_of
+from ..base import Callback
+from ..loggers.series import read_rows, read_series
 from .panels import in_order
-from .series import read_rows, read_series
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 _SECONDS = 120  # that a process at its end waits for its pictures
 

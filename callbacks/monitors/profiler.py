@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import COUNT, COUNT_OR_ZERO, SWITCH, check_arguments
-from .base import Callback
+from ...argument_checks import COUNT, COUNT_OR_ZERO, SWITCH, check_arguments
+from ..base import Callback
 
 if TYPE_CHECKING:
     import torch
 
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 _ROWS = 10
 

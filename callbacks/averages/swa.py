@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_swa_multi_avg_fn
 
-from ..argument_checks import DURATION, NAME_OR_NONE, SWITCH, check_arguments
-from ..durations import Cadence, Duration
-from ..errors import PacelineError
+from ...argument_checks import DURATION, NAME_OR_NONE, SWITCH, check_arguments
+from ...durations import Cadence, Duration
+from ...errors import PacelineError
 from .weight_average import WeightAverage
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class SWA(WeightAverage):

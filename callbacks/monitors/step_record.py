@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..argument_checks import SWITCH, check_arguments
-from ..errors import PacelineError
-from .base import Callback
+from ...argument_checks import SWITCH, check_arguments
+from ...errors import PacelineError
+from ..base import Callback
 from .scalars import on_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .trainer_view import StepFacts, TrainerView
+    from ..trainer_view import StepFacts, TrainerView
 
 FILE_NAME = "steps.bin"
 MAGIC = b"PLSTEP01"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .base import Callback
+from ..base import Callback
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class WeightAverage(Callback):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import STEPS, SWITCH, check_arguments
-from ..durations import Duration
-from .base import Callback
+from ...argument_checks import STEPS, SWITCH, check_arguments
+from ...durations import Duration
+from ..base import Callback
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class Norms(Callback):

@@ -12,7 +12,7 @@ from .classification import Classification
 from .picture import literal
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 _MOST_NUMBERS = 20  # classes, up to which each cell has its number
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from torch import Tensor
 
-from ..argument_checks import NAME, TEXT, Kind, check_arguments
-from ..errors import PacelineError, nearest
-from .base import Callback
-from .batch_part import PART_OF_BATCH, part_of
+from ...argument_checks import NAME, TEXT, Kind, check_arguments
+from ...errors import PacelineError, nearest
+from ..base import Callback
+from ..batches.batch_part import PART_OF_BATCH, part_of
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 def _classes() -> Any:

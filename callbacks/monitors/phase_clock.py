@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from .base import Callback
+from ..base import Callback
 
 if TYPE_CHECKING:
-    from .trainer_view import CheckpointWriter, TrainerView
+    from ..trainer_view import CheckpointWriter, TrainerView
 
 PHASES = ("step", "data", "validation", "save")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ..ray_experiment import POINTER, current_experiment
-from ..remote_paths import url_of
-from .base import Callback
+from ...ray_experiment import POINTER, current_experiment
+from ...remote_paths import url_of
+from ..base import Callback
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 def is_in_ray_worker() -> bool:

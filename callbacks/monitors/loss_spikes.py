@@ -8,14 +8,14 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import ABOVE_ZERO, COUNT, NAME_OR_NONE, SOME_STEPS, check_arguments, one_of
-from ..errors import PacelineError
-from .base import Callback
+from ...argument_checks import ABOVE_ZERO, COUNT, NAME_OR_NONE, SOME_STEPS, check_arguments, one_of
+from ...errors import PacelineError
+from ..base import Callback
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class LossSpikes(Callback):

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..argument_checks import ABOVE_ZERO_OR_NONE, COUNT_OR_NONE, STEPS, SWITCH, check_arguments
-from ..durations import Duration
-from .batch_part import PART_OF_BATCH_OR_NONE, part_of
+from ...argument_checks import ABOVE_ZERO_OR_NONE, COUNT_OR_NONE, STEPS, SWITCH, check_arguments
+from ...durations import Duration
+from ..batches.batch_part import PART_OF_BATCH_OR_NONE, part_of
 from .peak_flops import peak_flops as find_peak
 from .phase_clock import PhaseCallback, PhaseClock
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
 
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 _MOST_MARKS = 10_000

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..argument_checks import COUNT, INSIDE_ONE, NAME_OR_NONE, check_arguments
-from ..errors import PacelineError
+from ...argument_checks import COUNT, INSIDE_ONE, NAME_OR_NONE, check_arguments
+from ...errors import PacelineError
 from .weight_average import WeightAverage
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class Lookahead(WeightAverage):

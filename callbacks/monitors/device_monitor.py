@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..argument_checks import STEPS, SWITCH, check_arguments
-from ..durations import Duration
-from .base import Callback
+from ...argument_checks import STEPS, SWITCH, check_arguments
+from ...durations import Duration
+from ..base import Callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 _GB = 2**30
 _OVER_RANKS: dict[str, Callable[[list[float]], float]] = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import STEPS, SWITCH, check_arguments
-from ..durations import Duration
-from .base import Callback
+from ...argument_checks import STEPS, SWITCH, check_arguments
+from ...durations import Duration
+from ..base import Callback
 
 if TYPE_CHECKING:
-    from .trainer_view import TrainerView
+    from ..trainer_view import TrainerView
 
 
 class LearningRateMonitor(Callback):

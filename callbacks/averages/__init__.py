@@ -1,0 +1,1 @@
+"""Averages of the weights: exponential, of the last epochs, Lookahead."""

@@ -1,0 +1,1 @@
+"""What is drawn: curves, samples, confusion matrices."""
