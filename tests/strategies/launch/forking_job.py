@@ -114,7 +114,7 @@ def signalled(number: int, twice: bool = False) -> None:
     try:
         own.fit(module, DATA)
     except BaseException as error:
-        latest = own.latest
+        latest = own.run.latest
         stored = None if latest is None else Net.load_from_checkpoint(latest).layer.weight.tolist()
         note("ended", type=type(error).__name__, code=getattr(error, "code", None), step=own.global_step)
         note("left", latest=latest and latest.name, same=stored == module.layer.weight.tolist())
@@ -155,7 +155,7 @@ def brought_back(strategy: str, precision: str = "32") -> None:
     counted, module = Counted(), Configured()
     own = trainer(strategy=strategy, precision=precision, callbacks=counted)
     run = own.fit(module, DATA)
-    weights = [t.tolist() for t in Configured.load_from_checkpoint(own.latest).state_dict().values()]
+    weights = [t.tolist() for t in Configured.load_from_checkpoint(own.run.latest).state_dict().values()]
     note(
         "run",
         same=weights == [t.float().tolist() for t in module.state_dict().values()],
