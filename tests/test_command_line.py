@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from helpers.environment import clean_environment
-from helpers.ranks import run_ranks
+from helpers.ranks import Job, run_ranks
 from helpers.run_folders import rows_of, write_run
 from typer.testing import CliRunner
 
@@ -122,27 +122,17 @@ def test_yaml_reads_as_people_mean_it(tmp_path):
 def test_a_signal_saves_and_stops(number, code, tmp_path):
     short = ["trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
     arguments = ["preset=tiny", "data=digits", *short]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paceline", "fit", "vit-cifar10", *arguments, "epochs=100000"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=clean_environment(),
-    )
     folder = tmp_path / "runs/vit-cifar10/1"
-    try:
+    words = ["fit", "vit-cifar10", *arguments, "epochs=100000"]
+    with Job("paceline", 1, *words, folder=tmp_path, environment={"TEST_PICTURES": "1"}) as job:
         deadline = time.monotonic() + 240
         while not (folder / "checkpoints/latest").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(number)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == code, output
-    assert f"ended: {signal.Signals(number).name} received" in output
-    assert "Traceback" not in output
+        os.kill(job.pids[0], number)
+        ended = job.wait()
+    assert (ended.codes, ended.left) == ([code], []), ended.output
+    assert f"ended: {signal.Signals(number).name} received" in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
     assert (folder / "curves.png").exists()
     latest = (folder / "checkpoints/latest").read_text()
     resumed = paceline("fit", "vit-cifar10", *arguments, "epochs=1", "--resume", "auto", cwd=tmp_path)

@@ -1,9 +1,11 @@
 """A user's own training, run for one step by the doctor: what it says of scripts that are sick."""
 
 import subprocess
+import sys
 import time
 
 import pytest
+from helpers.ranks import forked_python
 
 from paceline import PacelineError
 from paceline.doctor import target as module
@@ -36,14 +38,20 @@ open("after", "w").close()
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(request, tmp_path, monkeypatch):
+    """Runs a script; it and its ranks are forks, and under ``--soak`` interpreters."""
+    soak = request.config.getoption("--soak")
+
     def run(text, strategy=None, words=(), devices=2, seconds=60):
         script = tmp_path / "train.py"
         script.write_text(text)
         folder = tmp_path / "place"
         folder.mkdir()
-        request = OneStepRequest(str(folder / "note"), devices, "cpu", strategy, seconds)
-        return run_target(Target(str(script), words), request, folder)
+        asked = OneStepRequest(str(folder / "note"), devices, "cpu", strategy, seconds)
+        with monkeypatch.context() as here:
+            if not soak:
+                here.setattr(sys, "executable", forked_python())
+            return run_target(Target(str(script), words), asked, folder)
 
     return run
 

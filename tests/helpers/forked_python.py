@@ -8,6 +8,7 @@ killed when it is.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -21,8 +22,8 @@ _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def main(python: str, address: str, arguments: list[str]) -> None:
-    """Run ``[-u] [-m] SCRIPT ARGUMENT ...`` in a fork, and all else in Python itself."""
-    given = arguments[1:] if arguments[0] == "-u" else arguments
+    """Run ``[-u ...] [-m] SCRIPT ARGUMENT ...`` in a fork, and all else in Python itself."""
+    given = [*itertools.dropwhile("-u".__eq__, arguments)]
     is_module = given[0] == "-m"
     script, *rest = given[1:] if is_module else given
     if script.startswith("-"):
@@ -38,6 +39,7 @@ def main(python: str, address: str, arguments: list[str]) -> None:
         "environment": dict(os.environ),
         "environments": [{}],
         "streams": [os.readlink(f"/proc/self/fd/{number}") for number in (1, 2)],
+        "namespaces_of": os.getpid(),
         "seconds": _SECONDS,
         "after_a_failure": None,
     }

@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import pkgutil
+import platform
 import random
 import runpy
 import select
@@ -274,6 +275,7 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
         os.closerange(3, 256)
+        enter_namespaces(order.get("namespaces_of"))
         redirect(*order.get("streams") or [f"{order[name]}-{rank}.txt" for name in ("stdout", "stderr")])
         os.environ.clear()
         os.environ.update(order["environment"] | variables)
@@ -324,6 +326,18 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         os._exit(code)
+
+
+def enter_namespaces(process: int | None) -> None:
+    """Be on the host of a process: where its network, its host name and its mounts are (``hosts.py``)."""
+    for kind in ("net", "uts", "mnt") if process else ():
+        theirs = os.open(f"/proc/{process}/ns/{kind}", os.O_RDONLY)
+        if os.fstat(theirs).st_ino != os.stat(f"/proc/self/ns/{kind}").st_ino:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(theirs, 0):
+                raise OSError(ctypes.get_errno(), f"the fork cannot enter the namespace {kind}")
+        os.close(theirs)
+    platform._uname_cache = None  # type: ignore[attr-defined]  # it has the host's name
 
 
 def redirect(stdout: str, stderr: str) -> None:

@@ -12,7 +12,7 @@ JOB = Path(__file__).parents[1] / "session_job.py"
 
 
 def run_session(folder: Path, commands: Sequence[list[str]], how: str = "pipe") -> list[dict[str, object]]:
-    """Run commands, each of which must end well.
+    """Run commands, each of which must end well; the interpreters that they start are forks.
 
     Args:
         commands: Their words, without ``paceline``.
@@ -21,7 +21,7 @@ def run_session(folder: Path, commands: Sequence[list[str]], how: str = "pipe") 
     Returns:
         Of each its "words", and what it printed: "out", "err".
     """
-    done = run_ranks(JOB, 1, how, json.dumps(commands), folder=folder, seconds=200)
+    done = run_ranks(JOB, 1, how, json.dumps(commands), folder=folder, seconds=200, launches=True)
     found = json.loads(done.stdout)
     for words, one in zip(commands, found, strict=True):
         assert one["code"] == 0, (words, one["out"][-2000:], one["err"][-2000:])

@@ -172,7 +172,13 @@ def main(settings: list[dict[str, Any]]) -> None:
     import ray
 
     workers = max(one["workers"] for one in settings)
-    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=True)
+    python = os.environ.get("WORKERS_PYTHON")
+    ray.init(
+        num_cpus=workers,
+        include_dashboard=False,
+        log_to_driver=True,
+        runtime_env={"py_executable": python} if python else None,
+    )
     for one in settings:
         fit(**one)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from helpers import processes
 from helpers.environment import clean_environment
 from helpers.hosts import NAMES, Hosts, why_not
 from helpers.pairwise import soaked
-from helpers.ranks import run_ranks
+from helpers.ranks import forked_python, run_ranks
 from safetensors.torch import load_file
 
 pytestmark = [
@@ -24,16 +23,16 @@ pytestmark = [
 
 JOB = Path(__file__).with_name("hosts_job.py")
 SECONDS = 120
-PACELINE = (sys.executable, "-m", "paceline", "launch")
+PACELINE = ("-m", "paceline", "launch")
 MEET = ("--rdzv-backend=c10d", "--rdzv-endpoint=host1:29500", "--rdzv-id=job")
 
 
 class Job:
-    """A launcher on each host, in one folder."""
+    """A launcher on each host, in one folder. It and its ranks are forks, which are on their host."""
 
     def __init__(self, hosts, folder, options, settings):
         self._hosts, self.folder = hosts, folder
-        self._command = [*PACELINE, *options, str(JOB), json.dumps(settings)]
+        self._command = [forked_python(), *PACELINE, *options, str(JOB), json.dumps(settings)]
         self.launchers = {}
 
     def start(self, *names, variables=None):
@@ -178,7 +177,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_run_continues_when_it_returns(h
     is_same(job, expected)
 
 
-ELASTIC = ("--nnodes", "1:2", "--max-restarts", "1", "--rdzv-conf", "last_call_timeout=2")
+ELASTIC = ("--nnodes", "1:2", "--max-restarts", "1", "--rdzv-conf", "last_call_timeout=5")
 
 
 @pytest.mark.fault(45)

@@ -27,7 +27,7 @@ from helpers.pairwise import soaked
 from helpers.ports import free_port
 from helpers.processes import notes as notes_of
 from helpers.ranks import Job as Ranks
-from helpers.ranks import run_ranks
+from helpers.ranks import forked_python, run_ranks
 
 from paceline import PacelineError, Run, Trainer
 from paceline.trainer.checkpoint.integrity import verify
@@ -62,8 +62,10 @@ class Job:
     def notes(self, what: str) -> list[dict]:
         return notes_of(self.folder, what)
 
-    def pid_of(self, rank: int) -> int:
-        return next(n["pid"] for n in self.notes("top") if n["rank"] == str(rank))
+    def pid_of(self, rank: int | None) -> int:
+        """Of a rank; None: of what starts the ranks."""
+        number = None if rank is None else str(rank)
+        return next(n["pid"] for n in self.notes("top") if n["rank"] == number)
 
     def wait_for(self, what: str, count: int) -> None:
         """Until so many notes of that kind are there."""
@@ -124,12 +126,18 @@ def start(tmp_path_factory):
         job.process.wait(10)
 
 
-def script(*arguments: str, **options) -> list:
-    return [sys.executable, JOB, ".", json.dumps(options), *arguments]
+@pytest.fixture(scope="module")
+def python(request):
+    """What runs launchers and ranks where starting is not the subject: forks, but for ``--soak``."""
+    return sys.executable if request.config.getoption("--soak") else forked_python()
 
 
-def torchrun(*arguments: str) -> list:
-    return [sys.executable, "-m", "torch.distributed.run", *arguments]
+def script(*arguments: str, python: str = sys.executable, **options) -> list:
+    return [python, JOB, ".", json.dumps(options), *arguments]
+
+
+def torchrun(*arguments: str, python: str = sys.executable) -> list:
+    return [python, "-m", "torch.distributed.run", *arguments]
 
 
 def of_both(notes: list[dict], key: str) -> list:
@@ -276,10 +284,11 @@ USUAL_STOPS = ("Ctrl-C",)
 
 
 @pytest.fixture(scope="module")
-def endless(start, request):
+def endless(start, python, request):
     """Jobs that train until a signal, all at once: most of what they take is waiting."""
     names = STOPS if request.config.getoption("--soak") else USUAL_STOPS
-    return {name: start(script(steps=WITHOUT_END, workers="Ctrl-C" in name)) for name in names}
+    options = {"python": python, "steps": WITHOUT_END}
+    return {name: start(script(workers="Ctrl-C" in name, **options)) for name in names}
 
 
 @pytest.mark.fault(7)
@@ -289,7 +298,7 @@ def test_a_signal_stops_all_ranks_at_one_step_with_a_checkpoint(endless, name):
     job = endless[name]
     job.wait_for("trains", 2)
     if whom == "launcher":
-        os.killpg(job.process.pid, number)
+        os.killpg(job.pid_of(None), number)
     elif whom == "all":
         for process in job.left():
             process.send_signal(number)
@@ -336,10 +345,10 @@ def test_no_rank_outlives_a_launcher_that_is_killed_early(start):
     job.is_gone()
 
 
-def test_ctrl_c_ends_ranks_that_have_not_begun_to_train(start):
-    job = start(script(waits_before=True))
+def test_ctrl_c_ends_ranks_that_have_not_begun_to_train(start, python):
+    job = start(script(python=python, waits_before=True))
     job.wait_for("top", 3)
-    os.killpg(job.process.pid, signal.SIGINT)
+    os.killpg(job.pid_of(None), signal.SIGINT)
     assert job.ends() == 130, job.printed()
 
 
@@ -393,11 +402,12 @@ def test_the_others_end_soon_even_in_a_long_step(start):
 
 
 @pytest.mark.fault(7)
-def test_torchrun_starts_one_job_and_an_orderly_stop_is_no_failure(start):
+def test_torchrun_starts_one_job_and_an_orderly_stop_is_no_failure(start, python):
     """Worlds other than the one asked for are refused on all ranks, before any sample is read."""
     bad = [{"devices": 4}, {"strategy": "single"}, {"devices": 2, "num_nodes": 2}, {"devices": 1}]
     options = {"refused": bad, "trainers": [{"devices": "auto"}], "steps": WITHOUT_END}
-    job = start([*torchrun("--standalone", "--nproc-per-node=2"), *script(**options)[1:]])
+    starts = torchrun("--standalone", "--nproc-per-node=2", python=python)
+    job = start([*starts, *script(**options)[1:]])
     job.wait_for("trains", 2)
     os.kill(job.pid_of(1), signal.SIGTERM)
     assert job.ends() == 0, job.printed()
@@ -425,8 +435,8 @@ def test_paceline_launch_passes_through_to_torchrun(start):
     assert [n["argv"][3:] for n in job.notes("top")] == [ARGUMENTS] * 2
 
 
-def test_a_script_under_paceline_launch_joins_and_its_failure_is_the_launcher_s(start):
-    launch = [sys.executable, "-m", "paceline", "launch", "--nproc=2"]
+def test_a_script_under_paceline_launch_joins_and_its_failure_is_the_launcher_s(start, python):
+    launch = [python, "-m", "paceline", "launch", "--nproc=2"]
     job = start([*launch, *script(fails="raise on rank 0")[1:]])
     assert job.ends() == 1
     assert of_both(job.notes("start"), "world") == [2, 2]

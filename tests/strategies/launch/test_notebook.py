@@ -100,13 +100,18 @@ module = Net()
 trainer = Trainer(max_epochs=4, callbacks={callbacks}, name="one", run_dir={folder!r})
 run = trainer.fit(module, *loaders(), resume="auto")
 """
+WITHOUT_PICTURES = """
+from paceline.callbacks import curves
+curves.start_drawing = lambda *arguments: None
+"""
 HANDLERS = "[str(signal.getsignal(n)) for n in (2, 10, 15, 17)] + [threading.active_count()]"
 
 
 @pytest.fixture(scope="module")
 def whole(alone):
-    """A run that nobody interrupts."""
+    """A run that nobody interrupts; no later one draws its picture, which takes a second each time."""
     cell = alone.run(TRAIN.format(callbacks=[], folder="whole"))
+    alone.run(WITHOUT_PICTURES)
     return cell, found(alone.run(show("facts(trainer, module)")))
 
 
@@ -181,7 +186,7 @@ class Hanging(Callback):
 
 
 @pytest.fixture(scope="module")
-def forking(alone):
+def forking(alone, whole):
     """The same kernel, after what it did by itself."""
     alone.run("left = torch.randn(900, 900) @ torch.randn(900, 900)  # OpenMP's threads are there")
     return alone

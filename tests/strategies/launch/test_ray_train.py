@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.processes import Outcome, notes
-from helpers.ranks import run_ranks
+from helpers.ranks import forked_python, run_ranks
 
 import paceline
 from paceline import PacelineError
@@ -23,15 +23,21 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_raylet_start_wait_time_s": "120",  # on a machine that is busy
 }
 pytestmark = pytest.mark.launch  # for its length
 
 
-def run(folder: Path, *trainings: dict, **settings) -> Outcome:
-    """Train in one cluster with each of these settings."""
+def run(folder: Path, *trainings: dict, forked: bool = False, **settings) -> Outcome:
+    """Train in one cluster with each of these settings.
+
+    Args:
+        forked: Ray's workers are forks, into which it imports itself.
+    """
     folder.mkdir(exist_ok=True)
-    return Outcome(folder, [sys.executable, JOB, json.dumps([*trainings] or [settings])], QUIET)
+    environment = QUIET | ({"WORKERS_PYTHON": forked_python()} if forked else {})
+    return Outcome(folder, [sys.executable, JOB, json.dumps([*trainings] or [settings])], environment)
 
 
 def printed(outcome: Outcome) -> str:
@@ -59,7 +65,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trainings(tmp_path_factory):
+def trainings(request, tmp_path_factory):
     """Three in one cluster: of ``killed``, ``continued`` and ``ends badly``, which are folders of notes.
 
     The second has the first one's name, the storage of the third is not on this machine.
@@ -71,6 +77,7 @@ def trainings(tmp_path_factory):
         {"notes": "killed", "workers": 2, "kill": [1, 8]},
         {"notes": "continued", "workers": 1, "max_epochs": 3},
         {"notes": "ends badly", "name": "far", "workers": 2, "max_failures": 0, "ends_badly": 1} | far,
+        forked=not request.config.getoption("--soak"),
     )
 
 
