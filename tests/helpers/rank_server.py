@@ -292,6 +292,9 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
         if python := order.get("python"):  # what the launcher is to start ranks with
             sys.executable = python
             sys.modules["paceline.strategies.launch.launcher"]._FOLDER = order["folder"]
+            rendezvous = importlib.import_module("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
+            # It walks the stack for the name of an event that nothing records: 5,000 modules for each frame.
+            rendezvous.get_method_name = lambda depth=2: "not asked for"  # type: ignore[attr-defined]
             sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         if order["function"] is None:  # the command that does the same, for what starts it again
             sys.orig_argv[:] = [sys.executable, *["-m"] * order["is_module"], *sys.argv]
