@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -285,6 +286,7 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
         if PICTURES not in os.environ:
             sys.modules["paceline.callbacks.curves"].start_drawing = lambda *arguments: None
         os.chdir(order["folder"])
+        tempfile.tempdir = None  # the server's; TMPDIR may name another
         random.seed()
         sys.modules["numpy"].random.seed()
         script = order["script"]

@@ -145,4 +145,5 @@ def test_a_checkpoint_is_read_with_or_without_compilation(found, strategy, how, 
         torch.testing.assert_close(
             values[name], value, rtol=0, atol=bound, msg=lambda m, n=name: f"{n}: {m}"
         )
-    assert bool(runs[f"{setting}-{way}"]["compiled"])
+    assert bool(runs[f"{setting}-{way}"]["compiled"]) == (way == "then")
+    assert runs[setting]["compiled"]  # where the first one began
