@@ -295,7 +295,7 @@ def become_rank(order: dict[str, Any], rank: int, variables: dict[str, str]) -> 
             sys.executable = python
             sys.modules["paceline.strategies.launch.launcher"]._FOLDER = order["folder"]
             rendezvous = importlib.import_module("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
-            # It walks the stack for the name of an event that nothing records: 5,000 modules for each frame.
+            # It walks the stack, 5,000 modules for each frame, to name an event that nothing records.
             rendezvous.get_method_name = lambda depth=2: "not asked for"  # type: ignore[attr-defined]
             sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         if order["function"] is None:  # the command that does the same, for what starts it again

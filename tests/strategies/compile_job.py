@@ -77,10 +77,12 @@ def train(
     trainer = Trainer(
         strategy=strategy, accelerator="cpu", devices=devices, progress=False, max_steps=steps,
         loggers=["-tensorboard", "-curves"], precision=precision, global_batch_size=16,
-        log_every=1, compile=setting, run_dir=folder, name=name, callbacks=[Checkpoint(every=STOP, keep=None)],
+        log_every=1, compile=setting, run_dir=folder, name=name,
+        callbacks=[Checkpoint(every=STOP, keep=None)],
     )  # fmt: skip
-    loader = DataLoader(data, 8 // devices, shuffle=True)
-    run = trainer.fit(Net(), loader, DataLoader(data, 8), resume=resume)
+    size = 8 // devices  # one for both: each is compiled for
+    loader = DataLoader(data, size, shuffle=True)
+    run = trainer.fit(Net(), loader, DataLoader(data, size), resume=resume)
     rows = [
         {k: v for k, v in row.items() if not k.startswith(("perf/", "time"))}
         for row in Run(run.folder).rows

@@ -65,8 +65,8 @@ def found(request, tmp_path_factory):
             if DEVICES[strategy] == devices
         }
         for case in cases.values():
-            if case["stops"] and not soak:
-                case["samples"] = 48  # eight runs, which compile for one size of batches
+            if not soak and (case["stops"] or case["strategy"] in ZERO):
+                case["samples"] = 48  # of one size to compile for: single and ddp have several
         if devices == 1:
             results |= {
                 name: job.runs(tmp_path_factory.mktemp("one"), **case) for name, case in cases.items()
