@@ -66,7 +66,8 @@ def test_the_folder_for_temporary_files_is_empty(jobs, case):
         assert len(left) == 1
         assert left[0].startswith("paceline-")
         options = {"trainer": {"devices": 1, "max_epochs": 1, "max_restarts": 1}}  # it takes a launcher
-        again = processes.run(JOB, job.folder, options, TMPDIR=str(job.folder / "temporary"))
+        temporary = str(job.folder / "temporary")
+        again = processes.run(JOB, job.folder, options, forked=True, TMPDIR=temporary)
         assert again.code == 0, again.printed()
         left = left_in(job)
     assert left == []

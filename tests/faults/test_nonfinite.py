@@ -106,7 +106,8 @@ def found(request, tmp_path_factory):
     raising = [case for name, case in RAISING.items() if soak or name not in LONG]
     skips = skipping([name for name in SKIPPING if soak or name not in SKIPPING_SOAK])
     (folder / "cases").write_text(json.dumps([*raising, *skips]))
-    run_ranks(JOB, 2, folder, folder / "cases", folder=folder, seconds=SECONDS)
+    options = {"folder": folder, "seconds": SECONDS, "deepspeed": True}  # which only the file says
+    run_ranks(JOB, 2, folder, folder / "cases", **options)
     lines = [map(json.loads, (folder / f"found-{rank}.jsonl").read_text().splitlines()) for rank in "01"]
     return {first["name"]: (first, second) for first, second in zip(*lines, strict=True)}
 

@@ -2,17 +2,14 @@
 
 import json
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.environment import clean_environment
 from helpers.jobs import load_job
 from helpers.pairwise import soaked
-from helpers.ranks import SECONDS, run_cases, run_ranks
+from helpers.ranks import run_cases, run_ranks
 
 from paceline.trainer.utils.paths import shown_path
 
@@ -210,13 +207,11 @@ def alone(folder):
 
 
 def launched(folder):
-    done = subprocess.run(
-        [sys.executable, str(JOB), "2"], cwd=folder, env=clean_environment(),
-        capture_output=True, text=True, timeout=SECONDS,
-    )  # fmt: skip
-    return done.returncode, done.stderr
+    found = run_ranks(JOB, 1, 2, folder=folder, check=False, launches=True)
+    return found.codes[0], found.stderr
 
 
+@pytest.mark.launch
 @pytest.mark.fault(29)
 def test_at_most_twelve_lines_are_printed(tmp_path):
     for devices, run in enumerate((alone, launched), 1):

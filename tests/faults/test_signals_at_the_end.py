@@ -40,8 +40,9 @@ class Forked:
 
 @pytest.fixture(scope="module")
 def jobs(request, tmp_path_factory):
-    names = CASES if request.config.getoption("--soak") else USUAL
-    work = {name: partial(processes.run, JOB, options=CASES[name]) for name in names}
+    soaking = request.config.getoption("--soak")
+    run = partial(processes.run, JOB, forked=not soaking)
+    work = {name: partial(run, options=CASES[name]) for name in (CASES if soaking else USUAL)}
     work["agreed on 1, forked"] = Forked
     return processes.side_by_side(tmp_path_factory.mktemp("late"), work, at_once=3)
 

@@ -68,7 +68,7 @@ def train(
     devices: int,
     steps: int = STEPS,
     samples: int = 44,
-    resume: str | None = None,
+    resume: str | Path | None = None,
 ) -> dict[str, Any]:
     """What a run logged, its newest checkpoint, and how often it said that something was compiled."""
     torch.compiler.reset()  # what the run before has compiled
@@ -77,10 +77,12 @@ def train(
     trainer = Trainer(
         strategy=strategy, accelerator="cpu", devices=devices, progress=False, max_steps=steps,
         loggers=["-tensorboard", "-curves"], precision=precision, global_batch_size=16,
-        log_every=1, compile=setting, run_dir=folder, name=name, callbacks=[Checkpoint(every=1000)],
+        log_every=1, compile=setting, run_dir=folder, name=name,
+        callbacks=[Checkpoint(every=STOP, keep=None)],
     )  # fmt: skip
-    loader = DataLoader(data, 8 // devices, shuffle=True)
-    run = trainer.fit(Net(), loader, DataLoader(data, 8), resume=resume)
+    size = 8 // devices  # one for both: each is compiled for
+    loader = DataLoader(data, size, shuffle=True)
+    run = trainer.fit(Net(), loader, DataLoader(data, size), resume=resume)
     rows = [
         {k: v for k, v in row.items() if not k.startswith(("perf/", "time"))}
         for row in Run(run.folder).rows
@@ -96,7 +98,7 @@ def runs(
     """The run without torch.compile, and with each of these settings.
 
     Args:
-        stops: Also train a part of the run, and resume it, with and without torch.compile.
+        stops: Also train a part of the run and resume it, and resume each from the other's middle.
         **what: The strategy and the precision; ``samples=48`` for batches of one size.
     """
     torch.set_num_threads(1)
@@ -105,11 +107,12 @@ def runs(
     found = {"plain": train(folder, "plain", False, **what)}
     for name in settings:
         found[name] = train(folder, name, SETTINGS[name], **what)
-        ways = {"both": (True, True), "first": (True, False), "then": (False, True)} if stops else {}
-        for way, switches in ways.items():
-            first, then = (SETTINGS[name] if on else False for on in switches)
-            cut = f"{name}-{way}"
-            train(folder, cut, first, steps=STOP, **what)
-            found[cut] = train(folder, cut, then, resume="latest", **what)
+        if stops:
+            cut = f"{name}-both"
+            train(folder, cut, SETTINGS[name], steps=STOP, **what)
+            found[cut] = train(folder, cut, SETTINGS[name], resume="latest", **what)
+            for way, begun, then in (("first", name, False), ("then", "plain", SETTINGS[name])):
+                middle = folder / begun / f"1/checkpoints/step-{STOP:08d}"
+                found[f"{name}-{way}"] = train(folder, f"{name}-{way}", then, resume=middle, **what)
     faulthandler.cancel_dump_traceback_later()
     return found

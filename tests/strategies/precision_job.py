@@ -121,30 +121,28 @@ def train(
 def resumed(
     folder: Path, strategy: str, precision: str, optimizer: str, devices: int = 2
 ) -> dict[str, Any]:
-    """The losses of a run, and of one that is stopped in the middle and resumed."""
+    """The losses of a run, and of one that resumes its checkpoint of the middle."""
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
-    found = {}
-    for name, stops in (("whole", [6]), ("parts", [3, 6])):
-        found[name] = []
-        for steps in stops:
-            watch = Watch()
-            trainer = Trainer(
-                strategy=HSDP(replicate=2) if strategy == "hsdp" else strategy,
-                accelerator="cpu",
-                devices=devices,
-                precision=precision,
-                max_steps=steps,
-                global_batch_size=GLOBAL,
-                callbacks=[watch, Checkpoint(every=100)],
-                progress=False,
-                loggers=False,
-                run_dir=folder / name,
-                name="n",
-            )
-            loader = DataLoader(rows(), GLOBAL // devices // 2, shuffle=True)
-            trainer.fit(Language(optimizer), loader, resume="latest" if found[name] else None)
-            found[name] += watch.losses
+    found: dict[str, list[float]] = {}
+    for name, resume in (("whole", None), ("rest", folder / "whole/n/1/checkpoints/step-00000003")):
+        watch = Watch()
+        trainer = Trainer(
+            strategy=HSDP(replicate=2) if strategy == "hsdp" else strategy,
+            accelerator="cpu",
+            devices=devices,
+            precision=precision,
+            max_steps=6,
+            global_batch_size=GLOBAL,
+            callbacks=[watch, Checkpoint(every=3, keep=None)],
+            progress=False,
+            loggers=False,
+            run_dir=folder / name,
+            name="n",
+        )
+        loader = DataLoader(rows(), GLOBAL // devices // 2, shuffle=True)
+        trainer.fit(Language(optimizer), loader, resume=resume)
+        found[name] = watch.losses
     faulthandler.cancel_dump_traceback_later()
     return found
 

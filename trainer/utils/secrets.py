@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -158,12 +159,20 @@ def masked_command(arguments: Sequence[Any]) -> list[str]:
     return found
 
 
+def _read(text: str) -> Any:
+    """JSON, which YAML reads too, and takes a hundred times as long."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return yaml.safe_load(text)
+
+
 def _masked_value(text: str, name: str) -> str:
     """A value of a command, which may be a mapping or a list."""
     if text.lstrip()[:1] not in ("{", "["):
         return str(masked(text, name))
     try:
-        value = yaml.safe_load(text)
+        value = _read(text)
     except yaml.YAMLError:
         names = re.findall(r"[A-Za-z_][\w-]*", text)
         return MASK if any(is_secret(one, text) for one in names) else str(masked(text, name))
