@@ -184,7 +184,7 @@ def test_a_picture_is_drawn(eight, tmp_path):
 def test_recomputation_and_precision_are_seen():
     batch = models.GPT.batch()
     held = {
-        name: trainer_of(**settings).estimate(models.GPT(layers=2), batch).row("single").bytes
+        name: trainer_of(**settings).estimate(models.GPT(width=64, layers=2), batch).row("single").bytes
         for name, settings in {
             "plain": {},
             "again": {"strategy": Single(activation_checkpointing=True)},
