@@ -39,7 +39,8 @@ def command(words, folder, typed=""):
     """Its exit code, and all it printed."""
     folder.mkdir(exist_ok=True, parents=True)
     if isinstance(words, list) and words[0] == "paceline":
-        options = {"seconds": SECONDS, "check": False, "launches": True}  # which starts the script in a fork
+        # The script that it starts is forked too.
+        options = {"seconds": SECONDS, "check": False, "launches": True}
         done = run_ranks("paceline", 1, *words[1:], folder=folder, **options)
         return done.codes[0], done.stdout + done.stderr
     done = subprocess.run(
