@@ -38,7 +38,7 @@ def main(python: str, address: str, arguments: list[str]) -> None:
         "folder": os.getcwd(),
         "environment": dict(os.environ),
         "environments": [{}],
-        "streams": [os.readlink(f"/proc/self/fd/{number}") for number in (1, 2)],
+        "streams": [f"/proc/{os.getpid()}/fd/{number}" for number in (1, 2)],  # files and pipes
         "namespaces_of": os.getpid(),
         "seconds": _SECONDS,
         "after_a_failure": None,

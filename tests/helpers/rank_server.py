@@ -35,7 +35,13 @@ from helpers.once import ask_once
 from helpers.ports import free_port
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-PACKAGES = ("paceline.trainer", "paceline.strategies", "paceline.callbacks")
+PACKAGES = (
+    "paceline.trainer",
+    "paceline.strategies",
+    "paceline.callbacks",
+    "paceline.commands",
+    "paceline.config",
+)
 IMPORTS = (
     "faulthandler",
     "multiprocessing.synchronize",

@@ -91,7 +91,8 @@ def started(arguments, folder):
 
 
 def diff(folder, *arguments):
-    return run_ranks("paceline", 1, "diff", *arguments, folder=folder, seconds=SECONDS, check=False)
+    options = {"seconds": SECONDS, "check": False, "launches": True}  # a script it repeats is forked
+    return run_ranks("paceline", 1, "diff", *arguments, folder=folder, **options)
 
 
 @pytest.mark.parametrize("plant", soaked(tuple(FOUND), ("augmentation",)))

@@ -39,7 +39,9 @@ def command(words, folder, typed=""):
     """Its exit code, and all it printed."""
     folder.mkdir(exist_ok=True, parents=True)
     if isinstance(words, list) and words[0] == "paceline":
-        done = run_ranks("paceline", 1, *words[1:], folder=folder, seconds=SECONDS, check=False)
+        # The script that it starts is forked too.
+        options = {"seconds": SECONDS, "check": False, "launches": True}
+        done = run_ranks("paceline", 1, *words[1:], folder=folder, **options)
         return done.codes[0], done.stdout + done.stderr
     done = subprocess.run(
         words, shell=isinstance(words, str), cwd=folder, env=environment(), input=typed, text=True,
