@@ -40,7 +40,7 @@ def find_here() -> Here:
     import torch
 
     from ..strategies import make_precision
-    from ..strategies.devices import accelerator_here
+    from ..strategies.machine.devices import accelerator_here
 
     batch = "SLURM_JOB_ID" in os.environ or shutil.which("sbatch") is not None
     device = accelerator_here()
@@ -158,7 +158,7 @@ def _devices(here: Here, accelerator: str, cpu: bool, where: str) -> Question:
     checked = where == HERE
 
     def read(answer: str) -> Any:
-        from ..strategies.devices import find_ids, find_kind
+        from ..strategies.machine.devices import find_ids, find_kind
 
         parts = [part.strip() for part in answer.split(",")]
         if answer == "auto":

@@ -48,7 +48,7 @@ def doctor(
     from ..doctor import table
     from ..doctor.examination import Examination
     from ..doctor.target import Target
-    from ..strategies.backends import usual_strategies
+    from ..strategies.machine.backends import usual_strategies
     from ..version import __version__
 
     examination = Examination(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..errors import PacelineError
-from ..strategies.devices import find_ids, find_kind
 from ..strategies.launch.environment import LauncherRank, find_launcher_rank
+from ..strategies.machine.devices import find_ids, find_kind
 from .finding import FAILED, OK, Finding, of_error
 
 _ON_A_CPU = 2

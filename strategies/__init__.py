@@ -13,18 +13,18 @@ from .base import StepPlan, Strategy
 from .launch.launcher import launch, start_ranks  # "launch" is the name of their package too
 
 if TYPE_CHECKING:
+    from .blocks.repeated_blocks import find_units
     from .ddp import DDP
     from .deepspeed.engine import DeepSpeed
     from .distributed import Distributed
+    from .dtypes.float8 import Float8
+    from .dtypes.precision import AutocastBF16, AutocastFP16, Full, Precision
+    from .dtypes.precision_names import PRECISIONS, make_precision
     from .estimate.description import Collective, Layout, RankBytes
     from .estimate.model_bytes import ModelBytes, Moment
-    from .float8 import Float8
     from .fsdp import FSDP, HSDP
     from .launch.environment import Environment, find_environment
     from .memory_estimate import choose_strategy, states_per_rank
-    from .precision import AutocastBF16, AutocastFP16, Full, Precision
-    from .precision_names import PRECISIONS, make_precision
-    from .repeated_blocks import find_units
     from .single import Single
     from .streamed import Streamed
 
@@ -70,20 +70,20 @@ _HOMES = {
     "RankBytes": "estimate.description",
     "ModelBytes": "estimate.model_bytes",
     "Moment": "estimate.model_bytes",
-    "Float8": "float8",
+    "Float8": "dtypes.float8",
     "FSDP": "fsdp",
     "HSDP": "fsdp",
     "Environment": "launch.environment",
     "find_environment": "launch.environment",
     "choose_strategy": "memory_estimate",
     "states_per_rank": "memory_estimate",
-    "AutocastBF16": "precision",
-    "AutocastFP16": "precision",
-    "Full": "precision",
-    "Precision": "precision",
-    "PRECISIONS": "precision_names",
-    "make_precision": "precision_names",
-    "find_units": "repeated_blocks",
+    "AutocastBF16": "dtypes.precision",
+    "AutocastFP16": "dtypes.precision",
+    "Full": "dtypes.precision",
+    "Precision": "dtypes.precision",
+    "PRECISIONS": "dtypes.precision_names",
+    "make_precision": "dtypes.precision_names",
+    "find_units": "blocks.repeated_blocks",
     "Single": "single",
     "Streamed": "streamed",
 }

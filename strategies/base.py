@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..argument_checks import check_names
-from . import tensor_state as state
-from .activations import Activations
-from .data_ranks import DataRanks
+from .blocks.activations import Activations
+from .dtypes.precision import Precision
 from .estimate.description import Described
 from .launch.environment import Environment
-from .precision import Precision
-from .sharding import is_sharded, local_part, whole
+from .layers.data_ranks import DataRanks
+from .tensors import tensor_state as state
+from .tensors.sharding import is_sharded, local_part, whole
 from .trained import TrainedChange
 
 T = TypeVar("T")

@@ -14,14 +14,14 @@ from torch.optim import Optimizer
 
 from ..argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE, check_arguments
 from ..errors import PacelineError, listed
-from . import backward_errors
 from .base import parameters_of
 from .distributed import Distributed
 from .estimate.replicated import ReplicatedEstimate
-from .finite_gradients import nan_loss
-from .first_step import FirstStep, arrivals, counted, in_parts
+from .gradients import backward_errors
+from .gradients.finite_gradients import nan_loss
+from .gradients.first_step import FirstStep, arrivals, counted, in_parts
+from .gradients.reduction_dtype import average_in
 from .own_gradients import CHUNK, OwnGradients, note_averaged
-from .reduction_dtype import average_in
 from .step_wrapper import Dispatch
 from .torch_internals import expect_every_gradient, rebuild_buckets
 from .trained import TrainedChange

@@ -17,15 +17,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import PacelineError, is_users_frame
-from . import recursive_doubling
-from . import tensor_state as state
-from .gathered import Gathered
+from .dtypes.precision import Precision
 from .launch.environment import Environment
 from .launch.process_group import host_group, join, writers_group
-from .precision import Precision
-from .sharding import whole
+from .ranks import recursive_doubling
 from .single import Single
 from .sync_batchnorm import SyncedBatchNorms
+from .tensors import tensor_state as state
+from .tensors.gathered import Gathered
+from .tensors.sharding import whole
 from .trained import TrainedChange
 
 _OBJECT = "an object"
@@ -229,7 +229,7 @@ class Distributed(Single):
     # -- state ---------------------------------------------------------------------------------
 
     def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
-        from .checkpoint_shards import collect
+        from .tensors.checkpoint_shards import collect
 
         return collect(folder, tensors, take, self._group)
 

@@ -21,24 +21,24 @@ from ..argument_checks import (
     check_names,
 )
 from ..errors import PacelineError
-from .backward_errors import gradient_in_parts, second_backward
 from .base import parameters_of
+from .blocks.materialise import materialise
+from .blocks.repeated_blocks import find_units, outer_parts, untied
 from .distributed import Distributed
-from .dtype_groups import refuse_several_dtypes, shard_by_dtype
+from .dtypes.dtype_groups import refuse_several_dtypes, shard_by_dtype
+from .dtypes.precision import Precision
 from .estimate.description import Layout
 from .estimate.sharded import ShardedEstimate
-from .first_step import arrivals, in_parts, is_recomputed
+from .gradients.backward_errors import gradient_in_parts, second_backward
+from .gradients.first_step import arrivals, in_parts, is_recomputed
 from .launch.environment import Environment
 from .launch.process_group import data_group
-from .materialise import materialise
+from .layers.tensor_parallel import AXIS, EqualGradients, LayerSplit, SplitLoss, counted_norm
 from .module_checks import refuse_scalars, refuse_sharded
-from .parameter_access import ParameterAccess, assigned_shard
-from .precision import Precision
-from .repeated_blocks import find_units, outer_parts, untied
-from .sharding import is_sharded, local_part, whole
 from .step_wrapper import Dispatch
 from .sync_batchnorm import SyncedBatchNorms
-from .tensor_parallel import AXIS, EqualGradients, LayerSplit, SplitLoss, counted_norm
+from .tensors.parameter_access import ParameterAccess, assigned_shard
+from .tensors.sharding import is_sharded, local_part, whole
 from .torch_internals import end_iteration, forget_gradients, ignore_redistribution_order
 from .trained import TrainedChange
 

@@ -9,10 +9,10 @@ from torch import nn
 from .base import Strategy
 from .ddp import DDP
 from .deepspeed.engine import DeepSpeed
-from .devices import device_memory
 from .estimate.description import Layout, RankBytes
 from .estimate.model_bytes import ModelBytes
 from .fsdp import FSDP, HSDP
+from .machine.devices import device_memory
 from .single import Single
 
 _SHARE = 0.9  # activations need the rest, and more

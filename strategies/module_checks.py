@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import PacelineError
-from .sharding import is_sharded
+from .tensors.sharding import is_sharded
 
 
 def refuse_sharded(module: nn.Module) -> None:

@@ -8,8 +8,8 @@ from ..errors import PacelineError
 from .ddp import DDP
 from .deepspeed.config import read_config
 from .deepspeed.engine import DeepSpeed
+from .dtypes.precision_names import PRECISIONS
 from .fsdp import FSDP, HSDP
-from .precision_names import PRECISIONS
 from .single import Single
 
 

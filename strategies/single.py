@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..argument_checks import SWITCH_OR_TEXTS, check_arguments, one_of
-from . import tensor_state as state
-from .accumulation import WideAccumulation
-from .activations import SELECTIVE
 from .base import Strategy, parameters_of
-from .finite_gradients import flag_nonfinite
-from .materialise import is_on_meta, materialise
+from .blocks.activations import SELECTIVE
+from .blocks.materialise import is_on_meta, materialise
+from .gradients.accumulation import WideAccumulation
+from .gradients.finite_gradients import flag_nonfinite
 from .module_checks import refuse_sharded
+from .tensors import tensor_state as state
 from .torch_internals import multiply_each
 
 T = TypeVar("T")

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from ..argument_checks import check_arguments, one_of
 from ..errors import PacelineError, listed
-from . import stored_tensors
-from .materialise import materialise
+from .blocks.materialise import materialise
+from .blocks.repeated_blocks import find_units
+from .blocks.streamed_blocks import Blocks, Values
 from .module_checks import refuse_sharded
-from .repeated_blocks import find_units
 from .single import Single
-from .stored_tensors import Part, Stored
-from .streamed_blocks import Blocks, Values
+from .tensors import stored_tensors
+from .tensors.stored_tensors import Part, Stored
 
 T = TypeVar("T")
 _HOST, _DISK = "host", "disk"

@@ -13,7 +13,7 @@ from torch.nn.modules.module import (
 from torch.optim import Optimizer
 
 from ..errors import PacelineError, listed
-from .sharding import is_sharded
+from .tensors.sharding import is_sharded
 
 
 @dataclass(frozen=True)

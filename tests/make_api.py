@@ -26,7 +26,7 @@ import paceline.schedules
 import paceline.strategies
 import paceline.testing
 import paceline.tools
-from paceline.strategies.collectives import Collectives
+from paceline.strategies.ranks.collectives import Collectives
 from paceline.trainer.config.arguments import TrainerArguments
 from paceline.trainer.counters import RunCounters
 from paceline.trainer.loop_controls import LoopControls

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Predictions, Run, Trainer, TrainModule
 from paceline.callbacks import Hooks
-from paceline.strategies.collectives import Collectives
+from paceline.strategies.ranks.collectives import Collectives
 from paceline.trainer.counters import RunCounters
 from paceline.trainer.loop_controls import LoopControls
 from paceline.trainer.run.directory import RunLog

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..errors import PacelineError
-from ..strategies.tensor_state import OWN_SETTINGS
+from ..strategies.tensors.tensor_state import OWN_SETTINGS
 
 _REPORTED = ("lr", "momentum", "betas", "weight_decay")
 

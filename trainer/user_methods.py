@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from ..strategies.transformers_plan import parallelize_models
+from ..strategies.layers.transformers_plan import parallelize_models
 
 
 class UserMethods:

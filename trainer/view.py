@@ -17,7 +17,7 @@ from .utils.paths import as_path
 if TYPE_CHECKING:
     from ..callbacks import Callback
     from ..strategies import Strategy
-    from ..strategies.collectives import Collectives
+    from ..strategies.ranks.collectives import Collectives
     from .checkpoint.manager import CheckpointManager
     from .config.arguments import TrainerArguments
     from .counters import RunCounters

@@ -12,7 +12,7 @@ import torch
 
 from ...errors import PacelineError
 from ..base import StepPlan
-from ..precision import Precision
+from ..dtypes.precision import Precision
 
 _BUCKET = 200_000_000
 _ALIGNED = 1000

@@ -13,16 +13,16 @@ from torch.optim import Optimizer
 
 from ...argument_checks import SWITCH, check_arguments
 from ...errors import PacelineError
-from .. import backward_errors
-from .. import tensor_state as state
+from ..blocks.materialise import is_on_meta
 from ..distributed import Distributed
-from ..finite_gradients import nan_loss
+from ..dtypes.precision import Precision
+from ..gradients import backward_errors
+from ..gradients.finite_gradients import nan_loss
 from ..launch.environment import Environment
-from ..materialise import is_on_meta
 from ..module_checks import refuse_compiled_copies, refuse_frozen_groups, refuse_scalars, refuse_sharded
-from ..parameter_access import ParameterAccess, partitioned
-from ..precision import Precision
 from ..step_wrapper import Dispatch
+from ..tensors import tensor_state as state
+from ..tensors.parameter_access import ParameterAccess, partitioned
 from ..torch_internals import multiply_each
 from ..trained import TrainedChange
 from . import internals, nvme, zero_matrices, zero_state

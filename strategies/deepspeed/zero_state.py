@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ...errors import PacelineError
-from ..materialise import materialise
-from ..parameter_access import refuse_empty_state
-from ..repeated_blocks import find_units, untied
+from ..blocks.materialise import materialise
+from ..blocks.repeated_blocks import find_units, untied
+from ..tensors.parameter_access import refuse_empty_state
 from . import internals
 
 

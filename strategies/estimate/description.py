@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from ..precision import Precision
+from ..dtypes.precision import Precision
 from .model_bytes import ModelBytes, Moment
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "to_host", "from_host"]

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from ..repeated_blocks import find_units, untied
+from ..blocks.repeated_blocks import find_units, untied
 
 Phase = Literal["forward", "backward", "reduce", "update"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..precision import Precision
+from ..dtypes.precision import Precision
 from .description import Collective, Described, Layout, RankBytes, divided
 from .model_bytes import ModelBytes, Moment, bytes_of
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ...errors import PacelineError
-from ..devices import find_ids, find_kind
+from ..machine.devices import find_ids, find_kind
 from .job import Job, find_job
 from .job_notes import is_supervised
 from .launcher import check_forkable, is_notebook, why_not_relaunch

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...errors import PacelineError
-from ..devices import is_accelerator_in_use
+from ..machine.devices import is_accelerator_in_use
 from .slurm import current_job
 
 _JOB_FOLDER = "paceline-"

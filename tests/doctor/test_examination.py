@@ -8,7 +8,7 @@ from helpers.jobs import load_job
 
 from paceline import PacelineError
 from paceline.doctor.examination import Examination
-from paceline.strategies.backends import usual_strategies
+from paceline.strategies.machine.backends import usual_strategies
 from paceline.testing import ranks
 
 pytestmark = pytest.mark.launch

@@ -208,7 +208,9 @@ def test_devices():
 
 
 def test_fewer_devices_than_are_asked_for(monkeypatch):
-    monkeypatch.setattr("paceline.strategies.devices.accelerator_here", lambda: torch.device("cuda"))
+    monkeypatch.setattr(
+        "paceline.strategies.machine.devices.accelerator_here", lambda: torch.device("cuda")
+    )
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     found, _, ranks = check_devices("gpu", 8)
     assert (found.outcome, ranks) == ("FAILED", 0)

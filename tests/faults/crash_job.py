@@ -388,7 +388,7 @@ def warm_up(folder: Path, devices: int) -> None:
         for name in (
             "torch.distributed.checkpoint",
             "paceline.strategies.ddp",
-            "paceline.strategies.checkpoint_shards",
+            "paceline.strategies.tensors.checkpoint_shards",
         ):
             importlib.import_module(name)
     deadline = time.monotonic() + SECONDS

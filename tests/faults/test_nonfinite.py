@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
-from paceline.strategies.precision import AutocastFP16
+from paceline.strategies.dtypes.precision import AutocastFP16
 from paceline.trainer.faults.nonfinite import Guard
 
 JOB = Path(__file__).with_name("nonfinite_job.py")

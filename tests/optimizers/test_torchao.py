@@ -15,7 +15,7 @@ from helpers.pairwise import soaked
 from helpers.ranks import run_cases
 
 from paceline import PacelineError, Run
-from paceline.strategies.quantised_state import put_together, take_apart
+from paceline.strategies.tensors.quantised_state import put_together, take_apart
 
 torchao_optim = pytest.importorskip("torchao.optim")
 JOB = Path(__file__).with_name("optimizers_job.py")

@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import TrainModule
 from paceline.callbacks import Callback
-from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, recursive_doubling
+from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
+from paceline.strategies.ranks import recursive_doubling
 from paceline.trainer.faults import stop as agreement
 
 BLOCKS, WIDTH, BATCH = 3, 16, 4

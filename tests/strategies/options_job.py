@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, memory_estimate
-from paceline.strategies.tensor_state import module_tensors
+from paceline.strategies.tensors.tensor_state import module_tensors
 
 GLOBAL, STEPS, SAMPLES = 16, 6, 91  # the last step takes 11 samples, an odd number
 FLAG, WIDTH = 20.0, 8

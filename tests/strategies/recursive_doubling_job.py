@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.strategies import recursive_doubling
-from paceline.strategies.comparison import same_everywhere, same_in_tensor_groups
 from paceline.strategies.launch import process_group
-from paceline.strategies.recursive_doubling import MOST_BYTES
+from paceline.strategies.ranks import recursive_doubling
+from paceline.strategies.ranks.comparison import same_everywhere, same_in_tensor_groups
+from paceline.strategies.ranks.recursive_doubling import MOST_BYTES
 from paceline.trainer.data.feed import FeedSettings
 from paceline.trainer.data.stream_steps import Cursor, OwnSteps
 from paceline.trainer.loops.feed_settings import total_read

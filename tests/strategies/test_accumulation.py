@@ -12,7 +12,7 @@ from helpers.pairwise import soaked
 from helpers.ranks import run_cases, run_ranks
 from torch import nn
 
-from paceline.strategies.accumulation import WideAccumulation
+from paceline.strategies.gradients.accumulation import WideAccumulation
 
 JOB = Path(__file__).with_name("precision_job.py")
 ROUNDING = 2.0**-8  # half the distance of two neighbours, of 8 significant bits

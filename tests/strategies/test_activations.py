@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, TrainModule
-from paceline.strategies import FSDP, Single, activations
-from paceline.strategies.activations import Activations
+from paceline.strategies import FSDP, Single
+from paceline.strategies.blocks import activations
+from paceline.strategies.blocks.activations import Activations
 
 
 class Block(nn.Module):

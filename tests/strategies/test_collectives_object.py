@@ -5,7 +5,7 @@ import torch
 
 from paceline import PacelineError
 from paceline.strategies import Environment, Single, make_precision
-from paceline.strategies.collectives import Attempt, Collectives, run_on_all
+from paceline.strategies.ranks.collectives import Attempt, Collectives, run_on_all
 
 
 class Scripted(Single):

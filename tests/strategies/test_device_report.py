@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paceline.strategies import backends, device_report
+from paceline.strategies.machine import backends, device_report
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch import nn
 
 from paceline import PacelineError, Trainer
 from paceline.strategies import Float8, make_precision
-from paceline.strategies.precision import AutocastBF16
+from paceline.strategies.dtypes.precision import AutocastBF16
 
 JOB = Path(__file__).with_name("precision_job.py")
 CPU = torch.device("cpu")

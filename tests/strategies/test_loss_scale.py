@@ -8,8 +8,8 @@ from helpers.trainers import quiet
 from torch import nn
 
 from paceline import PacelineError, TrainModule
-from paceline.strategies.loss_scale import LossScale
-from paceline.strategies.precision import AutocastFP16
+from paceline.strategies.dtypes.loss_scale import LossScale
+from paceline.strategies.dtypes.precision import AutocastFP16
 
 SETTINGS = {"init_scale": 2.0**10, "growth_factor": 3.0, "backoff_factor": 0.25, "growth_interval": 3}
 

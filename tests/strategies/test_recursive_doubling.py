@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.ranks import run_cases
 
-from paceline.strategies.recursive_doubling import MOST_BYTES, rounds_of
+from paceline.strategies.ranks.recursive_doubling import MOST_BYTES, rounds_of
 
 JOB = Path(__file__).with_name("recursive_doubling_job.py")
 

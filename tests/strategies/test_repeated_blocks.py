@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import Single
-from paceline.strategies.activations import Activations
-from paceline.strategies.repeated_blocks import find_units
+from paceline.strategies.blocks.activations import Activations
+from paceline.strategies.blocks.repeated_blocks import find_units
 
 
 class Block(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from helpers.ranks import run_cases
 from torch import nn
 
-from paceline.strategies.replicas import _other_than_most, checksum
+from paceline.strategies.ranks.replicas import _other_than_most, checksum
 
 JOB = Path(__file__).with_name("replicas_job.py")
 DRIFTS = {  # what the error says

@@ -15,7 +15,7 @@ from torch import nn
 
 from paceline import PacelineError, Run, Trainer, TrainModule, tools
 from paceline.strategies import FSDP, HSDP, Environment, Full
-from paceline.strategies.transformers_plan import parallelize_models
+from paceline.strategies.layers.transformers_plan import parallelize_models
 
 JOB = Path(__file__).with_name("tp_plan_job.py")
 

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from paceline.strategies import streamed_blocks
-from paceline.strategies.streamed_blocks import Blocks
+from paceline.strategies.blocks import streamed_blocks
+from paceline.strategies.blocks.streamed_blocks import Blocks
 
 
 class Stream:

@@ -9,7 +9,7 @@ import pytest
 import paceline
 from paceline import Trainer
 from paceline.callbacks import CountersView, LoopView, RanksView, TrainerView
-from paceline.strategies.collectives import Collectives
+from paceline.strategies.ranks.collectives import Collectives
 from paceline.trainer.config.peer_names import attribute_hint
 from paceline.trainer.counters import RunCounters
 from paceline.trainer.loop_controls import LoopControls

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...errors import PacelineError, nearest
 from ...strategies import Single, Strategy
-from ...strategies.collectives import Collectives
+from ...strategies.ranks.collectives import Collectives
 from ..plain_names import plain_name, plain_names_in
 from ..utils.paths import as_path, writing
 from . import format as files

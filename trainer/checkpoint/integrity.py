@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ...remote_paths import url_of
 from ...retries import retried
 from ...strategies import Strategy
-from ...strategies.collectives import run_on_all
+from ...strategies.ranks.collectives import run_on_all
 from ..storage.remote import RemoteError
 from . import reading
 from .format import MANIFEST, CheckpointError, UnreadableError, crc_of, read_manifest, unreadable

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import PacelineError
 from ...strategies import Strategy
-from ...strategies.collectives import Collectives
+from ...strategies.ranks.collectives import Collectives
 from ..faults.nonfinite import Guard
 from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger

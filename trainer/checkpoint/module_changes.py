@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...strategies import Strategy
-from ...strategies.sharding import is_sharded
+from ...strategies.tensors.sharding import is_sharded
 from ...strategies.torch_internals import buffers_of, loads_by_itself
 from ...strategies.trained import TrainedParameters
 from ..plain_names import plain_name

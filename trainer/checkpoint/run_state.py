@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from ...callbacks import Callback
 from ...strategies import Strategy
-from ...strategies.sharding import is_sharded
-from ...strategies.tensor_state import OWN_SETTINGS
+from ...strategies.tensors.sharding import is_sharded
+from ...strategies.tensors.tensor_state import OWN_SETTINGS
 from ..metrics.logger import MetricLogger
 from ..optimization import Optimization
 from ..state import Clock, TrainState

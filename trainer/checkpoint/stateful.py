@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...callbacks import Callback
-from ...strategies.tensor_state import check_kind
+from ...strategies.tensors.tensor_state import check_kind
 from ..metrics.logger import MetricLogger
 from ..metrics.metric_objects import metric_parts, reset_meanwhile, set_state, update_count
 from ..metrics.store import MetricStore

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint import CheckpointException
 
 from ...errors import PacelineError
 from ...strategies import Single
-from ...strategies.tensor_state import by_parameter
+from ...strategies.tensors.tensor_state import by_parameter
 from ..utils.paths import as_path
 from . import format as files
 from .integrity import verify

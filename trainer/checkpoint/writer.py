@@ -26,15 +26,15 @@ from ...errors import PacelineError
 from ...faultpoints import faultpoint
 from ...retries import retried
 from ...strategies.base import Strategy
-from ...strategies.collectives import Attempt
-from ...strategies.sharding import local_part
+from ...strategies.ranks.collectives import Attempt
+from ...strategies.tensors.sharding import local_part
 from ..utils.text import shown_size
 from . import format as files
 from .host_copy import HostCopy
 from .remote_run import RemoteRun
 
 if TYPE_CHECKING:
-    from ...strategies.checkpoint_shards import Shard
+    from ...strategies.tensors.checkpoint_shards import Shard
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...callbacks.hooks import with_arity
 from ...errors import PacelineError
-from ...strategies.devices import copies_aside
+from ...strategies.machine.devices import copies_aside
 from ..batch_hooks import BATCH_HOOKS, BatchHooks
 from ..rng import seeded
 from ..utils.nested import map_tensors, to_device

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader
 
-from ...strategies.devices import pins
+from ...strategies.machine.devices import pins
 from ...strategies.torch_internals import drop_iterator
 from ..faults.signals import Signals
 from .worker_processes import WorkerProcesses

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from ...errors import PacelineError
-from ...strategies.devices import pins
+from ...strategies.machine.devices import pins
 from ..rng import cpu_state, generators_of, order_seed, seed_for_sample, seed_generator, set_cpu_state
 from ..utils.nested import count_samples
 from .batch_plan import Layout, Piece

@@ -10,7 +10,7 @@ import torch
 from ...argument_checks import COUNT_OR_NONE, check_arguments
 from ...errors import PacelineError
 from ...strategies import Layout, ModelBytes, Strategy
-from ...strategies.devices import accelerator_here, device_memory
+from ...strategies.machine.devices import accelerator_here, device_memory
 from ...strategies.memory_estimate import DECISION, estimated_strategies
 from ..module import TrainModule
 from .devices import Device, device_here, find_device, parse_bytes

@@ -14,11 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from ...errors import PacelineError
 from ...schedules import RunLength
 from ...strategies import Precision
-from ...strategies.accumulation import WideAccumulation
-from ...strategies.activations import Activations
+from ...strategies.blocks.activations import Activations
+from ...strategies.blocks.repeated_blocks import find_units, untied
 from ...strategies.estimate.model_bytes import ModelBytes, Moment, Phase
+from ...strategies.gradients.accumulation import WideAccumulation
 from ...strategies.module_checks import refuse_sharded
-from ...strategies.repeated_blocks import find_units, untied
 from ...strategies.step_wrapper import Dispatch
 from ..configured_optimizers import configured_by, read_configuration
 from ..module import TrainModule

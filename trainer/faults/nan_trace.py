@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...errors import PacelineError, is_users_frame
 from ...strategies import Strategy
-from ...strategies.sharding import is_sharded
+from ...strategies.tensors.sharding import is_sharded
 from ..rng import untouched
 from ..utils.nested import tensors_of
 

@@ -26,9 +26,10 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from ...durations import Duration
 from ...errors import is_users_frame
-from ...strategies import Strategy, recursive_doubling
+from ...strategies import Strategy
 from ...strategies.launch.job_notes import job_folder, note_verdict
 from ...strategies.launch.process_group import reaches_rank_zero
+from ...strategies.ranks import recursive_doubling
 from ..state import TrainState
 from ..utils.paths import shown_path
 from .signals import end_at_once

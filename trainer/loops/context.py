@@ -12,7 +12,7 @@ from ...callbacks.hooks import HookTable
 from ...callbacks.trainer_view import TrainerView
 from ...durations import Duration
 from ...strategies import Strategy
-from ...strategies.collectives import Collectives
+from ...strategies.ranks.collectives import Collectives
 from ..counters import RunCounters
 from ..faults.signals import SignalStop
 from ..faults.stop import StopController

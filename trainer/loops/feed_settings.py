@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import PacelineError
 from ...strategies import Strategy
-from ...strategies.comparison import same_everywhere, same_in_tensor_groups
+from ...strategies.ranks.comparison import same_everywhere, same_in_tensor_groups
 from ..data.device_transfer import HookedTransfer, batch_hooks_of, make_transfer
 from ..data.feed import FeedSettings
 from ..phases import PHASES

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ...callbacks import BatchSizeScheduler, GradientAccumulationScheduler
 from ...callbacks.batches.epoch_schedule import EpochSchedule
 from ...errors import PacelineError
-from ...strategies.comparison import same_everywhere
+from ...strategies.ranks.comparison import same_everywhere
 from ..data.combined_loader import CombinedLoader
 from ..data.epoch_feeds import EpochFeeds
 from ..data.feed import Feed, NoFeed

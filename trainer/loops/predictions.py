@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ...errors import PacelineError
-from ...strategies.collectives import Collectives
+from ...strategies.ranks.collectives import Collectives
 from ..checkpoint import format as files
 from ..checkpoint.integrity import verify_part
 from ..checkpoint.json_codec import NotPlainError, decode, encode

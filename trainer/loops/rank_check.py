@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from ...errors import PacelineError
-from ...strategies.comparison import same_everywhere
+from ...strategies.ranks.comparison import same_everywhere
 from ..data.feed import Feed
 from ..optimization import Optimization
 from ..run.config_file import run_config

@@ -8,7 +8,7 @@ from torch import nn
 
 from ...errors import PacelineError
 from ...strategies import Strategy
-from ...strategies.replicas import copies, find_difference
+from ...strategies.ranks.replicas import copies, find_difference
 
 
 class Replicas:

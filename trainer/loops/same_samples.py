@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...strategies import Strategy
-from ...strategies.tensor_parallel import is_compared
+from ...strategies.layers.tensor_parallel import is_compared
 from ..utils.nested import checksum
 from .feed_settings import require_alike
 

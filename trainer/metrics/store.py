@@ -16,8 +16,8 @@ from ...callbacks.monitors.monitor import full_name
 from ...callbacks.monitors.scalars import on_host
 from ...errors import PacelineError, nearest
 from ...strategies import Strategy
-from ...strategies.comparison import same_everywhere
-from ...strategies.sharding import whole
+from ...strategies.ranks.comparison import same_everywhere
+from ...strategies.tensors.sharding import whole
 from ..utils.nested import describe
 from .accumulator import Sums, Value
 from .metric_objects import States, merged_over

@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 
 from ...errors import PacelineError
-from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
+from ...strategies.ranks.collectives import Collectives
 from ..checkpoint import format as files
 from ..checkpoint.remote_run import RemoteRun, mark_written
 from ..faults.thread_stacks import set_stacks_aside

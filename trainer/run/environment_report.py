@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import cut
-from ...strategies.backends import PACKAGES, communication_backends
-from ...strategies.device_report import devices_here, peer_access
+from ...strategies.machine.backends import PACKAGES, communication_backends
+from ...strategies.machine.device_report import devices_here, peer_access
 from ...version import __version__
 from ..utils import machine
 from ..utils.secrets import masked

@@ -10,8 +10,8 @@ from typing import Any
 
 from ...errors import PacelineError
 from ...strategies import Strategy
-from ...strategies.collectives import Collectives
 from ...strategies.launch.job_notes import interrupted_run
+from ...strategies.ranks.collectives import Collectives
 from ..checkpoint import format as files
 from ..checkpoint.external_weights import is_readable
 from ..checkpoint.integrity import begin, set_aside

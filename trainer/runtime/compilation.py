@@ -12,7 +12,7 @@ from torch import nn
 
 from ...errors import PacelineError
 from ...strategies import find_units
-from ...strategies.repeated_blocks import called_parts
+from ...strategies.blocks.repeated_blocks import called_parts
 from ...strategies.torch_internals import is_compiled
 from .compile_report import CompileReport
 

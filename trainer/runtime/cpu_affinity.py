@@ -15,8 +15,6 @@ from contextlib import contextmanager, nullcontext, suppress
 import psutil
 import torch
 
-from ...strategies.collectives import Collectives
-from ...strategies.devices import pci_address
 from ...strategies.launch.cpu_topology import (
     Cpus,
     Place,
@@ -26,6 +24,8 @@ from ...strategies.launch.cpu_topology import (
     read_topology,
     share_of,
 )
+from ...strategies.machine.devices import pci_address
+from ...strategies.ranks.collectives import Collectives
 
 _REFUSALS = (psutil.Error, OSError, ValueError)
 _printed: set[str] = set()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch.optim import Adam, Optimizer
 
-from ...strategies.devices import has_fused_kernels
+from ...strategies.machine.devices import has_fused_kernels
 
 
 def is_fused(optimizer: Optimizer) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...strategies.devices import device_memory
+from ...strategies.machine.devices import device_memory
 from ..data.feed import Feed
 from ..estimate.estimate import Wanted, estimate_run
 from ..loops.context import StageContext

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...strategies.sharding import is_sharded
+from ...strategies.tensors.sharding import is_sharded
 
 _NUMBERS = 8
 _WHOLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}

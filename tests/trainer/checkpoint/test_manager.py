@@ -8,7 +8,7 @@ import torch
 
 from paceline import PacelineError, TrainModule
 from paceline.strategies import Environment, Single, make_precision
-from paceline.strategies.collectives import Collectives
+from paceline.strategies.ranks.collectives import Collectives
 from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.manager import CheckpointManager
 from paceline.trainer.checkpoint.module_changes import ModuleChanges

@@ -18,7 +18,7 @@ from helpers.trainers import quiet
 
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, DeepSpeed, Single, make_strategy
-from paceline.strategies.sharding import local_part
+from paceline.strategies.tensors.sharding import local_part
 
 # On some CPUs MKL keeps scratch memory for its products, some MB, which is no part of the estimate.
 os.environ["MKL_DISABLE_FAST_MM"] = "1"

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paceline.strategies import Environment, Single, make_precision, recursive_doubling
+from paceline.strategies import Environment, Single, make_precision
+from paceline.strategies.ranks import recursive_doubling
 from paceline.trainer.faults import watchdog as module
 from paceline.trainer.faults.watchdog import PHASES, Watchdog, deadlines
 from paceline.trainer.state import TrainState

@@ -9,7 +9,7 @@ import yaml
 
 from paceline import PacelineError
 from paceline.strategies import Environment, Single, make_precision
-from paceline.strategies.collectives import Collectives
+from paceline.strategies.ranks.collectives import Collectives
 from paceline.trainer.run.directory import RunDirectory
 from paceline.trainer.run.numbering import make_run_folder, numbered
 

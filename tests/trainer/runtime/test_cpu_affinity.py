@@ -17,7 +17,6 @@ from helpers.ranks import run_ranks
 from torch.utils.data import DataLoader
 
 from paceline import Trainer, TrainModule
-from paceline.strategies import devices
 from paceline.strategies.launch.cpu_topology import (
     Topology,
     deal,
@@ -25,6 +24,7 @@ from paceline.strategies.launch.cpu_topology import (
     place_of_device,
     read_topology,
 )
+from paceline.strategies.machine import devices
 from paceline.trainer.runtime import cpu_affinity
 
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

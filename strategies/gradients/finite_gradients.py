@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .sharding import local_part
-from .torch_internals import check_and_multiply
+from ..tensors.sharding import local_part
+from ..torch_internals import check_and_multiply
 
 
 def flag_nonfinite(gradients: list[Tensor], found: Tensor, one: Tensor) -> None:

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..errors import PacelineError, listed
-from .sharding import is_sharded, local_part, whole
+from ...errors import PacelineError, listed
+from ..tensors.sharding import is_sharded, local_part, whole
 
 AXIS = "tensor"
 """The name of the mesh dimension over which layers are split."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..errors import listed
-from .base import Strategy
-from .sharding import shard_held
+from ...errors import listed
+from ..base import Strategy
+from ..tensors.sharding import shard_held
 
 _WORDS = {1: torch.int8, 2: torch.int16}
 _AT_ONCE = 1 << 20  # small enough for a cache, large enough for an accelerator

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import PacelineError
+from ...errors import PacelineError
 from .sharding import local_part, whole
 
 _PACKAGE = "torchao"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from ..errors import PacelineError
+from ...errors import PacelineError
 
 
 def second_backward(strategy: str) -> PacelineError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ..errors import PacelineError, nearest
+from ...errors import PacelineError, nearest
 from .float8 import Float8
 from .precision import AutocastBF16, AutocastFP16, Full, Precision
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from ..errors import PacelineError
-from .base import Strategy
+from ...errors import PacelineError
+from ..base import Strategy
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import PacelineError, shown
+from ...errors import PacelineError, shown
 from .quantised_state import put_together, take_apart
 
 Take = Callable[[str, Tensor], Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from ..errors import PacelineError, nearest
+from ...errors import PacelineError, nearest
 from .repeated_blocks import find_units
 
 SELECTIVE = "selective"

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import PacelineError
+from ...errors import PacelineError
 
 _WITHOUT = "FSDP without tensor=, where layers are adapters of peft or quantised"
 _HEADS = ("num_attention_heads", "num_key_value_heads")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..errors import listed
+from ...errors import listed
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..retries import retried
+from ...retries import retried
 
 
 class Part(NamedTuple):

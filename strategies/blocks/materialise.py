@@ -8,7 +8,7 @@ import zlib
 import torch
 from torch import nn
 
-from ..errors import PacelineError
+from ...errors import PacelineError
 
 _RESETS = ("reset_parameters", "_reset_parameters")
 

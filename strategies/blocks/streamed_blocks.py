@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .stored_tensors import Stored, read
+from ..tensors.stored_tensors import Stored, read
 
 Values = dict[Tensor, Stored]
 """What parameters and buffers are to hold."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import PacelineError
+from ...errors import PacelineError
 
 _PACKAGE = __name__.partition(".")[0]
 _READS_NO_VALUE = {

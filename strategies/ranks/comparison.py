@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .base import Strategy
+from ..base import Strategy
 
 
 def same_everywhere(strategy: Strategy, value: Any) -> bool:

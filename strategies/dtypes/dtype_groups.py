@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import PacelineError
-from .trained import TrainedChange
+from ...errors import PacelineError
+from ..trained import TrainedChange
 
 Counts = Callable[[nn.Parameter], bool]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import PacelineError
+from ...errors import PacelineError
 
 
 def find_units(module: nn.Module) -> list[nn.Module]:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..argument_checks import COUNT, SWITCH, TEXTS, check_arguments, one_of
-from ..errors import PacelineError, listed
+from ...argument_checks import COUNT, SWITCH, TEXTS, check_arguments, one_of
+from ...errors import PacelineError, listed
+from ..tensors.sharding import is_sharded
 from .precision import AutocastBF16
-from .sharding import is_sharded
 
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 _MULTIPLE = 16  # what the hardware's products need of both features

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from .launch.environment import Environment
+from ..launch.environment import Environment
 
 T = TypeVar("T")
 

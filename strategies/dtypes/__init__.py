@@ -1,0 +1,1 @@
+"""Precision plugins, float8, the scale of losses in float16."""

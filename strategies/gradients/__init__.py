@@ -1,0 +1,1 @@
+"""Gradients between backward and the update: summed, averaged, found finite or not."""

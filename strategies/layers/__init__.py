@@ -1,0 +1,1 @@
+"""Layers that are split over ranks, and which ranks have the same samples then."""

@@ -1,0 +1,1 @@
+"""The devices of this machine, and what ranks can talk through on it."""

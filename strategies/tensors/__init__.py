@@ -1,0 +1,1 @@
+"""Tensors of which each rank holds a part: sharded, gathered, stored, as a state by name."""
