@@ -111,7 +111,7 @@ ROWS = [
         "No more communication than the strategy itself (plus one scalar all-reduce per step where the "
         "non-finite check needs it), and the memory of a sharded model's states is what the formulas say",
         {
-            "strategies/test_collectives.py": [
+            "strategies/ranks/test_collectives.py": [
                 "test_ddp_reduces_each_bucket_once_however_many_micro_batches",
                 "test_ddp_has_as_many_collectives_as_torch_has_buckets",
                 "test_fsdp_gathers_twice_a_micro_batch_and_reduces_once",
@@ -148,7 +148,7 @@ ROWS = [
         "tensor parallel",
         3,
         "So does FSDP with layers that are split over ranks (tensor parallel), to 1e-12 in fp64",
-        {"strategies/test_tensor_parallel.py": ["test_equals_one_device"]},
+        {"strategies/layers/test_tensor_parallel.py": ["test_equals_one_device"]},
     ),
     Row(
         "Muon",

@@ -90,7 +90,7 @@ def test_a_callback(graph):
     found = graph.distances(["callbacks/averages/ema.py"])
     assert found["tests/callbacks/averages/test_ema.py"] == 0.5
     assert found["tests/callbacks/averages/test_averages_on_ranks.py"] == 1  # its job has EMA
-    assert "tests/strategies/test_collectives.py" not in found
+    assert "tests/strategies/ranks/test_collectives.py" not in found
     assert "tests/callbacks/monitors/test_timer.py" not in found
     run = affected.select(graph, ["callbacks/averages/ema.py"], budget=60).run
     assert next(iter(run)) == "tests/callbacks/averages/test_ema.py"
