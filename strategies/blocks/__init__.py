@@ -1,1 +1,1 @@
-"""The blocks that a model repeats: their activations; parameters that are given or fetched block by block."""
+"""The blocks that a model repeats: their activations; parameters given or fetched block by block."""
