@@ -29,7 +29,7 @@ __all__ = [
 if TYPE_CHECKING:
     from .errors import PacelineError
     from .trainer.data.combined_loader import CombinedLoader
-    from .trainer.data.mixture import Mixture
+    from .trainer.data.mixtures.mixture import Mixture
     from .trainer.datamodule import DataModule
     from .trainer.loops.predictions import Predictions
     from .trainer.module import TrainModule
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CombinedLoader": ".trainer.data.combined_loader",
     "DataModule": ".trainer.datamodule",
-    "Mixture": ".trainer.data.mixture",
+    "Mixture": ".trainer.data.mixtures.mixture",
     "PacelineError": ".errors",
     "Predictions": ".trainer.loops.predictions",
     "Run": ".trainer.run.run",

@@ -37,8 +37,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.trainer.checkpoint.format import read_manifest
-from paceline.trainer.checkpoint.integrity import Verification
+from paceline.trainer.checkpoint.files.format import read_manifest
+from paceline.trainer.checkpoint.files.integrity import Verification
 from paceline.trainer.checkpoint.run_state import RunState
 from paceline.trainer.checkpoint.weights import stored_shapes
 

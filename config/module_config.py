@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from .. import schedules
 from ..errors import PacelineError, nearest
 from ..trainer.datamodule import DataModule
-from ..trainer.model_steps import OWN_NAMES, made_optimizer
 from ..trainer.module import TrainModule
+from ..trainer.module_parts.model_steps import OWN_NAMES, made_optimizer
 from ..trainer.rng import seed_generators
 from .classes import FUNCTION, ClassSpec, attempt, check_call, find_target, read_class
 from .experiment import Experiment

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import PacelineError
-from ..trainer.data.file_descriptors import check_file_descriptors
+from ..trainer.data.workers.file_descriptors import check_file_descriptors
 from ..trainer.utils.machine import SHARED_MEMORY, space
 from ..trainer.utils.text import shown_seconds, shown_size
 from .finding import FAILED, OK, SKIPPED, WARNING, Finding, of_error

@@ -191,7 +191,7 @@ ROWS = [
         "A `Mixture` gives each dataset its share of the first n samples to within one sample, and the "
         "same samples in each step on any number of ranks and workers and after a resume, with streams too",
         {
-            "trainer/data/test_mixture.py": [
+            "trainer/data/mixtures/test_mixture.py": [
                 "test_each_source_has_its_share_of_any_stretch_from_the_beginning",
                 "test_workers_and_micro_batches_change_nothing",
                 "test_a_run_is_resumed_exactly",

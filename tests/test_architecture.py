@@ -70,7 +70,8 @@ INTERFACES = {
     "members of its parts": 31,
     "public names of Strategy": 80,
 }
-FLAT = {"root": 19, "trainer": 24, "callbacks": 17, "strategies": 15, "recipes": 32}
+FLAT = {"root": 19, "recipes": 32}
+"""Folders with more files than 20 and the package itself, for now."""
 
 
 def test_interfaces_do_not_grow():
@@ -82,7 +83,7 @@ def test_interfaces_do_not_grow():
 
 def test_folders_do_not_grow_flat():
     found = sizes.flat_files()
-    assert not {name: found[name] for name, most in FLAT.items() if found[name] > most}
+    assert not {name: number for name, number in found.items() if number > FLAT.get(name, 20)}
 
 
 def test_no_file_over_400_lines():

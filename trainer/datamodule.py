@@ -8,7 +8,7 @@ from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError
 from ..peer_names import datamodule_hint
 from .batch_hooks import BatchHooks
-from .recorded import Recorded, record
+from .module_parts.recorded import Recorded, record
 
 
 class DataModule(BatchHooks, Recorded):

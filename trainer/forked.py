@@ -15,14 +15,14 @@ from ..errors import PacelineError
 from ..strategies import Environment, Single, find_environment
 from ..strategies.launch.forked_ranks import run_forked
 from ..strategies.launch.launcher import new_job_folder
-from .checkpoint import format as files
+from .checkpoint.files import format as files
 from .checkpoint.module_changes import make_buffers
 from .checkpoint.stateful import CallbackStates
 from .checkpoint.weights import extra_state, refuse, weight_differences
 from .faults.signals import raise_signal
-from .loops import evaluation_setup, fit_setup, training_loop  # noqa: F401  (once, not by each rank)
 from .loops.context import RunContext, fits
 from .loops.lifecycle import attach
+from .loops.setup import evaluation_setup, fit_setup  # noqa: F401  (once, not by each rank)
 from .module import configure
 
 _WEIGHTS, _REST = "weights.safetensors", "rest.pickle"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .checkpoint.json_codec import is_plain
-from .recorded import HParams, record
+from .checkpoint.files.json_codec import is_plain
+from .module_parts.recorded import HParams, record
 
 
 def bound_arguments(cls: type, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> HParams:

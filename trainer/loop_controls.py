@@ -214,6 +214,6 @@ class LoopControls:
             >>> sorted(once.found)
             ['val/other/loss']
         """
-        from .loops.evaluation_setup import evaluation_of
+        from .loops.setup.evaluation_setup import evaluation_of
 
         return evaluation_of(self._trainer._fit_for("loop.evaluation_of"), dataloader, name)

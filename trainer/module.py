@@ -14,12 +14,12 @@ from ..errors import PacelineError, nearest
 from ..peer_names import RECORDED, Refused
 from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
-from .media_logs import MediaLogs
-from .model_steps import ModelSteps
+from .module_parts.media_logs import MediaLogs
+from .module_parts.model_steps import ModelSteps
+from .module_parts.read_only import refusing_assignments
+from .module_parts.recorded import Recorded
+from .module_parts.user_methods import UserMethods
 from .plain_names import PlainNames
-from .read_only import refusing_assignments
-from .recorded import Recorded
-from .user_methods import UserMethods
 
 if TYPE_CHECKING:
     from ..callbacks.loggers.media import Media

@@ -231,11 +231,11 @@ class Trainer(RunView):
         from .checkpoint.compatibility import check_allowed
         from .config.peer_names import refuse_arguments
         from .data.sources import as_datamodule
-        from .loops import fit_setup
         from .loops.context import RunContext, fits
-        from .loops.fit_data import FitData, Resumption
         from .loops.lifecycle import end_as_signalled, report_interrupt
-        from .loops.module_check import check_module
+        from .loops.setup import fit_setup
+        from .loops.setup.fit_data import FitData, Resumption
+        from .loops.setup.module_check import check_module
         from .loops.training_loop import TrainLoop
         from .run.run import Run
         from .runtime.torch_settings import torch_settings
@@ -295,7 +295,7 @@ class Trainer(RunView):
             weights: ``"best"``, ``"latest"`` of the last fit, a checkpoint's or run's path; None: as it is.
             **more: ``datamodule``; no others are taken.
         """
-        from .loops.evaluation_setup import collect as run
+        from .loops.setup.evaluation_setup import collect as run
 
         values: dict[str, float] = self._evaluate("validate", module, dataloader, weights, more, run)
         return values
@@ -311,7 +311,7 @@ class Trainer(RunView):
             >>> sorted(trainer.test(trainer.module, val_loader))
             ['test/loss']
         """
-        from .loops.evaluation_setup import collect as run
+        from .loops.setup.evaluation_setup import collect as run
 
         values: dict[str, float] = self._evaluate("test", module, dataloader, weights, more, run)
         return values
@@ -339,7 +339,7 @@ class Trainer(RunView):
             keep: False keeps nothing and returns an empty list: ``on_predict_step_end`` sees each output.
             **more: ``datamodule``; no others are taken.
         """
-        from .loops import evaluation_setup
+        from .loops.setup import evaluation_setup
 
         run = evaluation_setup.gather(only_rank_zero, keep) if out is None else evaluation_setup.write(out)
         outputs: list[Any] | Predictions = self._evaluate("predict", module, dataloader, weights, more, run)
@@ -356,8 +356,8 @@ class Trainer(RunView):
     ) -> Any:
         from .config.peer_names import refuse_arguments
         from .data.sources import as_datamodule
-        from .loops import evaluation_setup
         from .loops.lifecycle import end_as_signalled
+        from .loops.setup import evaluation_setup
         from .runtime.torch_settings import torch_settings
 
         dataloader, datamodule = as_datamodule(dataloader, more.pop("datamodule", None))
@@ -376,7 +376,7 @@ class Trainer(RunView):
     def _begin(self, name: str, module: Any, datamodule: Any) -> Iterator[StageContext]:
         """One stage: its ranks are there, errors are reported, and all is closed at its end."""
         from .loops.lifecycle import check_stage, stage, start_or_join_ranks
-        from .loops.step_arguments import check_methods
+        from .loops.setup.step_arguments import check_methods
 
         check_stage(name, module, self.stage)
         check_methods(name, module, datamodule, self.callbacks)

@@ -38,8 +38,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
 from paceline.strategies.launch import process_group
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
 
 SCORES = {2: 2.0, 4: 1.0, 6: 3.0}  # by step: saves at 2, the best; at 3; at 6, which lets go of both
 SECONDS = 120  # for a run of a fork on a machine that is busy

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping, JSONLogger
 from paceline.faultpoints import Fault, arm
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files.integrity import verify
 from paceline.trainer.faults import stop as agreement
 
 SAMPLES, BATCH, EPOCHS = 22, 4, 2  # 6 steps an epoch; the last has two samples

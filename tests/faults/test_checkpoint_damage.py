@@ -11,9 +11,9 @@ import torch
 from helpers.small_net import Net, data
 
 from paceline import PacelineError, Trainer
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.integrity import Verification, verify
-from paceline.trainer.checkpoint.pointers import read_pointer
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import Verification, verify
+from paceline.trainer.checkpoint.files.pointers import read_pointer
 from paceline.trainer.utils.paths import shown_path
 
 

@@ -21,8 +21,8 @@ import pytest
 from helpers.pairwise import soaked
 from helpers.ranks import Job, run_ranks
 
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
 
 pytestmark = pytest.mark.launch  # for its length
 

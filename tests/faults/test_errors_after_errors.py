@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, Logger
 from paceline.strategies.single import Single
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files.integrity import verify
 from paceline.trainer.checkpoint.writer import CheckpointWriter
 from paceline.trainer.data.map_feed import MapFeed
 

@@ -29,7 +29,7 @@ from paceline.__main__ import main
 from paceline.callbacks import Checkpoint, EarlyStopping
 from paceline.config import RunConfig
 from paceline.tools.report.page import write_report
-from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.listing import (
     describe_checkpoint,
     find_checkpoints,

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from paceline import PacelineError
-from paceline.trainer.data import worker_tensors as by_value
+from paceline.trainer.data.workers import worker_tensors as by_value
 
 pytestmark = pytest.mark.launch  # for its length
 

@@ -14,7 +14,7 @@ from helpers.pairwise import soaked
 from safetensors.torch import load_file
 
 from paceline import PacelineError, Run, Trainer
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files.integrity import verify
 
 JOB = Path(__file__).with_name("failing_job.py")
 

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 import paceline
 from paceline import Trainer, TrainModule
 from paceline.faultpoints import Fault, arm
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
 
 pytestmark = pytest.mark.launch  # for its length
 

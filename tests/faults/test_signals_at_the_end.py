@@ -9,7 +9,7 @@ from helpers import processes
 from helpers.ranks import run_ranks
 
 from paceline import Run
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files.integrity import verify
 
 JOB = Path(__file__).with_name("failing_job.py")
 AGREED = {f"agreed on {rank}": {"arm": ["end.agreed", "SIGTERM", 1, rank]} for rank in (0, 1)}

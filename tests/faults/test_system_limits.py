@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.__main__ import main
 from paceline.callbacks import Callback, Checkpoint, CSVLogger, TensorBoard
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
 
 NOBODY = 65534
 MEMORY = Path("/dev/shm")

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, retries
 from paceline.callbacks import Checkpoint
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
 
 
 def fit(folder, max_epochs=1, background=False, **options):

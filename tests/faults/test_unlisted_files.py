@@ -15,8 +15,8 @@ from helpers.small_net import Net, data
 from safetensors.torch import load_file, save_file
 
 from paceline import PacelineError, Trainer
-from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.export import consolidate, export_checkpoint
+from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.listing import find_checkpoints, problem_of
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from paceline.strategies import Single
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.integrity import verify
-from paceline.trainer.checkpoint.reading import read_manifest, read_state
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
+from paceline.trainer.checkpoint.files.reading import read_manifest, read_state
 from paceline.trainer.checkpoint.weights import stored_shapes
 
 

@@ -11,7 +11,7 @@ OF_EVERY_FIT = (
     "torch.distributed.checkpoint.state_dict",
     "torch.utils.tensorboard",
     "paceline.trainer.config.validation",
-    "paceline.trainer.loops.fit_setup",
+    "paceline.trainer.loops.setup.fit_setup",
 )
 count_frozen = gc.get_freeze_count
 _seen: tuple[int, object] = (0, None)

@@ -18,8 +18,8 @@ from helpers.pairwise import covering, soaked
 from helpers.ranks import run_ranks
 from safetensors import safe_open
 
-from paceline.trainer.checkpoint import format as checkpoint_files
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files import format as checkpoint_files
+from paceline.trainer.checkpoint.files.integrity import verify
 
 JOB = Path(__file__).with_name("matrix_job.py")
 SECONDS, SOAK_SECONDS = 240, 1500

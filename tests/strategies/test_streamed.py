@@ -131,8 +131,8 @@ def write_in_files(tensors, folder):
 
 def write_in_parts(tensors, like, folder):
     """A checkpoint as two ranks write it under ``fsdp``: each has half of the rows."""
-    from paceline.trainer.checkpoint import format as files
-    from paceline.trainer.checkpoint.reading import read_manifest
+    from paceline.trainer.checkpoint.files import format as files
+    from paceline.trainer.checkpoint.files.reading import read_manifest
 
     manifest = read_manifest(like)
     folder.mkdir()

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from paceline import DataModule, PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping
 from paceline.strategies import AutocastFP16
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.integrity import verify
-from paceline.trainer.checkpoint.json_codec import decode, encode
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
+from paceline.trainer.checkpoint.files.json_codec import decode, encode
 
 
 class Net(TrainModule):

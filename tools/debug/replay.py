@@ -23,9 +23,9 @@ from ...callbacks import Callback, Checkpoint, Logger, StepRecord
 from ...errors import PacelineError
 from ...strategies import Single
 from ...strategies.launch.job_notes import uncaught_errors_shortened
-from ...trainer.checkpoint import format as files
-from ...trainer.checkpoint.integrity import verify
-from ...trainer.checkpoint.reading import data_ranks_of
+from ...trainer.checkpoint.files import format as files
+from ...trainer.checkpoint.files.integrity import verify
+from ...trainer.checkpoint.files.reading import data_ranks_of
 from ...trainer.config.built_in import make
 from ...trainer.run.directory import read_environment
 from ...trainer.run.run import Run

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from ...strategies import Single
-from ...trainer.checkpoint.reading import read_manifest, read_state
+from ...trainer.checkpoint.files.reading import read_manifest, read_state
 from ...trainer.rng import derive, full_state, seed_generators, set_full_state, untouched
 from ...trainer.utils.tensor_checksum import sample_of_weights
 

@@ -14,8 +14,8 @@ from typing import Any
 from ...callbacks.loggers.series import Series, read_series
 from ...callbacks.pictures.panels import in_order, place_of
 from ...errors import PacelineError, nearest
-from ...trainer.checkpoint import format as files
-from ...trainer.checkpoint.reading import read_manifest
+from ...trainer.checkpoint.files import format as files
+from ...trainer.checkpoint.files.reading import read_manifest
 from ...trainer.run.facts import Extremes, Facts, extremes_of, read_facts
 from ...trainer.run.run import Run, described
 

@@ -15,11 +15,11 @@ from ...strategies import Single, Strategy
 from ...strategies.ranks.collectives import Collectives
 from ..plain_names import plain_name, plain_names_in
 from ..utils.paths import as_path, writing
-from . import format as files
 from . import pretrained
-from .integrity import verify
+from .files import format as files
+from .files.integrity import verify
+from .files.reading import read_manifest
 from .pretrained import ADAPTER_CONFIG, ADAPTER_TENSORS, CONFIG
-from .reading import read_manifest
 from .weights import model_shapes, recorded_hparams, stored_names, stored_shapes
 from .writer import write_shard
 
@@ -69,7 +69,7 @@ def export_checkpoint(
         CheckpointError: for a damaged checkpoint.
         PacelineError: when there is no such submodule.
     """
-    from .schema import check_manifest  # imports pydantic
+    from .files.schema import check_manifest  # imports pydantic
 
     folder = as_path(folder, "export")
     manifest = verify(source, compared=compared)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
-from . import format as files
-from .integrity import verify
-from .locate import find_checkpoint
-from .pointers import read_pointer
-from .reading import hparams_of, read_manifest
-from .remote_run import complete, local_path
+from .files import format as files
+from .files.integrity import verify
+from .files.locate import find_checkpoint
+from .files.pointers import read_pointer
+from .files.reading import hparams_of, read_manifest
+from .files.remote_run import complete, local_path
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger
 from ..storage.remote import RemoteError
 from ..utils.paths import as_path
-from . import format as files
-from .pointers import write_pointer
-from .remote_run import RemoteRun
+from .files import format as files
+from .files.pointers import write_pointer
+from .files.remote_run import RemoteRun
 from .run_state import RunState
 from .writer import CheckpointWriter, Save
 

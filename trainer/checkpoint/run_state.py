@@ -24,14 +24,14 @@ from ..metrics.logger import MetricLogger
 from ..optimization import Optimization
 from ..state import Clock, TrainState
 from ..utils.tensor_checksum import checksum_of
-from . import format as files
 from .compatibility import OTHER_DATA, callback_differences, data_differences, refuse_differences
-from .integrity import begin, finish_on_all
-from .json_codec import encode
+from .files import format as files
+from .files.integrity import begin, finish_on_all
+from .files.json_codec import encode
+from .files.reading import data_ranks_of, loading, read_state
 from .module_changes import ModuleChanges
 from .optimizer_settings import resume_settings
 from .pretrained import describe_parts
-from .reading import data_ranks_of, loading, read_state
 from .stateful import (
     CallbackStates,
     Counters,

@@ -17,10 +17,10 @@ from ...errors import PacelineError
 from ...strategies import Single
 from ...strategies.tensors.tensor_state import by_parameter
 from ..utils.paths import as_path
-from . import format as files
-from .integrity import verify
-from .reading import read_state
-from .schema import check_manifest
+from .files import format as files
+from .files.integrity import verify
+from .files.reading import read_state
+from .files.schema import check_manifest
 from .weights import stored_shapes
 
 FILE = "checkpoint.pt"

@@ -22,13 +22,13 @@ from ...strategies.torch_internals import loads_by_itself
 from ..plain_names import plain_name
 from ..utils.secrets import holds_secret
 from . import external_weights
-from . import format as files
-from .integrity import begin, finish_on_all
-from .json_codec import encode, is_plain
-from .locate import find_checkpoint
+from .files import format as files
+from .files.integrity import begin, finish_on_all
+from .files.json_codec import encode, is_plain
+from .files.locate import find_checkpoint
+from .files.reading import hparams_of, loading, read_manifest, read_state
+from .files.remote_run import local_path
 from .module_changes import make_buffers
-from .reading import hparams_of, loading, read_manifest, read_state
-from .remote_run import local_path
 
 M = TypeVar("M", bound=nn.Module)
 V = TypeVar("V")

@@ -29,9 +29,9 @@ from ...strategies.base import Strategy
 from ...strategies.ranks.collectives import Attempt
 from ...strategies.tensors.sharding import local_part
 from ..utils.text import shown_size
-from . import format as files
+from .files import format as files
+from .files.remote_run import RemoteRun
 from .host_copy import HostCopy
-from .remote_run import RemoteRun
 
 if TYPE_CHECKING:
     from ...strategies.tensors.checkpoint_shards import Shard

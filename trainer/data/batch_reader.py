@@ -17,12 +17,12 @@ from ..rng import derive, order_seed, seed_for_sample
 from .batch_plan import Piece
 from .epoch_order import EpochOrder
 from .feed import FeedSettings, read_isolated
-from .loader_reader import Reader, open_reader
 from .read_errors import Collate, DataErrors, Delivered, explain_samples, name_sample
 from .seeded_loader import SeededDataset, Source, may_draw, private_copy
 from .tensor_dataset import Rows, RowsDataset, handed_on
-from .worker_processes import WorkerProcesses, processes_of
-from .worker_tensors import send_small_by_value
+from .workers.loader_reader import Reader, open_reader
+from .workers.worker_processes import WorkerProcesses, processes_of
+from .workers.worker_tensors import send_small_by_value
 
 
 class BatchReader(ABC):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..utils.tensor_checksum import checksum_of
-from .mixture import Mixture
-from .mixture_datasets import is_stream
-from .mixture_stream import MixtureStream
+from .mixtures.mixture import Mixture
+from .mixtures.mixture_datasets import is_stream
+from .mixtures.mixture_stream import MixtureStream
 from .seeded_loader import reads_plainly
 
 _SAMPLES = 8

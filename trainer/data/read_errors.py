@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from ...errors import PacelineError, listed
-from .file_descriptors import explain_too_many_files
+from .workers.file_descriptors import explain_too_many_files
 
 _RETRIES, _SKIPS = 3, 10
 _DEAD = re.compile(r"DataLoader worker \(pid")

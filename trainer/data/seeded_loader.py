@@ -34,11 +34,11 @@ from ..rng import NONE, Generators, derive, deriver, drawn_since, seed_for_sampl
 from ..utils.nested import listed
 from ..utils.tensor_checksum import exact_parts_of
 from .dataset_proxy import DatasetProxy
-from .mixture import Mixture
+from .mixtures.mixture import Mixture
 from .read_errors import Samples
 from .seeded_stream import SeededStream, watch_worker
-from .worker_processes import end_with_parent
-from .worker_tensors import stack_in_own_memory
+from .workers.worker_processes import end_with_parent
+from .workers.worker_tensors import stack_in_own_memory
 
 
 class SamplePosition(NamedTuple):

@@ -13,7 +13,7 @@ from ...errors import PacelineError
 from ...strategies.torch_internals import set_worker_info
 from ..rng import derive, seed_for_sample
 from .dataset_proxy import DatasetProxy
-from .mixture_stream import MixtureStream
+from .mixtures.mixture_stream import MixtureStream
 
 
 class SeededStream(DatasetProxy, IterableDataset[Any]):

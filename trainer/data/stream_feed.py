@@ -16,14 +16,14 @@ from ..utils.nested import checksum, count_samples
 from .batch_plan import BatchSizes, split
 from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
 from .fingerprint import content_of_mixture
-from .loader_reader import Reader, open_reader
-from .mixture_stream import MixtureStream, StatefulMixtureStream
+from .mixtures.mixture_stream import MixtureStream, StatefulMixtureStream
 from .read_errors import name_sample
 from .seeded_loader import Source, private_copy
 from .seeded_stream import SeededStream
 from .stream_steps import Cursor, Isolation, OwnSteps, SharedSteps, StreamSteps
-from .worker_processes import WorkerProcesses, processes_of
-from .worker_tensors import send_small_by_value
+from .workers.loader_reader import Reader, open_reader
+from .workers.worker_processes import WorkerProcesses, processes_of
+from .workers.worker_tensors import send_small_by_value
 
 
 class StreamFeed(Feed):

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ...errors import PacelineError
 from ...strategies.ranks.collectives import Collectives
-from ..checkpoint import format as files
-from ..checkpoint.integrity import verify_part
-from ..checkpoint.json_codec import NotPlainError, decode, encode
+from ..checkpoint.files import format as files
+from ..checkpoint.files.integrity import verify_part
+from ..checkpoint.files.json_codec import NotPlainError, decode, encode
 from ..utils.nested import map_tensors
 from ..utils.paths import as_path
 

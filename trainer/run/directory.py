@@ -19,11 +19,11 @@ from ...errors import PacelineError
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
 from ...strategies.ranks.collectives import Collectives
-from ..checkpoint import format as files
-from ..checkpoint.remote_run import RemoteRun, mark_written
+from ..checkpoint.files import format as files
+from ..checkpoint.files.remote_run import RemoteRun, mark_written
 from ..faults.thread_stacks import set_stacks_aside
-from ..model_steps import ModelSteps
-from ..recorded import HParams
+from ..module_parts.model_steps import ModelSteps
+from ..module_parts.recorded import HParams
 from ..storage.remote import RemoteError
 from ..utils.paths import writing
 from ..utils.secrets import masked, masked_command, masked_text

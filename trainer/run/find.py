@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import PacelineError, nearest
-from ..checkpoint.remote_run import local_path
+from ..checkpoint.files.remote_run import local_path
 from .run import Run
 
 

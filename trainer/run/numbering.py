@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...remote_paths import url_of
-from ..checkpoint.remote_run import RemoteRun, numbered_runs
+from ..checkpoint.files.remote_run import RemoteRun, numbered_runs
 from ..storage.locked import locked
 from ..utils.paths import writing
 

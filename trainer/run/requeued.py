@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.launch.job import find_job
-from ..checkpoint.remote_run import RemoteRun
+from ..checkpoint.files.remote_run import RemoteRun
 from ..utils.secrets import masked_command
 from .directory import read_environment
 from .numbering import runs_of_name

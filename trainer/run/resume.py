@@ -12,12 +12,12 @@ from ...errors import PacelineError
 from ...strategies import Strategy
 from ...strategies.launch.job_notes import interrupted_run
 from ...strategies.ranks.collectives import Collectives
-from ..checkpoint import format as files
 from ..checkpoint.external_weights import is_readable
-from ..checkpoint.integrity import begin, set_aside
-from ..checkpoint.locate import find_checkpoint
-from ..checkpoint.reading import read_manifest
-from ..checkpoint.remote_run import RemoteRun, complete
+from ..checkpoint.files import format as files
+from ..checkpoint.files.integrity import begin, set_aside
+from ..checkpoint.files.locate import find_checkpoint
+from ..checkpoint.files.reading import read_manifest
+from ..checkpoint.files.remote_run import RemoteRun, complete
 from ..utils.paths import as_path
 from .directory import RunDirectory
 from .lock import FolderLock

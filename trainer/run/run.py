@@ -15,11 +15,11 @@ import yaml
 from ...callbacks.loggers.series import POSITION, read_rows, read_series
 from ...callbacks.monitors.step_record import read_record
 from ...errors import PacelineError, nearest
-from ..checkpoint import format as files
-from ..checkpoint.locate import find_checkpoint
-from ..checkpoint.pointers import read_pointer
-from ..checkpoint.reading import read_manifest
-from ..checkpoint.remote_run import local_path
+from ..checkpoint.files import format as files
+from ..checkpoint.files.locate import find_checkpoint
+from ..checkpoint.files.pointers import read_pointer
+from ..checkpoint.files.reading import read_manifest
+from ..checkpoint.files.remote_run import local_path
 from ..module import TrainModule
 from .facts import read_facts
 

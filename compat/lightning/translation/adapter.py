@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .... import PacelineError, TrainModule
 from ....trainer.batch_hooks import BATCH_HOOKS
-from ....trainer.recorded import HParams
+from ....trainer.module_parts.recorded import HParams
 from . import schedulers
 from .hooks import Hooks, overrides
 from .kept_gradients import KeptGradients

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....trainer.hparams import bound_arguments
-from ....trainer.recorded import HParams, Recorded
+from ....trainer.module_parts.recorded import HParams, Recorded
 
 
 class HyperparametersMixin(Recorded):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....trainer.checkpoint import format as files
-from ....trainer.checkpoint.reading import read_manifest, read_state
+from ....trainer.checkpoint.files import format as files
+from ....trainer.checkpoint.files.reading import read_manifest, read_state
 from ....trainer.checkpoint.weights import find_weights
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint
-from paceline.trainer.checkpoint.locate import find_checkpoint
+from paceline.trainer.checkpoint.files.locate import find_checkpoint
 
 SAMPLES, STEP = 96, 8  # 12 steps an epoch
 

@@ -30,7 +30,7 @@ from helpers.ranks import Job as Ranks
 from helpers.ranks import forked_python, run_ranks
 
 from paceline import PacelineError, Run, Trainer
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files.integrity import verify
 
 JOB = Path(__file__).with_name("launch_job.py")
 SECONDS = 90  # what any job may take on a machine that is busy

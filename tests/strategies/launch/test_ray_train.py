@@ -15,7 +15,7 @@ from helpers.ranks import forked_python, run_ranks
 import paceline
 from paceline import PacelineError
 from paceline.ray_experiment import RayExperiment, current_experiment
-from paceline.trainer.checkpoint.locate import find_checkpoint
+from paceline.trainer.checkpoint.files.locate import find_checkpoint
 
 ray = pytest.importorskip("ray")
 JOB = Path(__file__).with_name("ray_job.py")

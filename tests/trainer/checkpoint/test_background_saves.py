@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
-from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint import writer
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
 from paceline.trainer.checkpoint.host_copy import HostCopy
-from paceline.trainer.checkpoint.integrity import verify
 
 
 class Net(TrainModule):

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Checkpoint
-from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.export import consolidate, export_checkpoint
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
 
 GOLDEN = Path(__file__).parents[2] / "golden/format-1"
 

@@ -11,8 +11,8 @@ import torch
 from helpers.jobs import load_job
 from safetensors.torch import load_file
 
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint.integrity import verify
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.integrity import verify
 from paceline.trainer.utils.paths import shown_path
 
 JOB = Path(__file__).with_name("golden_job.py")

@@ -9,10 +9,10 @@ import torch
 from paceline import PacelineError, TrainModule
 from paceline.strategies import Environment, Single, make_precision
 from paceline.strategies.ranks.collectives import Collectives
-from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files.pointers import read_pointer
 from paceline.trainer.checkpoint.manager import CheckpointManager
 from paceline.trainer.checkpoint.module_changes import ModuleChanges
-from paceline.trainer.checkpoint.pointers import read_pointer
 from paceline.trainer.checkpoint.run_state import RunState
 from paceline.trainer.metrics.logger import MetricLogger
 from paceline.trainer.metrics.store import MetricStore

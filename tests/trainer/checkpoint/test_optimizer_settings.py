@@ -12,7 +12,7 @@ from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 from paceline import PacelineError
-from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.files import format as files
 
 pytestmark = pytest.mark.launch  # for its length
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from paceline import PacelineError, Run, Trainer
 from paceline.__main__ import app
-from paceline.trainer.checkpoint import format as files
 from paceline.trainer.checkpoint.export import export_checkpoint
+from paceline.trainer.checkpoint.files import format as files
 
 JOB = Path(__file__).parent / "lora_job.py"
 

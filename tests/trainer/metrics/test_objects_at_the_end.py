@@ -13,8 +13,8 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from paceline import PacelineError, TrainModule
 from paceline.callbacks import Callback
-from paceline.trainer.checkpoint import format as files
-from paceline.trainer.checkpoint import reading
+from paceline.trainer.checkpoint.files import format as files
+from paceline.trainer.checkpoint.files import reading
 from paceline.trainer.metrics.metric_objects import metric_parts, update_count
 
 

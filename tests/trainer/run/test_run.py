@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Run, Trainer, TrainModule
 from paceline.callbacks import JSONLogger
-from paceline.trainer.checkpoint import format as files
+from paceline.trainer.checkpoint.files import format as files
 
 
 class Net(TrainModule):

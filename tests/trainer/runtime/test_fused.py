@@ -7,7 +7,7 @@ from torch.optim import SGD, Adam, AdamW
 
 from paceline import Trainer, TrainModule
 from paceline.strategies import DeepSpeed, Single
-from paceline.trainer.loops.startup_report import first_lines
+from paceline.trainer.loops.setup.startup_report import first_lines
 from paceline.trainer.runtime.fused import unfused_note
 
 OFF = {"accelerator": "cpu", "progress": False, "loggers": False}

@@ -10,7 +10,7 @@ from helpers.small_net import Net, data
 import paceline
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checkpoint
-from paceline.trainer.checkpoint.remote_run import RemoteRun
+from paceline.trainer.checkpoint.files.remote_run import RemoteRun
 from paceline.trainer.storage import remote as remote_module
 from paceline.trainer.storage.remote import Remote, RemoteError
 

@@ -21,9 +21,9 @@ from helpers.ranks import Outcome, run_ranks
 import paceline
 from paceline import PacelineError, Trainer
 from paceline.remote_paths import cached_path
-from paceline.trainer.checkpoint.format import CheckpointError
+from paceline.trainer.checkpoint.files.format import CheckpointError
+from paceline.trainer.checkpoint.files.remote_run import complete
 from paceline.trainer.checkpoint.listing import find_checkpoints
-from paceline.trainer.checkpoint.remote_run import complete
 from paceline.trainer.run.find import find_runs
 from paceline.trainer.storage import remote as remote_module
 from paceline.trainer.storage.remote import Remote, RemoteError

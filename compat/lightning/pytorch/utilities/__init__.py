@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .....trainer.data.combined_loader import CombinedLoader as _CombinedLoader
-from .....trainer.recorded import HParams as AttributeDict
+from .....trainer.module_parts.recorded import HParams as AttributeDict
 from ...translation.refusals import refuse_import
 from .rank_zero import (
     rank_zero_debug,

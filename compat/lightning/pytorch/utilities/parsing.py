@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .....trainer.recorded import HParams as AttributeDict
+from .....trainer.module_parts.recorded import HParams as AttributeDict
 
 __all__ = ["AttributeDict"]

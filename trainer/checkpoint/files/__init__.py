@@ -1,0 +1,1 @@
+"""The files of a checkpoint: their format, where they lie, whether they are whole."""

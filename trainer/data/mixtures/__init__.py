@@ -1,0 +1,1 @@
+"""Mixtures of datasets, and which samples of each they take."""

@@ -1,0 +1,1 @@
+"""Worker processes of loaders: how they are forked, read and ended."""

@@ -1,0 +1,1 @@
+"""What happens before the first step of a fit or an evaluation: checks, data, resuming, the first lines."""

@@ -1,0 +1,1 @@
+"""What a TrainModule is made of, besides its hooks."""
