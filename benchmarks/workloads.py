@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from paceline.recipes.images import Images, channel_statistics, digits
-from paceline.recipes.vit import VisionTransformer
+from paceline.recipes.data.images import Images, channel_statistics, digits
+from paceline.recipes.networks.vit import VisionTransformer
 
 
 @dataclass

@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader
 from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.conversations import read_records
-from paceline.recipes.hugging_face import TINY, ExportAtEnd, check_vocabulary, require_packages
-from paceline.recipes.tiny_models import (
+from paceline.recipes.data.conversations import read_records
+from paceline.recipes.data.hugging_face import TINY, ExportAtEnd, check_vocabulary, require_packages
+from paceline.recipes.data.tiny_models import (
     no_folder_too,
     shuffled,
     tiny_bert,

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 from paceline import PacelineError
 from paceline.callbacks import EMA, Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.generated import CLASSES, ClassGenerator, NoisyImages, images_by_class, scaled
-from paceline.recipes.unet import UNet
+from paceline.recipes.data.generated import CLASSES, ClassGenerator, NoisyImages, images_by_class, scaled
+from paceline.recipes.networks.unet import UNet
 
 Part = Annotated[float, Field(ge=0, le=1)]
 

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 from paceline import PacelineError, Run, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits
-from paceline.recipes.resnet import ResNet
+from paceline.recipes.data.images import Images, channel_statistics, cifar10_or_digits
+from paceline.recipes.networks.resnet import ResNet
 from paceline.recipes.resnet_cifar10 import ResNetClassifier
 
 Part = Annotated[float, Field(ge=0, le=1)]

@@ -20,16 +20,22 @@ from torch.utils.data import DataLoader
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
-from paceline.recipes.conversations import encode_all, split_off
-from paceline.recipes.hugging_face import (
+from paceline.recipes.data.conversations import encode_all, split_off
+from paceline.recipes.data.hugging_face import (
     ExportAtEnd,
     LanguageModelConfig,
     check_vocabulary,
     load_causal_model,
     load_tokenizer,
 )
-from paceline.recipes.preferences import PairRows, collate_pairs, encode_pair, read_pairs, shuffled_pairs
-from paceline.recipes.text import IGNORED
+from paceline.recipes.data.preferences import (
+    PairRows,
+    collate_pairs,
+    encode_pair,
+    read_pairs,
+    shuffled_pairs,
+)
+from paceline.recipes.data.text import IGNORED
 from paceline.schedules import Cosine
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.hugging_face import TINY, ExportAtEnd, require_packages
-from paceline.recipes.images import Images, channel_statistics, digits, normalised
-from paceline.recipes.tiny_models import no_folder_too, tiny_vit
+from paceline.recipes.data.hugging_face import TINY, ExportAtEnd, require_packages
+from paceline.recipes.data.images import Images, channel_statistics, digits, normalised
+from paceline.recipes.data.tiny_models import no_folder_too, tiny_vit
 from paceline.schedules import Cosine
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from paceline.callbacks import EMA, Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.generated import CLASSES, ClassGenerator, NoisyImages, images_by_class, scaled
+from paceline.recipes.data.generated import CLASSES, ClassGenerator, NoisyImages, images_by_class, scaled
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

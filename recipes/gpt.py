@@ -21,9 +21,9 @@ from paceline import TrainModule
 from paceline.callbacks import Checkpoint, Curves
 from paceline.config import Experiment, RunConfig
 from paceline.optimizers import MuonWithAdamW
-from paceline.recipes.decoder import Decoder
-from paceline.recipes.text import IGNORED, PackedText, english, read_tokens
-from paceline.recipes.tiny_models import no_folder_too
+from paceline.recipes.data.text import IGNORED, PackedText, english, read_tokens
+from paceline.recipes.data.tiny_models import no_folder_too
+from paceline.recipes.networks.decoder import Decoder
 from paceline.schedules import WSD, Cosine
 
 Part = Annotated[float, Field(ge=0, lt=1)]

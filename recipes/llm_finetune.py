@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
-from paceline.recipes.conversations import (
+from paceline.recipes.data.conversations import (
     ConversationRows,
     collate,
     encode,
@@ -29,7 +29,7 @@ from paceline.recipes.conversations import (
     read_conversations,
     split_off,
 )
-from paceline.recipes.hugging_face import (
+from paceline.recipes.data.hugging_face import (
     ExportAtEnd,
     LanguageModelConfig,
     check_vocabulary,
@@ -37,8 +37,8 @@ from paceline.recipes.hugging_face import (
     load_tokenizer,
     refuse_packing_where_rows_mix,
 )
-from paceline.recipes.text import IGNORED
-from paceline.recipes.tiny_models import tiny_conversations
+from paceline.recipes.data.text import IGNORED
+from paceline.recipes.data.tiny_models import tiny_conversations
 from paceline.schedules import Cosine
 
 

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 from paceline import Mixture, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits, few_labels
-from paceline.recipes.resnet import ResNet
+from paceline.recipes.data.images import Images, channel_statistics, cifar10_or_digits, few_labels
+from paceline.recipes.networks.resnet import ResNet
 
 TASKS = {"classes": 10, "turns": 4}
 """The tasks, and the answers that each has."""

@@ -21,9 +21,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint, Lookahead
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.image_batches import ImageBatches, ImageData
-from paceline.recipes.images import channel_statistics, cifar10_or_digits
-from paceline.recipes.resnet import ResNet, SpeedNet
+from paceline.recipes.data.image_batches import ImageBatches, ImageData
+from paceline.recipes.data.images import channel_statistics, cifar10_or_digits
+from paceline.recipes.networks.resnet import ResNet, SpeedNet
 
 Part = Annotated[float, Field(ge=0, lt=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits, few_labels
-from paceline.recipes.resnet import ResNet
+from paceline.recipes.data.images import Images, channel_statistics, cifar10_or_digits, few_labels
+from paceline.recipes.networks.resnet import ResNet
 from paceline.schedules import Cosine
 
 Part = Annotated[float, Field(ge=0, le=1)]

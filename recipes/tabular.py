@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.tables import Columns, breast_cancer, read_table
+from paceline.recipes.data.tables import Columns, breast_cancer, read_table
 
 Part = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint, Curves
 from paceline.config import Experiment, RunConfig
-from paceline.recipes.auto_augment import auto_augment
-from paceline.recipes.images import Images, channel_statistics, cifar10_or_digits
-from paceline.recipes.vit import VisionTransformer
+from paceline.recipes.data.auto_augment import auto_augment
+from paceline.recipes.data.images import Images, channel_statistics, cifar10_or_digits
+from paceline.recipes.networks.vit import VisionTransformer
 from paceline.schedules import Cosine
 
 Part = Annotated[float, Field(ge=0, lt=1)]

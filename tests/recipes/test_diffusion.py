@@ -6,9 +6,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer
+from paceline.recipes.data.generated import CLASSES, scaled
 from paceline.recipes.diffusion import Config, Diffusion, build, signal_and_noise
-from paceline.recipes.generated import CLASSES, scaled
-from paceline.recipes.unet import UNet
+from paceline.recipes.networks.unet import UNet
 
 
 class Knows(nn.Module):

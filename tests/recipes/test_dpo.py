@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from paceline import PacelineError
-from paceline.recipes.conversations import Encoded
-from paceline.recipes.preferences import PairRows, collate_pairs, pair_of, read_pairs, shuffled_pairs
-from paceline.recipes.text import IGNORED
+from paceline.recipes.data.conversations import Encoded
+from paceline.recipes.data.preferences import PairRows, collate_pairs, pair_of, read_pairs, shuffled_pairs
+from paceline.recipes.data.text import IGNORED
 
 USER, ANSWER = "user", "assistant"
 
@@ -100,7 +100,7 @@ def log_probability(model, row) -> torch.Tensor:
 def test_dropout_of_the_model_is_off_for_both(method, build, tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-    from paceline.recipes.tiny_models import tiny_tokenizer
+    from paceline.recipes.data.tiny_models import tiny_tokenizer
 
     small = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 256}
     llama = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -66,7 +66,7 @@ def test_a_folder_without_images_is_reported(tmp_path):
 def base(folder):
     """A model and its processor, as from_pretrained takes them."""
     transformers = pytest.importorskip("transformers")
-    from paceline.recipes.tiny_models import tiny_vit
+    from paceline.recipes.data.tiny_models import tiny_vit
 
     torch.manual_seed(0)
     tiny_vit(["a", "b", "c"]).save_pretrained(folder / "base")

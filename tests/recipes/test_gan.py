@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer
+from paceline.recipes.data.generated import scaled
 from paceline.recipes.gan import GAN, Critic, Network
-from paceline.recipes.generated import scaled
 
 
 def loop(module, batches):

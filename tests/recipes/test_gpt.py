@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from paceline import PacelineError
-from paceline.recipes.decoder import Decoder, positions_in
+from paceline.recipes.data.text import write_tokens
 from paceline.recipes.gpt import GPT, Config, build
-from paceline.recipes.text import write_tokens
+from paceline.recipes.networks.decoder import Decoder, positions_in
 
 SMALL = {"vocabulary": 32, "width": 32, "depth": 2, "heads": 2}
 

@@ -15,7 +15,7 @@ from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
 from paceline import Run
-from paceline.recipes.tiny_models import tiny_conversations, tiny_tokenizer
+from paceline.recipes.data.tiny_models import tiny_conversations, tiny_tokenizer
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")

@@ -11,8 +11,8 @@ from paceline import PacelineError
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+from paceline.recipes.data.tiny_models import tiny_conversations, tiny_llama, tiny_tokenizer
 from paceline.recipes.llm_finetune import Config, FineTune, build
-from paceline.recipes.tiny_models import tiny_conversations, tiny_llama, tiny_tokenizer
 
 SETTINGS = {"length": 128, "batch_size": 2, "epochs": 1}
 TRAINER = {"limit_train_batches": 4, "limit_val_batches": 2, "accelerator": "cpu", "log_every": 1}

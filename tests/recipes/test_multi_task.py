@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from paceline.recipes.images import Images, digits
+from paceline.recipes.data.images import Images, digits
 from paceline.recipes.multi_task import PRESETS, Config, MultiTask, Task, build
 
 QUIET = {"run_dir": None, "progress": False, "max_steps": 2, "validate_every": 2}

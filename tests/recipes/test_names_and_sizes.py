@@ -7,7 +7,7 @@ import pytest
 
 from paceline import PacelineError
 from paceline.config.load import load
-from paceline.recipes.text import read_tokens, write_tokens
+from paceline.recipes.data.text import read_tokens, write_tokens
 
 NAMES = {
     "llm_finetune": "model=tiny",
@@ -36,7 +36,7 @@ def test_a_name_that_is_a_folder_too_is_refused_with_both(recipe, tmp_path, monk
 def small(tmp_path_factory):
     """A language model and a classifier of fewer tokens than their tokenizer has."""
     pytest.importorskip("transformers")
-    from paceline.recipes.tiny_models import tiny_bert, tiny_llama, tiny_tokenizer
+    from paceline.recipes.data.tiny_models import tiny_bert, tiny_llama, tiny_tokenizer
 
     found = {}
     for name, model in (("llama", tiny_llama()), ("bert", tiny_bert(2))):
@@ -58,7 +58,7 @@ def test_a_tokenizer_of_more_tokens_than_the_model_has_is_refused_before_trainin
     loaded = load(f"paceline.recipes.{recipe}", [], settings)
     with pytest.raises(PacelineError, match="the tokenizer has more tokens than the model") as caught:
         loaded.recipe.build(loaded.checked())
-    from paceline.recipes.tiny_models import tiny_tokenizer
+    from paceline.recipes.data.tiny_models import tiny_tokenizer
 
     most = max(tiny_tokenizer().get_vocab().values())
     assert f"tokens up to {most} in {small[kind]}, and 100 embeddings" in str(caught.value)

@@ -7,8 +7,8 @@ from torch import nn
 
 from paceline import Trainer
 from paceline.callbacks import Callback
-from paceline.recipes.image_batches import ImageBatches, ImageData
-from paceline.recipes.resnet import ResNet, SpeedNet
+from paceline.recipes.data.image_batches import ImageBatches, ImageData
+from paceline.recipes.networks.resnet import ResNet, SpeedNet
 from paceline.recipes.resnet_cifar10 import PRESETS, Config, ResNetClassifier, averaged, build, triangle
 
 DRAW = np.random.default_rng(0)

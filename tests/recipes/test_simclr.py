@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer
-from paceline.recipes.images import few_labels
+from paceline.recipes.data.images import few_labels
 from paceline.recipes.simclr import SimCLR, Views
 
 

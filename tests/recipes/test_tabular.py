@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from paceline import PacelineError, Run
-from paceline.recipes.tables import Columns, breast_cancer, read_table
+from paceline.recipes.data.tables import Columns, breast_cancer, read_table
 from paceline.recipes.tabular import PRESETS, Config, Tabular, build
 
 QUIET = {"run_dir": None, "progress": False}

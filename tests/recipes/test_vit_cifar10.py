@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from paceline import PacelineError, Run
-from paceline.recipes import cifar10, images
-from paceline.recipes.vit import DropPath, VisionTransformer
+from paceline.recipes.data import cifar10, images
+from paceline.recipes.networks.vit import DropPath, VisionTransformer
 from paceline.recipes.vit_cifar10 import PRESETS, Config, ViTClassifier, build
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from paceline import DataModule
-from paceline.recipes.images import normalised
+from paceline.recipes.data.images import normalised
 
 
 class ImageBatches(Dataset[tuple[Tensor, Tensor]]):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from paceline import PacelineError
-from paceline.recipes import cifar10
+from paceline.recipes.data import cifar10
 
 IMAGES = 6
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from paceline import PacelineError
-from paceline.recipes import cifar10
+from paceline.recipes.data import cifar10
 
 Split = tuple[NDArray[np.uint8], NDArray[np.int64]]
 

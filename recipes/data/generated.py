@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from paceline import TrainModule
-from paceline.recipes.images import cifar10_or_digits
+from paceline.recipes.data.images import cifar10_or_digits
 
 CLASSES = 10
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from paceline import PacelineError
-from paceline.recipes.conversations import (
+from paceline.recipes.data.conversations import (
     ConversationRows,
     Encoded,
     collate,
@@ -23,7 +23,7 @@ from paceline.recipes.conversations import (
     read_conversations,
     split_off,
 )
-from paceline.recipes.text import IGNORED
+from paceline.recipes.data.text import IGNORED
 
 USER, ANSWER, SYSTEM = "user", "assistant", "system"
 
@@ -167,7 +167,7 @@ def test_conversations_without_anything_to_learn_are_left_out():
 @pytest.fixture(scope="module")
 def tokenizer():
     pytest.importorskip("transformers")
-    from paceline.recipes.tiny_models import tiny_tokenizer
+    from paceline.recipes.data.tiny_models import tiny_tokenizer
 
     return tiny_tokenizer()
 
@@ -230,7 +230,7 @@ def test_templates_that_cannot_be_followed_are_refused(other):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_packed_conversations_do_not_see_each_other(attention, tokenizer):
-    from paceline.recipes.tiny_models import tiny_conversations, tiny_llama
+    from paceline.recipes.data.tiny_models import tiny_conversations, tiny_llama
 
     torch.manual_seed(0)
     model = tiny_llama().double().eval()

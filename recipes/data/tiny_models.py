@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationInfo
 
-from paceline.recipes.conversations import Conversation
-from paceline.recipes.text import english_documents
+from paceline.recipes.data.conversations import Conversation
+from paceline.recipes.data.text import english_documents
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"

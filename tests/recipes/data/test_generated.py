@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader
 
 from paceline import Run, Trainer
-from paceline.recipes.generated import ClassGenerator, NoisyImages, images_by_class, scaled
+from paceline.recipes.data.generated import ClassGenerator, NoisyImages, images_by_class, scaled
 
 
 class Remembers(ClassGenerator):

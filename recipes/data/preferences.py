@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from paceline import PacelineError
-from paceline.recipes.conversations import (
+from paceline.recipes.data.conversations import (
     Conversation,
     Encoded,
     collate,
@@ -19,7 +19,7 @@ from paceline.recipes.conversations import (
     encode_last,
     read_records,
 )
-from paceline.recipes.tiny_models import shuffled, tiny_conversations
+from paceline.recipes.data.tiny_models import shuffled, tiny_conversations
 
 Pair = tuple[Conversation, Conversation]
 """The same conversation with the chosen and with the rejected last answer."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline import PacelineError
-from paceline.recipes.text import GPT2, IGNORED, PackedText, english, read_tokens, write_tokens
+from paceline.recipes.data.text import GPT2, IGNORED, PackedText, english, read_tokens, write_tokens
 
 TEXT = np.array([0, 7, 8, 9, 0, 5, 0, 6, 4, 3, 0], np.uint8)
 

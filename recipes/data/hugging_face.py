@@ -14,7 +14,7 @@ from torch import nn
 from paceline import PacelineError
 from paceline.callbacks import Callback
 from paceline.config import RunConfig
-from paceline.recipes.tiny_models import no_folder_too, tiny_llama, tiny_tokenizer
+from paceline.recipes.data.tiny_models import no_folder_too, tiny_llama, tiny_tokenizer
 
 TINY = "tiny"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from paceline import PacelineError
-from paceline.recipes.text import IGNORED
+from paceline.recipes.data.text import IGNORED
 
 T = TypeVar("T")
 C = TypeVar("C")

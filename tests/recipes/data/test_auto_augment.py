@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.recipes.auto_augment import OPERATIONS, POLICY, auto_augment
+from paceline.recipes.data.auto_augment import OPERATIONS, POLICY, auto_augment
 
 IMAGE = torch.randint(256, (3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 

@@ -1,0 +1,1 @@
+"""What recipes train on: images, texts, tables; models and tokenizers to begin from."""

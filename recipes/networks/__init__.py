@@ -1,0 +1,1 @@
+"""Networks of more than one recipe."""
