@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import Beta
 from torch.nn.functional import one_hot
 
-from .argument_checks import ABOVE_ZERO, COUNT, check_arguments
+from .common.argument_checks import ABOVE_ZERO, COUNT, check_arguments
 from .errors import PacelineError
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from .argument_checks import AMOUNT, PART, TEXT, TEXTS, check_arguments
+from .common.argument_checks import AMOUNT, PART, TEXT, TEXTS, check_arguments
 from .errors import PacelineError, nearest
 
 __all__ = [

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from .argument_checks import PART, check_arguments, one_of
+from .common.argument_checks import PART, check_arguments, one_of
 from .durations import Duration
 from .errors import PacelineError, nearest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy_names import lazy_names
+from ..common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .averages.ema import EMA

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import check_names
+from ..common.argument_checks import check_names
 from .hooks import Hooks
 
 if TYPE_CHECKING:

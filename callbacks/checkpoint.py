@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..argument_checks import (
+from ..common.argument_checks import (
     COUNT,
     COUNT_OR_NONE,
     DURATION,
@@ -19,9 +19,9 @@ from ..argument_checks import (
     check_names,
     one_of,
 )
+from ..common.retries import retried
 from ..durations import Cadence, Duration
 from ..errors import PacelineError, cut
-from ..retries import retried
 from .base import Callback
 from .kept_checkpoints import KeptCheckpoints
 from .monitors.monitor import MODE, Monitor

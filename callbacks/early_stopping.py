@@ -6,7 +6,7 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import (
+from ..common.argument_checks import (
     AMOUNT,
     COUNT,
     NAME_OR_NONE,

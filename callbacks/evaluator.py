@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..argument_checks import DURATION, NAME, check_arguments
+from ..common.argument_checks import DURATION, NAME, check_arguments
 from ..durations import Cadence, Duration
 from .base import Callback
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..argument_checks import DURATION_OR_NONE, NAME_OR_NONE, TEXT, TEXTS, check_arguments
+from ..common.argument_checks import DURATION_OR_NONE, NAME_OR_NONE, TEXT, TEXTS, check_arguments
 from ..durations import Duration
 from ..errors import PacelineError, nearest
 from .base import Callback

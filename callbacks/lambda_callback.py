@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..argument_checks import NAME_OR_NONE, check_arguments
+from ..common.argument_checks import NAME_OR_NONE, check_arguments
 from ..errors import report, shown
 from .base import Callback
 from .hooks import HOOKS, meant_hook

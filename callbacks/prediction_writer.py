@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 from torch import Tensor
 
-from ..argument_checks import SWITCH, Kind, check_arguments
+from ..common.argument_checks import SWITCH, Kind, check_arguments
 from ..errors import PacelineError, shown
 from .base import Callback
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..argument_checks import AMOUNT, check_arguments
+from ..common.argument_checks import AMOUNT, check_arguments
 from .base import Callback
 from .evaluator import Evaluator
 from .notebook_display import NotebookDisplay

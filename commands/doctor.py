@@ -45,11 +45,11 @@ def doctor(
     """
     begun = time.monotonic()
     signal.signal(signal.SIGTERM, _end)
+    from ..common.version import __version__
     from ..doctor import table
     from ..doctor.examination import Examination
     from ..doctor.target import Target
     from ..strategies.machine.backends import usual_strategies
-    from ..version import __version__
 
     examination = Examination(
         strategies=list(dict.fromkeys(strategy or usual_strategies())),

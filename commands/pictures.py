@@ -43,7 +43,7 @@ def plot_lr(
     out: Annotated[Path, typer.Option(help="The picture.")] = Path("lr.png"),
 ) -> None:
     """Draw a learning rate schedule, without a run."""
-    from ..schedule_plot import plot, read_options
+    from ..optimizers.schedule_plot import plot, read_options
     from ..schedules import RunLength, make_schedule
 
     made, length = make_schedule(schedule, **read_options(options or [])), RunLength(steps, epoch)

@@ -135,7 +135,7 @@ def weights_for(experiment: Experiment, given: str | None, run: Path | None) -> 
     Raises:
         PacelineError: where none are given, and there is no run of this name.
     """
-    from ..remote_paths import url_of
+    from ..common.remote_paths import url_of
     from ..trainer.checkpoint.weights import find_weights
     from ..trainer.run.directory import run_name
     from ..trainer.run.numbering import runs_of_name

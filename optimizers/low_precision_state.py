@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..argument_checks import COUNT, SEED, check_arguments, one_of
+from ..common.argument_checks import COUNT, SEED, check_arguments, one_of
 from ..errors import PacelineError
 
 _LOW = torch.bfloat16

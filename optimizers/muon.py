@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from ..argument_checks import AMOUNT, COUNT, PART, SWITCH, check_arguments, one_of
+from ..common.argument_checks import AMOUNT, COUNT, PART, SWITCH, check_arguments, one_of
 from ..errors import PacelineError
 from ..parameter_groups import decay_groups
 from .newton_schulz import orthogonalise

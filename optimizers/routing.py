@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from ..argument_checks import TEXTS, check_arguments
+from ..common.argument_checks import TEXTS, check_arguments
 from ..errors import PacelineError, nearest
 from ..parameter_groups import dimensions, names_of_parameters
 

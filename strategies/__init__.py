@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .. import other_engines
+from ..common.lazy_names import lazy_names
 from ..errors import PacelineError, nearest
-from ..lazy_names import lazy_names
+from ..other_trainers import other_engines
 from ..plugins import BUILT_IN_STRATEGIES, load, names
 from .base import StepPlan, Strategy
 from .launch.launcher import launch, start_ranks  # "launch" is the name of their package too

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..argument_checks import check_names
+from ..common.argument_checks import check_names
 from .blocks.activations import Activations
 from .dtypes.precision import Precision
 from .estimate.description import Described

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE, check_arguments
+from ..common.argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE, check_arguments
 from ..errors import PacelineError, listed
 from .base import parameters_of
 from .distributed import Distributed

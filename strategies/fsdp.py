@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..argument_checks import (
+from ..common.argument_checks import (
     COUNT,
     COUNT_OR_NONE,
     SWITCH,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..argument_checks import SWITCH_OR_TEXTS, check_arguments, one_of
+from ..common.argument_checks import SWITCH_OR_TEXTS, check_arguments, one_of
 from .base import Strategy, parameters_of
 from .blocks.activations import SELECTIVE
 from .blocks.materialise import is_on_meta, materialise

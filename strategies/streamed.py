@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from ..argument_checks import check_arguments, one_of
+from ..common.argument_checks import check_arguments, one_of
 from ..errors import PacelineError, listed
 from .blocks.materialise import materialise
 from .blocks.repeated_blocks import find_units

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..argument_checks import ABOVE_ZERO_OR_NONE, AMOUNT, COUNT, check_arguments, one_of
+from ..common.argument_checks import ABOVE_ZERO_OR_NONE, AMOUNT, COUNT, check_arguments, one_of
 from ..errors import cut, shown
 from ..strategies import Strategy
 from ..strategies import make_strategy as strategy_of

@@ -9,7 +9,7 @@ from helpers.collector import freeze_imports, freeze_more
 from helpers.once import ask_once
 
 from paceline.callbacks.pictures import curves
-from paceline.lazy_names import uncollected_imports
+from paceline.common.lazy_names import uncollected_imports
 from paceline.trainer import rng
 
 

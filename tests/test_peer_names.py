@@ -40,8 +40,8 @@ from paceline.callbacks import (
 )
 from paceline.callbacks.hooks import _PEERS as HOOK_PEERS
 from paceline.callbacks.hooks import HOOKS
-from paceline.peer_arguments import ARGUMENTS
-from paceline.peer_names import _DATAMODULE_ATTRIBUTES, _MODULE_ATTRIBUTES, CLASSES
+from paceline.other_trainers.peer_arguments import ARGUMENTS
+from paceline.other_trainers.peer_names import _DATAMODULE_ATTRIBUTES, _MODULE_ATTRIBUTES, CLASSES
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
 from paceline.trainer.config.arguments import TrainerArguments
 from paceline.trainer.config.peer_names import _ATTRIBUTE_PEERS, MODULE_METHODS, TRAINER_PEERS

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from paceline import PacelineError, Trainer
 from paceline.__main__ import app
 from paceline.callbacks import Callback, Checkpoint
-from paceline.schedule_plot import plot
+from paceline.optimizers.schedule_plot import plot
 from paceline.schedules import WSD, Constant, Cosine, Linear, RunLength, make_schedule
 
 

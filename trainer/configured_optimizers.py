@@ -13,9 +13,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from ..argument_checks import NAME_OR_NONE, SWITCH, TEXT_OR_NONE, check_arguments
 from ..callbacks.hooks import with_arity
 from ..callbacks.monitors.monitor import monitor_name
+from ..common.argument_checks import NAME_OR_NONE, SWITCH, TEXT_OR_NONE, check_arguments
 from ..errors import PacelineError, listed, nearest
 from ..schedules import WSD, RateSchedule, RunLength, make_schedule
 from ..strategies.base import parameters_of

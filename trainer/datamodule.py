@@ -6,7 +6,7 @@ from typing import Any
 
 from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError
-from ..peer_names import datamodule_hint
+from ..other_trainers.peer_names import datamodule_hint
 from .batch_hooks import BatchHooks
 from .module_parts.recorded import Recorded, record
 

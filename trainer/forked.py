@@ -20,6 +20,7 @@ from .checkpoint.module_changes import make_buffers
 from .checkpoint.stateful import CallbackStates
 from .checkpoint.weights import extra_state, refuse, weight_differences
 from .faults.signals import raise_signal
+from .loops import training_loop  # noqa: F401  (once, not by each rank)
 from .loops.context import RunContext, fits
 from .loops.lifecycle import attach
 from .loops.setup import evaluation_setup, fit_setup  # noqa: F401  (once, not by each rank)

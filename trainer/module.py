@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..argument_checks import refuse_unknown
 from ..callbacks.hooks import Hooks
+from ..common.argument_checks import refuse_unknown
 from ..errors import PacelineError, nearest
-from ..peer_names import RECORDED, Refused
+from ..other_trainers.peer_names import RECORDED, Refused
 from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
 from .module_parts.media_logs import MediaLogs

@@ -12,7 +12,7 @@ from typing import Any, Never
 import numpy as np
 import torch
 
-from ..argument_checks import SEED, SWITCH, check_arguments, refuse_unknown
+from ..common.argument_checks import SEED, SWITCH, check_arguments, refuse_unknown
 
 # For each generator of the CPU, whether it is meant: torch's, ``random``'s, numpy's.
 Generators = tuple[bool, bool, bool]

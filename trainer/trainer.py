@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
-from ..argument_checks import by_name
-from ..faultpoints import faultpoint
-from ..lazy_names import uncollected_imports
+from ..common.argument_checks import by_name
+from ..common.faultpoints import faultpoint
+from ..common.lazy_names import uncollected_imports
 from ..strategies.launch.job_notes import uncaught_errors_shortened
 from .on_ranks import on_ranks
 from .runtime.garbage_collection import older_objects_frozen

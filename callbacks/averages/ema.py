@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from ...argument_checks import NAME_OR_NONE, PART, STEPS, SWITCH, check_arguments
+from ...common.argument_checks import NAME_OR_NONE, PART, STEPS, SWITCH, check_arguments
 from ...durations import Duration
 from .weight_average import WeightAverage
 

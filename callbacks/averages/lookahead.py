@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...argument_checks import COUNT, INSIDE_ONE, NAME_OR_NONE, check_arguments
+from ...common.argument_checks import COUNT, INSIDE_ONE, NAME_OR_NONE, check_arguments
 from ...errors import PacelineError
 from .weight_average import WeightAverage
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_swa_multi_avg_fn
 
-from ...argument_checks import DURATION, NAME_OR_NONE, SWITCH, check_arguments
+from ...common.argument_checks import DURATION, NAME_OR_NONE, SWITCH, check_arguments
 from ...durations import Cadence, Duration
 from ...errors import PacelineError
 from .weight_average import WeightAverage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...argument_checks import Kind
+from ...common.argument_checks import Kind
 
 
 def _part() -> Any:

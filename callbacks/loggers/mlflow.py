@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...argument_checks import TEXT_OR_NONE, Kind, check_arguments
+from ...common.argument_checks import TEXT_OR_NONE, Kind, check_arguments
 from .flat import flat_config
 from .logger import values_of
 from .media import Image, Media, Table, Text, unique

@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ...ray_experiment import POINTER, current_experiment
-from ...remote_paths import url_of
+from ...common.ray_experiment import POINTER, current_experiment
+from ...common.remote_paths import url_of
 from ..base import Callback
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...argument_checks import TEXT_OR_NONE, check_arguments
+from ...common.argument_checks import TEXT_OR_NONE, check_arguments
 from .media import Histogram, Image, Media, Table, Text, unique
 from .series import POSITION
 from .tracker import Ended, TrackedRun, Tracker

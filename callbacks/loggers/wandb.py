@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from ...argument_checks import TEXT_OR_NONE, Kind, check_arguments, one_of, refuse_unknown
+from ...common.argument_checks import TEXT_OR_NONE, Kind, check_arguments, one_of, refuse_unknown
 from ...errors import PacelineError
-from ...peer_arguments import ARGUMENTS
+from ...other_trainers.peer_arguments import ARGUMENTS
 from .media import Histogram, Image, Media, Table, Text, with_fewer_bins
 from .tracker import Ended, TrackedRun, Tracker
 

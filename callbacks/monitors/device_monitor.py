@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...argument_checks import STEPS, SWITCH, check_arguments
+from ...common.argument_checks import STEPS, SWITCH, check_arguments
 from ...durations import Duration
 from ..base import Callback
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
-from ...argument_checks import ABOVE_ZERO, COUNT, NAME_OR_NONE, SOME_STEPS, check_arguments, one_of
+from ...common.argument_checks import ABOVE_ZERO, COUNT, NAME_OR_NONE, SOME_STEPS, check_arguments, one_of
 from ...errors import PacelineError
 from ..base import Callback
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from ...argument_checks import one_of
+from ...common.argument_checks import one_of
 from ...errors import PacelineError, nearest
 
 PHASES = ("train", "val", "test")

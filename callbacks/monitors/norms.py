@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ...argument_checks import STEPS, SWITCH, check_arguments
+from ...common.argument_checks import STEPS, SWITCH, check_arguments
 from ...durations import Duration
 from ..base import Callback
 

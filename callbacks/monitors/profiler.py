@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...argument_checks import COUNT, COUNT_OR_ZERO, SWITCH, check_arguments
+from ...common.argument_checks import COUNT, COUNT_OR_ZERO, SWITCH, check_arguments
 from ..base import Callback
 
 if TYPE_CHECKING:

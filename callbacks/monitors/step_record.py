@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...argument_checks import SWITCH, check_arguments
+from ...common.argument_checks import SWITCH, check_arguments
 from ...errors import PacelineError
 from ..base import Callback
 from .scalars import on_host

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...argument_checks import STEPS, check_arguments
+from ...common.argument_checks import STEPS, check_arguments
 from ...durations import Duration
 from ..base import Callback
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ...argument_checks import ABOVE_ZERO_OR_NONE, COUNT_OR_NONE, STEPS, SWITCH, check_arguments
+from ...common.argument_checks import ABOVE_ZERO_OR_NONE, COUNT_OR_NONE, STEPS, SWITCH, check_arguments
 from ...durations import Duration
 from ..batches.batch_part import PART_OF_BATCH_OR_NONE, part_of
 from .peak_flops import peak_flops as find_peak

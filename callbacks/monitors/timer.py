@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Never
 
-from ...argument_checks import check_arguments, check_names, one_of
+from ...common.argument_checks import check_arguments, check_names, one_of
 from ..progress import clock_text
 from .phase_clock import PHASES, PhaseCallback, PhaseClock
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from torch import Tensor
 
-from ...argument_checks import NAME, TEXT, Kind, check_arguments
+from ...common.argument_checks import NAME, TEXT, Kind, check_arguments
 from ...errors import PacelineError, nearest
 from ..base import Callback
 from ..batches.batch_part import PART_OF_BATCH, part_of

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...argument_checks import COUNT, check_arguments
-from ...remote_paths import url_of
+from ...common.argument_checks import COUNT, check_arguments
+from ...common.remote_paths import url_of
 from ..base import Callback
 from ..loggers.series import read_rows, read_series
 from .panels import in_order

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ...argument_checks import COUNT, check_arguments
+from ...common.argument_checks import COUNT, check_arguments
 from ...errors import PacelineError
 from ..batches.batch_part import PART_OF_BATCH, part_of
 from ..loggers.media import to_image

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...argument_checks import SWITCH, check_arguments
+from ...common.argument_checks import SWITCH, check_arguments
 from ...errors import PacelineError
 from ..blocks.materialise import is_on_meta
 from ..distributed import Distributed

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...argument_checks import COUNT, SWITCH, TEXTS, check_arguments, one_of
+from ...common.argument_checks import COUNT, SWITCH, TEXTS, check_arguments, one_of
 from ...errors import PacelineError, listed
 from ..tensors.sharding import is_sharded
 from .precision import AutocastBF16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...argument_checks import ABOVE_ONE, ABOVE_ZERO, COUNT, INSIDE_ONE, check_arguments
+from ...common.argument_checks import ABOVE_ONE, ABOVE_ZERO, COUNT, INSIDE_ONE, check_arguments
 
 _LARGEST = 2.0**127  # the scale itself must be finite in float32
 

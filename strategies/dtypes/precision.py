@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...argument_checks import COUNT, check_arguments
+from ...common.argument_checks import COUNT, check_arguments
 from ...errors import PacelineError, nearest
 from ..gradients.finite_gradients import by_device, divide_and_flag
 from .loss_scale import LossScale

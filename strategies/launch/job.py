@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from ...ray_experiment import current_experiment
+from ...common.ray_experiment import current_experiment
 from . import slurm
 
 

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
-from ...retries import retried
+from ...common.retries import retried
 
 
 class ListedFilesReader(HuggingFaceStorageReader):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...retries import retried
+from ...common.retries import retried
 
 
 class Part(NamedTuple):

@@ -100,8 +100,9 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from paceline import PacelineError, Trainer, TrainModule, faultpoints  # noqa: E402
+from paceline import PacelineError, Trainer, TrainModule  # noqa: E402
 from paceline.callbacks import Callback, Checkpoint  # noqa: E402
+from paceline.common import faultpoints  # noqa: E402
 
 
 class Points(Dataset):

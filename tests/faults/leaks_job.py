@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Checkpoint, EarlyStopping
-from paceline.faultpoints import Fault, arm
+from paceline.common.faultpoints import Fault, arm
 
 SETTLED = 6  # from here on what is made once and kept is there
 SECONDS = 180

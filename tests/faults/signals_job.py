@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping, JSONLogger
-from paceline.faultpoints import Fault, arm
+from paceline.common.faultpoints import Fault, arm
 from paceline.trainer.checkpoint.files.integrity import verify
 from paceline.trainer.faults import stop as agreement
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import paceline
 from paceline import Trainer, TrainModule
-from paceline.faultpoints import Fault, arm
+from paceline.common.faultpoints import Fault, arm
 from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.files.integrity import verify
 

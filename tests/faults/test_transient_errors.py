@@ -16,8 +16,9 @@ from helpers.checkpoints import stored_tensors
 from helpers.small_net import Net
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline import PacelineError, Trainer, retries
+from paceline import PacelineError, Trainer
 from paceline.callbacks import Checkpoint
+from paceline.common import retries
 from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.files.integrity import verify
 

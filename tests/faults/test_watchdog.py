@@ -270,7 +270,7 @@ def test_a_save_that_hangs_is_ended_and_nothing_of_it_is_committed(case):
     assert case.codes == [1, 1], case.output
     said = case.verdict()
     assert "2 s are allowed (" in said[0]
-    assert "faultpoints.py" in stacks_of(case.folder, 1)
+    assert "common/faultpoints.py" in stacks_of(case.folder, 1)
     assert not list(case.folder.glob("runs/n/1/checkpoints/step-*"))
 
 

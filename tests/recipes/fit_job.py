@@ -14,7 +14,7 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from paceline.__main__ import main
-from paceline.faultpoints import Fault, arm
+from paceline.common.faultpoints import Fault, arm
 from paceline.trainer.faults import stop as agreement
 
 

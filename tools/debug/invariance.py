@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ...argument_checks import ABOVE_ZERO_OR_NONE, COUNT, check_arguments
 from ...callbacks import Callback
+from ...common.argument_checks import ABOVE_ZERO_OR_NONE, COUNT, check_arguments
 from ...errors import PacelineError
 from ...strategies.launch.job_notes import uncaught_errors_shortened
 from ...trainer.data.feed import Feed

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ...argument_checks import COUNT, SWITCH, TEXT, check_arguments
 from ...callbacks import Callback, Checkpoint, Logger, StepRecord
+from ...common.argument_checks import COUNT, SWITCH, TEXT, check_arguments
 from ...errors import PacelineError
 from ...strategies import Single
 from ...strategies.launch.job_notes import uncaught_errors_shortened

@@ -16,10 +16,10 @@ import numpy as np
 
 from ...callbacks.loggers.series import POSITION, Array, Series
 from ...callbacks.pictures.panels import RATES, in_order, place_of, starts_at_zero
+from ...common.version import __version__
 from ...trainer.run.find import find_runs
 from ...trainer.utils.paths import as_path, writing
 from ...trainer.utils.svg import Curve, chart
-from ...version import __version__
 from . import tables
 from .series import EXACT, encode_position, encode_values, reduced, reduced_position
 from .summary import RunSummary, summarize

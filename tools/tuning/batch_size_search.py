@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...argument_checks import COUNT, COUNT_OR_NONE, PART, SOME_STEPS, check_arguments
+from ...common.argument_checks import COUNT, COUNT_OR_NONE, PART, SOME_STEPS, check_arguments
 from ...errors import PacelineError
 from ...strategies.launch.job_notes import uncaught_errors_shortened
 from ...trainer.data.sources import as_datamodule

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.optim import Optimizer
 
-from ...argument_checks import ABOVE_ONE_OR_NONE, ABOVE_ZERO, SOME_STEPS, check_arguments, one_of
 from ...callbacks import Callback
+from ...common.argument_checks import ABOVE_ONE_OR_NONE, ABOVE_ZERO, SOME_STEPS, check_arguments, one_of
 from ...errors import PacelineError
 from ...schedules import RunLength
 from ...strategies.launch.job_notes import uncaught_errors_shortened

@@ -13,10 +13,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from ...argument_checks import refuse_unknown
+from ...common.argument_checks import refuse_unknown
+from ...common.retries import retried
 from ...errors import PacelineError
 from ...parameter_groups import names_of_parameters
-from ...retries import retried
 from ...strategies import Environment, Single, Strategy, make_precision
 from ...strategies.torch_internals import loads_by_itself
 from ..plain_names import plain_name

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ...common.faultpoints import faultpoint
+from ...common.retries import retried
 from ...errors import PacelineError
-from ...faultpoints import faultpoint
-from ...retries import retried
 from ...strategies.base import Strategy
 from ...strategies.ranks.collectives import Attempt
 from ...strategies.tensors.sharding import local_part

@@ -16,8 +16,8 @@ from ...callbacks.base import Callback
 from ...callbacks.defaults import LOGGERS
 from ...callbacks.loggers.logger import Logger
 from ...callbacks.monitors.profiler import Profiler
+from ...common.remote_paths import is_remote
 from ...durations import Duration
-from ...remote_paths import is_remote
 from ...strategies import PRECISIONS, STRATEGIES, Strategy
 from ..faults.watchdog import PHASES
 from ..rng import default_seed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ...argument_checks import refuse_unknown
+from ...common.argument_checks import refuse_unknown
 from ...errors import nearest
 
 _OPTIMIZER = "configure_optimizers of the module: return torch.optim.AdamW(self.parameters(), lr=...)"

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...argument_checks import is_valid
 from ...callbacks import Callback, Profiler
 from ...callbacks.batches.epoch_schedule import EpochSchedule
+from ...common.argument_checks import is_valid
 from ...errors import PacelineError, nearest, report, shown
-from ...peer_names import object_hint
+from ...other_trainers.peer_names import object_hint
 from ...strategies import STRATEGIES, Precision, find_environment, make_precision, make_strategy
 from ..run.runs_folder import runs_folder
 from ..runtime.compilation import BLOCKS, MODES

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from ...common.faultpoints import faultpoint
 from ...errors import PacelineError
-from ...faultpoints import faultpoint
 from ..rng import derive, order_seed, seed_for_sample
 from .batch_plan import Piece
 from .epoch_order import EpochOrder

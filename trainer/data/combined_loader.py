@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ...argument_checks import check_arguments, one_of
+from ...common.argument_checks import check_arguments, one_of
 from ...errors import PacelineError
 
 _PEERS = {"max_size_cycle": "cycle", "max_size": "max", "min_size": "min"}

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ...common.faultpoints import faultpoint
 from ...errors import PacelineError
-from ...faultpoints import faultpoint
 from ..faults.signals import Signals
 from ..rng import cpu_state, derive, set_cpu_state
 

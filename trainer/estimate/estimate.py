@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...argument_checks import COUNT_OR_NONE, check_arguments
+from ...common.argument_checks import COUNT_OR_NONE, check_arguments
 from ...errors import PacelineError
 from ...strategies import Layout, ModelBytes, Strategy
 from ...strategies.machine.devices import accelerator_here, device_memory

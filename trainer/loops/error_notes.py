@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from ...errors import PacelineError, explain_sharded, nearest, shorten_traceback
-from ...peer_names import module_hint
+from ...other_trainers.peer_names import module_hint
 from ...strategies.launch.job_notes import note_failure
 from ..faults.crash_report import replay_command, write_crash_report
 from ..faults.nan_trace import forward_line

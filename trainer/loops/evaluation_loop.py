@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from ...common.faultpoints import faultpoint
 from ...errors import PacelineError
-from ...faultpoints import faultpoint
 from ..data.feed import Feed
 from ..metrics.metric_objects import metric_parts, reset_meanwhile, update_count
 from ..metrics.store import MetricStore

@@ -15,8 +15,8 @@ import torch
 from ...callbacks.hooks import HookTable, with_arity
 from ...callbacks.loggers.logger import guarded
 from ...callbacks.trainer_view import TrainerView
+from ...common.faultpoints import faultpoint
 from ...errors import PacelineError
-from ...faultpoints import faultpoint
 from ...strategies import Environment, Precision, Strategy, start_ranks
 from ...strategies.launch.job_notes import launcher_requeues, note_trained
 from ...strategies.launch.slurm import ignore_signals

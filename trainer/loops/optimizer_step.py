@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...faultpoints import faultpoint
+from ...common.faultpoints import faultpoint
 from ..faults.nan_trace import FailedStep, Origin, find_origin
 from ..faults.nonfinite import Guard
 from ..faults.overflow import Overflows

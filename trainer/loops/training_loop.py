@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 
+from ...common.faultpoints import faultpoint
 from ...durations import Cadence, Duration
 from ...errors import PacelineError
-from ...faultpoints import faultpoint
 from ..data.feed import Feed
 from .fit_context import FitContext
 from .memory_retry import MemoryRetry

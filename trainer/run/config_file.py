@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from ...callbacks.loggers.flat import flat_config
+from ...common.remote_paths import url_of
 from ...errors import shown
-from ...remote_paths import url_of
 from ...strategies import Strategy
 from ..utils.paths import writing
 from ..utils.secrets import masked

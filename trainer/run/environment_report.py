@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ...common.version import __version__
 from ...errors import cut
 from ...strategies.machine.backends import PACKAGES, communication_backends
 from ...strategies.machine.device_report import devices_here, peer_access
-from ...version import __version__
 from ..utils import machine
 from ..utils.secrets import masked
 from ..utils.text import shown_size

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from ...common.retries import retried
 from ...errors import PacelineError
-from ...retries import retried
 from ..utils.paths import writing
 
 _held_here: set[Path] = set()

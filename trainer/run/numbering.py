@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from ...remote_paths import url_of
+from ...common.remote_paths import url_of
 from ..checkpoint.files.remote_run import RemoteRun, numbered_runs
 from ..storage.locked import locked
 from ..utils.paths import writing

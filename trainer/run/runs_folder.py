@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...remote_paths import is_remote
+from ...common.remote_paths import is_remote
 from ...strategies.launch.job import find_job
 from ..utils.paths import as_path
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...lazy_names import uncollected_imports
+from ...common.lazy_names import uncollected_imports
 
 _OF_PYTHON = 1000
 """More frozen objects than Python itself has when it starts (3.12: about 400): a program froze some."""

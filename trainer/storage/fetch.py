@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...common.remote_paths import is_remote
 from ...errors import PacelineError
-from ...remote_paths import is_remote
 from ..utils.paths import as_path
 from .locked import locked
 from .remote import Remote

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ...common.remote_paths import cached_path, is_remote, url_of
+from ...common.retries import error_number
 from ...errors import PacelineError
-from ...remote_paths import cached_path, is_remote, url_of
-from ...retries import error_number
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

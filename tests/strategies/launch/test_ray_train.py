@@ -14,7 +14,7 @@ from helpers.ranks import forked_python, run_ranks
 
 import paceline
 from paceline import PacelineError
-from paceline.ray_experiment import RayExperiment, current_experiment
+from paceline.common.ray_experiment import RayExperiment, current_experiment
 from paceline.trainer.checkpoint.files.locate import find_checkpoint
 
 ray = pytest.importorskip("ray")

@@ -5,7 +5,7 @@ import pytest
 
 import paceline
 from paceline import PacelineError
-from paceline.remote_paths import cached_path, is_remote, url_of
+from paceline.common.remote_paths import cached_path, is_remote, url_of
 from paceline.trainer.storage.remote import Remote
 
 

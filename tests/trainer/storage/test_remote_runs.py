@@ -20,7 +20,7 @@ from helpers.ranks import Outcome, run_ranks
 
 import paceline
 from paceline import PacelineError, Trainer
-from paceline.remote_paths import cached_path
+from paceline.common.remote_paths import cached_path
 from paceline.trainer.checkpoint.files.format import CheckpointError
 from paceline.trainer.checkpoint.files.remote_run import complete
 from paceline.trainer.checkpoint.listing import find_checkpoints

@@ -26,8 +26,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ....common.retries import retried
 from ....errors import PacelineError
-from ....retries import retried
 
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"

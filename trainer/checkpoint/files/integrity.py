@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ....remote_paths import url_of
-from ....retries import retried
+from ....common.remote_paths import url_of
+from ....common.retries import retried
 from ....strategies import Strategy
 from ....strategies.ranks.collectives import run_on_all
 from ...storage.remote import RemoteError

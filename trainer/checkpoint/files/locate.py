@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ....common.ray_experiment import POINTER
 from ....errors import PacelineError, nearest
-from ....ray_experiment import POINTER
 from . import format as files
 from .pointers import read_pointer
 from .remote_run import local_path

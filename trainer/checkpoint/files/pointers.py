@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ....retries import retried
+from ....common.retries import retried
 from . import format as files
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from ....common.remote_paths import is_remote, url_of
 from ....errors import PacelineError
-from ....remote_paths import is_remote, url_of
 from ...storage.locked import locked
 from ...storage.remote import Remote, RemoteError
 from ...utils.paths import as_path

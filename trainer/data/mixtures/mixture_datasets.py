@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from ....argument_checks import ABOVE_ZERO, COUNT_OR_NONE, SEED, check_arguments
+from ....common.argument_checks import ABOVE_ZERO, COUNT_OR_NONE, SEED, check_arguments
 from ....errors import PacelineError
 
 _CACHED = 65_536  # indices, for datasets so small that these are more than four passes

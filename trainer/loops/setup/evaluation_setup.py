@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ....argument_checks import SWITCH, check_arguments
 from ....callbacks.hooks import HookTable
+from ....common.argument_checks import SWITCH, check_arguments
 from ....errors import PacelineError
 from ...checkpoint.weights import find_weights, load_weights
 from ...data.factory import check_loader

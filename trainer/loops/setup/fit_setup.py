@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 from ....callbacks import Checkpoint, ReplicaCheck
 from ....callbacks.batches.epoch_schedule import EpochSchedule
 from ....callbacks.monitors.monitor import monitor_name
+from ....common.faultpoints import faultpoint
 from ....durations import Duration
 from ....errors import PacelineError, nearest
-from ....faultpoints import faultpoint
 from ....schedules import RunLength
 from ....strategies import StepPlan, Strategy
 from ....strategies.launch.job_notes import note_run, noted_micro_batch

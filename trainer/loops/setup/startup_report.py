@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
+from ....common.version import __version__
 from ....errors import listed
 from ....strategies import Strategy
 from ....strategies.launch.job_notes import noted_micro_batch, restarts
-from ....version import __version__
 from ...data.feed import Feed
 from ...runtime.fused import is_fused, unfused_note
 from ...utils.paths import shown_path

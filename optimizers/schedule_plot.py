@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .argument_checks import AMOUNT, check_arguments
-from .errors import PacelineError
-from .schedules import RateSchedule, RunLength
+from ..common.argument_checks import AMOUNT, check_arguments
+from ..errors import PacelineError
+from ..schedules import RateSchedule, RunLength
 
 
 def read_options(options: Sequence[str]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
-from .durations import ALLOWED as DURATIONS
-from .durations import Duration
-from .errors import PacelineError, nearest, report, shown
-from .peer_arguments import ARGUMENTS
+from ..durations import ALLOWED as DURATIONS
+from ..durations import Duration
+from ..errors import PacelineError, nearest, report, shown
+from ..other_trainers.peer_arguments import ARGUMENTS
 
 F = TypeVar("F", bound=Callable[..., None])
 _PACKAGE = __name__.partition(".")[0]

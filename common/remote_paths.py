@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path, PurePosixPath
 
-from .errors import PacelineError
+from ..errors import PacelineError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)  # pathlib leaves one / of two
 _PASSWORD = re.compile(r"[^/]*:.*@|[^/]*@")

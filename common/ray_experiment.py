@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import PacelineError
+from ..errors import PacelineError
 
 POINTER = "paceline.json"
 """Names a run and its newest checkpoint, in the folders that Ray keeps as checkpoints."""

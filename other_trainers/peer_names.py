@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from .errors import PacelineError, nearest
+from ..errors import PacelineError, nearest
 
 _PUBLIC = (
     "",
