@@ -10,16 +10,9 @@ from paceline.callbacks import CountersView, LoopView, RanksView, TrainerView
 from paceline.strategies import Strategy
 
 ROOT = Path(paceline.__file__).parent
-FOLDERS = "trainer callbacks strategies recipes compat config commands doctor tools common other_trainers".split()
-    "trainer",
-    "callbacks",
-    "strategies",
-    "recipes",
-    "compat",
-    "config",
-    "commands",
-    "doctor",
-    "tools",
+FOLDERS = (
+    *("trainer", "callbacks", "strategies", "recipes", "compat", "config", "commands", "doctor", "tools"),
+    *("common", "other_trainers"),
 )
 
 
