@@ -205,7 +205,7 @@ def test_what_the_failed_step_knew_of_its_losses_is_forgotten(first):
     run.fit(module, loader())
     assert module.failed == 1
     assert run.global_step == 3
-    assert run.skipped_steps == 0
+    assert run.counters.skipped_steps == 0
 
 
 def test_it_is_halved_until_it_fits_and_stays_so(tmp_path):
