@@ -1109,7 +1109,7 @@ def runs(tmp_path_factory):
 
 def own_frames(stderr):
     package = os.path.dirname(os.path.abspath(paceline.__file__)) + os.sep
-    folders = ("trainer", "callbacks", "strategies")
+    folders = ("trainer", "callbacks", "strategies", "common", "tools", "other_trainers")
     return [line for line in stderr.splitlines() if any(f'"{package}{f}{os.sep}' in line for f in folders)]
 
 

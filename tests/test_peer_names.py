@@ -122,7 +122,7 @@ def test_a_name_of_ours_elsewhere_or_misspelt(line, expected):
 
 
 def test_submodules_and_names_that_are_there_can_be_imported():
-    exec("from paceline import callbacks, errors, version, schedules, trainer, Trainer", {})
+    exec("from paceline import callbacks, errors, durations, schedules, trainer, Trainer", {})
     exec("from paceline.callbacks import LearningRateMonitor, base, CSVLogger", {})
     exec("from paceline.strategies import DDP, fsdp", {})
     with pytest.raises(ImportError, match=r"cannot import name 'zzz' from 'paceline'"):

@@ -137,8 +137,8 @@ def test_two_underscores_of_a_variable_are_a_dot():
 def test_variables_of_the_package_are_no_settings():
     """A variable that is read anywhere in the package is in the list."""
     root = Path(paceline.__file__).parent
-    folders = ("callbacks", "commands", "compat", "config", "doctor", "strategies", "testing", "trainer")
-    files = [*root.glob("*.py"), *(file for name in folders for file in (root / name).rglob("*.py"))]
+    folders = [one.parent for one in root.glob("*/__init__.py")]
+    files = [*root.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
     name = re.compile(r"[\"'](PACELINE_[A-Z_]+)[\"']")
     read = {found for file in files for found in name.findall(file.read_text())}
     assert read - {PREFIX, "PACELINE_MODEL__DEPTH"} == OWN_VARIABLES - {"PACELINE_TEST_MARK"}
