@@ -13,6 +13,11 @@ from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RECIPES = _PACKAGE + "recipes" + os.sep
+_FOLDERS = {
+    *("callbacks", "commands", "common", "compat", "config", "doctor", "optimizers", "other_trainers"),
+    *("strategies", "testing", "tools", "trainer"),
+}
+"""Those of the package, but for recipes; its tests and documentation may lie beside them."""
 _SAME = {"learning_rate": "lr", "lr": "learning_rate", "wd": "weight_decay"}
 _UNSET: Any = object()
 _MOST_LINES = 12
@@ -145,12 +150,8 @@ def is_users_frame(filename: str) -> bool:
     if os.path.dirname(path) == os.path.dirname(sys.executable):  # the commands of the environment
         return False
     if path.startswith(_PACKAGE) and not path.startswith(_RECIPES):
-        in_package = path[len(_PACKAGE) :].split(os.sep)
-        own_code = (
-            in_package[0] in {"commands", "config", "trainer", "callbacks", "strategies", "optimizers"}
-            or len(in_package) == 1
-        )
-        return not own_code
+        folder, *inside = path[len(_PACKAGE) :].split(os.sep)
+        return bool(inside) and folder not in _FOLDERS
     library = path.startswith(os.path.dirname(os.__file__) + os.sep)
     return not library and not filename.startswith("<frozen")
 

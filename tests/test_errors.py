@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from helpers.ranks import run_ranks
 
+import paceline
 from paceline import PacelineError, Trainer, TrainModule
-from paceline.errors import short_tracebacks
+from paceline.errors import is_users_frame, short_tracebacks
 from paceline.strategies.launch.job_notes import JOB
 
 QUIET = {"accelerator": "cpu", "progress": False, "checkpoint": False, "loggers": False}
@@ -43,6 +45,14 @@ def python_s_own_hook(monkeypatch):
 
 def run_python(script):
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+
+def test_files_of_all_folders_of_the_package_are_ours_and_recipes_are_the_users():
+    root = Path(paceline.__file__).parent
+    shown = {p.parent.name for p in root.glob("*/__init__.py") if is_users_frame(str(p))}
+    assert shown == {"recipes"}
+    assert not is_users_frame(str(root / "errors.py"))
+    assert is_users_frame(str(root / "tests" / "test_errors.py"))
 
 
 def test_an_error_that_is_made_and_caught_changes_nothing():
