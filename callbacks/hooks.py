@@ -109,6 +109,7 @@ OF_MODULES = ("on_before_batch_transfer", "on_after_batch_transfer")
 _OPENING = ("on_setup", "on_before_optimizer_step", "on_load_checkpoint")
 
 _METRICS = "log a torchmetrics object itself in {}: it is computed, and reset before this hook"
+_IN_SANITY_CHECK = "trainer.loop.is_fit_validation is False in the sanity check"
 _BY_BATCH = "what is to happen before each batch goes into {}"
 # Other trainers' hooks, with ours and what to know about it.
 _PEERS = {
@@ -137,14 +138,8 @@ _PEERS = {
     "on_epoch_start": ("on_train_epoch_start", ""),
     "on_epoch_begin": ("on_train_epoch_start", ""),
     "on_epoch_end": ("on_train_epoch_end", ""),
-    "on_sanity_check_start": (
-        "on_validation_start",
-        "trainer.loop.is_fit_validation is False in the sanity check",
-    ),
-    "on_sanity_check_end": (
-        "on_validation_end",
-        "trainer.loop.is_fit_validation is False in the sanity check",
-    ),
+    "on_sanity_check_start": ("on_validation_start", _IN_SANITY_CHECK),
+    "on_sanity_check_end": ("on_validation_end", _IN_SANITY_CHECK),
     "on_validation_batch_start": ("on_validation_start", _BY_BATCH.format("validation_step")),
     "on_validation_batch_end": ("on_validation_step_end", ""),
     "on_prediction_step": ("on_validation_step_end", ""),

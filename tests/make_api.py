@@ -192,22 +192,23 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     if value is paceline.Trainer and not in_hooks:
         yield "What is read and called during a run is on [another page](trainer_in_hooks.md).\n"
     if inspect.isclass(value):
-        for method, function in _methods(value):
-            if value is paceline.Trainer and in_hooks != (method in _VIEW):
-                continue
-            yield f"### {value.__name__}.{method}\n"
-            if inspect.isfunction(function):
-                yield f"```py\n{method}({_signature(function)})\n```\n"
-            yield from _documentation(function)
+        yield from _members(value.__name__, value, None if value is not paceline.Trainer else in_hooks)
     if in_hooks:
         for part, kind in _PARTS.items():
             yield f"## trainer.{part}\n"
             yield _prose(_about(kind))[0]
-            for method, function in _methods(kind):
-                yield f"### trainer.{part}.{method}\n"
-                if inspect.isfunction(function):
-                    yield f"```py\n{method}({_signature(function)})\n```\n"
-                yield from _documentation(function)
+            yield from _members(f"trainer.{part}", kind)
+
+
+def _members(owner: str, kind: type, in_view: bool | None = None) -> Iterator[str]:
+    """The methods and properties of a class; of the Trainer those of ``TrainerView``, or the others."""
+    for method, function in _methods(kind):
+        if in_view is not None and in_view != (method in _VIEW):
+            continue
+        yield f"### {owner}.{method}\n"
+        if inspect.isfunction(function):
+            yield f"```py\n{method}({_signature(function)})\n```\n"
+        yield from _documentation(function)
 
 
 def _methods(documented: type) -> Iterator[tuple[str, Any]]:

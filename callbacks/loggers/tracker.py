@@ -106,14 +106,15 @@ class Tracker(Logger):
                 importlib.import_module(self.package)
         except Exception as error:
             raise self._missing(f"{type(error).__name__}: {error}") from error
-        folder, name = trainer.folder, str(trainer.config["name"])
+        folder, config = trainer.folder, trainer.config
+        name = str(config["name"])
         self.place = ""
         self._sent = SentRows(None if folder is None else folder / self._file_name(trainer))
         self._run = TrackedRun(
             name if folder is None else f"{name}/{folder.name}",
             name,
             folder,
-            trainer.config,
+            config,
             self._sent.run_id,
         )
 

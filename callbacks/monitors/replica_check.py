@@ -58,12 +58,9 @@ class ReplicaCheck(Callback):
         self._cadence.restart(trainer.counters.seconds())
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if (
-            self._compare is not None
-            and self._cadence is not None
-            and trainer.counters.is_due(self._cadence)
-        ):
-            self._compare(trainer.global_step)
+        compare, cadence = self._compare, self._cadence
+        if compare is not None and cadence is not None and trainer.counters.is_due(cadence):
+            compare(trainer.global_step)
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         self._compare = None

@@ -95,14 +95,8 @@ class StepRecord(Callback):
         if not self._active:
             return
         of_device = None if self._of_device is None else self._of_device(self._device)
-        row = (
-            trainer.loop.step_facts(),
-            torch.get_rng_state(),
-            of_device,
-            _rate(self._optimizers),
-            self._norm,
-        )
-        self._rows.append(row)
+        facts, rate = trainer.loop.step_facts(), _rate(self._optimizers)
+        self._rows.append((facts, torch.get_rng_state(), of_device, rate, self._norm))
         self._norm = None
         if len(self._rows) == _EVERY:
             self._write(trainer)
@@ -127,9 +121,8 @@ class StepRecord(Callback):
         if not self._rows or not self._active:
             return
         rows, self._rows = self._rows, []
-        everyone = torch.stack(
-            trainer.ranks.gather_data(_as_numbers(rows))
-        ).numpy()  # (ranks, steps, columns)
+        gathered = trainer.ranks.gather_data(_as_numbers(rows))
+        everyone = torch.stack(gathered).numpy()  # (ranks, steps, columns)
         if self._file is not None:  # on rank 0; the others send theirs whatever becomes of it
             try:
                 data = _merged(everyone).tobytes()

@@ -70,10 +70,8 @@ class Stragglers(Callback):
         if not self._hooks:
             trained = [p for p in trainer.module.parameters() if p.requires_grad]
             self._hooks = [p.register_post_accumulate_grad_hook(self._note) for p in trained]
-        if (
-            trainer.counters.samples_in_epoch == 0
-        ):  # workers start, ranks compare their order: no usual step
-            return
+        if trainer.counters.samples_in_epoch == 0:
+            return  # no usual step: workers start, ranks compare their order
         if trainer.strategy.device.type != "cpu":
             torch.accelerator.synchronize(trainer.strategy.device)
         self._boundary = time.perf_counter()

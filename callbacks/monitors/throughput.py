@@ -158,9 +158,8 @@ class Throughput(PhaseCallback):
     def _end_counting(self, trainer: TrainerView) -> None:
         assert self._counter is not None
         self._counting.close()
-        counted = sum(
-            trainer.ranks.gather_data(self._counter.get_total_flops())
-        )  # of split layers the whole
+        each = trainer.ranks.gather_data(self._counter.get_total_flops())  # of split layers the whole
+        counted = sum(each)
         self._flops_per_sample = counted / max(1, trainer.counters.samples - self._samples_before)
         self._counter = None
         self._marks.clear()  # counting takes time

@@ -135,7 +135,7 @@ _ROWS = [
     ("SIGKILL of the launcher", "No rank outlives it."),
     (
         "Twenty fits in one process, some of them interrupted",
-        "No thread, file descriptor or signal handler is left behind.",
+        "No thread, file descriptor or signal handler remains.",
     ),
     (
         "A rank that crashes under `max_restarts`",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
+from ...callbacks.trainer_view import CountersView, LoopView, RanksView
 from ...common.argument_checks import refuse_unknown
 from ...errors import nearest
 
@@ -105,34 +107,9 @@ _EVALUATION_PEERS = {
 _METRICS = 'metrics, whose names begin with their phase: "val/loss" for val_loss'
 _LOGGERS = "log(name, value), and log_image, log_table ... of the module: they reach every logger"
 _ATTRIBUTE_PEERS = {
-    # names of before: parts of the trainer have them, and functions that take a Trainer
-    "barrier": "ranks.barrier()",
-    "broadcast": "ranks.broadcast(value)",
+    # names of before; _PARTS have the others
     "all_gather": "ranks.gather_data(value)",
-    "on_rank_zero": "ranks.on_rank_zero(function)",
-    "main_process_first": "ranks.main_process_first()",
-    "data_rank": "ranks.data_rank",
-    "data_world_size": "ranks.data_world_size",
-    "tensor_rank": "ranks.tensor_rank",
-    "samples": "counters.samples",
-    "samples_in_epoch": "counters.samples_in_epoch",
-    "skipped_steps": "counters.skipped_steps",
-    "seconds": "counters.seconds()",
-    "elapsed": "counters.elapsed(unit)",
-    "is_due": "counters.is_due(cadence)",
-    "is_between_steps": "loop.is_between_steps",
-    "sample_indices": "loop.sample_indices",
-    "is_fit_validation": "loop.is_fit_validation",
-    "progress_bar_names": "loop.progress_bar_names",
-    "manual_optimization": "loop.manual_optimization",
     "optimizer_settings": 'loop.optimizer_settings("lr")',
-    "step_facts": "loop.step_facts()",
-    "step_loss": "loop.step_loss()",
-    "skip_update": "loop.skip_update()",
-    "end_epoch": "loop.end_epoch()",
-    "request_validation": "loop.request_validation()",
-    "forward_training_data": "loop.forward_training_data()",
-    "evaluation_of": "loop.evaluation_of(dataloader, name)",
     "roll_back": "checkpoints.roll_back(path)",
     "best": "run.best",
     "latest": "run.latest",
@@ -223,6 +200,9 @@ _ATTRIBUTE_PEERS = {
     "end_training": "fit(module, dataloader), which closes what it opened",
     "skip_first_batches": "fit(module, dataloader, resume=path)",
 }
+
+
+_PARTS = {"ranks": RanksView, "counters": CountersView, "loop": LoopView}
 
 
 class Method(NamedTuple):
@@ -343,8 +323,26 @@ def refuse_arguments(method: str, unknown: dict[str, Any]) -> None:
 
 def attribute_hint(name: str, owner: type) -> str:
     """The end of a message about an attribute that does not exist: the name that was meant, if any."""
-    ours = _ATTRIBUTE_PEERS.get(name)
+    ours = _ATTRIBUTE_PEERS.get(name) or _in_a_part(name)
     if ours:
         return f"; use {ours}"
     near = None if name.startswith("_") else nearest(name, [n for n in dir(owner) if n[0] != "_"])
     return f"; did you mean {near}?" if near else ""
+
+
+def _in_a_part(name: str) -> str | None:
+    """The part of the trainer that has the attribute, and how it is called."""
+    for part, promised in _PARTS.items():
+        found = vars(promised).get(name)
+        if found is not None and name[0] != "_":
+            return f"{part}.{name}{_call_of(found)}"
+    return None
+
+
+def _call_of(found: Any) -> str:
+    """The parentheses of a method, with the arguments that it needs; nothing for a property."""
+    if not inspect.isfunction(found):
+        return ""
+    parameters = [*inspect.signature(found).parameters.values()][1:]
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    return f"({', '.join(needed)})"

@@ -224,9 +224,8 @@ class Trainer(TrainerView):
         """The adapter, the data and which weights: without a model the best ones of the last fit."""
         weights = ckpt_path
         if ckpt_path in ("best", "last") or (model is None and ckpt_path is None and self._saves):
-            weights = (
-                self.ours.run.latest if ckpt_path == "last" else self.ours.run.best or self.ours.run.latest
-            )
+            run = self.ours.run
+            weights = run.latest if ckpt_path == "last" else run.best or run.latest
         if weights is None and model is None and self._writes_none:
             raise PacelineError(
                 f"{name}() takes the best checkpoint, and ModelCheckpoint(save_top_k=0) writes none",
