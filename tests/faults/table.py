@@ -54,9 +54,9 @@ def page() -> str:
         shown = [f"`{test}`, {ci.where(test)}" for test in found[row.number]]
         lines.append(f"| {row.number} | {row.fault} | {row.outcome} | {'<br>'.join(shown)} |")
     made = (
-        "`python tests/faults/table.py` writes this table from the marks on the tests. Tiers: `unit`, in\n"
-        "one process; `ranks`, on forked ranks; `launch`, with real commands; `soak`, long, run by\n"
-        "`pytest --soak`. CI runs at least one test of each row.\n"
+        "`python tests/faults/table.py` writes this table from the marks on the tests. Tiers: `unit` and\n"
+        "`fit`, in one process; `ranks`, on forked ranks; `launch`, with real commands; `soak`, long, run\n"
+        "by `pytest --soak`. CI runs at least one test of each row.\n"
     )
     return "\n".join([_INTRODUCTION, made, *lines]) + "\n"
 

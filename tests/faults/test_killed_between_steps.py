@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.ranks import run_ranks
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("killed_job.py")
 SECONDS = 120
 EVERY, STEPS, SAMPLES = 2, 12, 14

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
-from .tiers import TIERS, names_of
+from .tiers import TIERS, TRAINING, highest, names_of
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
@@ -112,9 +112,7 @@ def facts(path: Path, name: str) -> Facts:
     marks = [*_marks(source, name), *_marks(source, "")]
     reached = [(place, _reached(place, one, set())) for place, one in [(source, name), *fixtures]]
     tiers = {tier for one in reached for tier in _tiers(*one)}
-    tier = next((tier for tier in TIERS if tier in marks), "") or (
-        "launch" if "launch" in tiers else "ranks" if "ranks" in tiers else "unit"
-    )
+    tier = next((tier for tier in TIERS if tier in marks), "") or highest(tiers)
     not_run = {mark for mark in NOT_RUN if mark in marks}
     if any(fixture == "soak" for _, fixture in fixtures):
         not_run.add("soak")
@@ -215,10 +213,18 @@ def _reached(source: Source, name: str, seen: set[str]) -> set[str]:
 def _tiers(source: Source, names: set[str]) -> Iterator[str]:
     for used in {used for name in names for used in names_of(source.compiled[name])}:
         module, inner = source.imported.get(used, ("", ""))
+        if used in TRAINING or _has_trainer(module, inner):
+            yield "fit"
         if (module, inner) in {("subprocess", ""), ("helpers", "processes"), ("helpers.processes", "")}:
             yield "launch"
         elif module.startswith("helpers.") and _defined_in(module, inner) == "helpers.ranks":
             yield "ranks"
+
+
+def _has_trainer(module: str, name: str) -> bool:
+    """Whether this is of a helper that has a trainer."""
+    file = _file(f"{module}.{name}") or _file(_defined_in(module, name))
+    return file is not None and "Trainer" in read(file).imported
 
 
 def _defined_in(module: str, name: str) -> str:

@@ -1,8 +1,8 @@
 """Which tier a test belongs to, by what its code and its fixtures reach.
 
 ``launch``: they start commands (``subprocess`` or ``helpers.processes``); ``ranks``: they fork ranks from
-the server (``helpers.ranks``); ``unit``: all others. A mark in the file takes precedence, as in files about
-the worker processes of loaders.
+the server (``helpers.ranks``); ``fit``: they use a trainer, or a helper that has one; ``unit``: all others.
+A mark in the file takes precedence, as in files about the worker processes of loaders.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeGuard
 
 import pytest
 
 from . import processes
 
-TIERS = ("unit", "ranks", "launch")
+TIERS = ("unit", "fit", "ranks", "launch")
+TRAINING = frozenset({"Trainer", "fit"})
+"""What code that trains names."""
 collected: dict[str, set[str]] = {}
 """The tiers of every test that was collected, by its name without parameters."""
 _current = ""
@@ -38,7 +40,12 @@ def tier_of(item: pytest.Item) -> str:
     fixtures = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
     functions = [item.function, *(f.func for name in item.fixturenames for f in fixtures.get(name, ()))]  # type: ignore[attr-defined]
     reached = set[str]().union(*map(_reached_by, functions))
-    return "launch" if "launch" in reached else "ranks" if "ranks" in reached else "unit"
+    return highest(reached)
+
+
+def highest(reached: set[str]) -> str:
+    """The one of these tiers that runs most; ``unit`` where there is none."""
+    return next((name for name in reversed(TIERS) if name in reached), "unit")
 
 
 @functools.cache  # cases and fixtures are many, functions few
@@ -58,12 +65,19 @@ def _reached(found: Any, seen: set[Any]) -> Iterator[str]:
     seen.add(found)
     for name in names_of(found.__code__):
         used = found.__globals__.get(name)
+        module = used if isinstance(used, ModuleType) else sys.modules.get(getattr(used, "__module__", ""))
+        if name in TRAINING or (is_helper(module) and "Trainer" in vars(module)):
+            yield "fit"
         if used is subprocess or used is processes:
             yield "launch"
         elif getattr(used, "__module__", None) == "helpers.ranks":
             yield "ranks"
         elif getattr(used, "__module__", None) == found.__module__:
             yield from _reached(used, seen)
+
+
+def is_helper(module: ModuleType | None) -> TypeGuard[ModuleType]:
+    return module is not None and module.__name__.startswith("helpers.")
 
 
 def names_of(code: CodeType) -> Iterator[str]:
@@ -74,20 +88,21 @@ def names_of(code: CodeType) -> Iterator[str]:
             yield from names_of(constant)
 
 
-# -- no unit test starts an interpreter ----------------------------------------------------------
+# -- a test in one process starts no interpreter ---------------------------------------------------
 
 
 def watch() -> None:
-    """Let a unit test fail that starts a Python interpreter."""
+    """Let a test of the tiers ``unit`` and ``fit`` fail that starts a Python interpreter."""
     sys.addaudithook(_audit)
 
 
 def begin(item: pytest.Item | None) -> None:
     """This test is under way; None: none is."""
     global _current
-    _current = item.nodeid if item is not None and item.get_closest_marker("unit") else ""
+    alone = item is not None and any(map(item.get_closest_marker, ("unit", "fit")))
+    _current = item.nodeid if item is not None and alone else ""
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if _current and event == "subprocess.Popen" and sys.executable in str(arguments[1]):
-        raise AssertionError(f"{_current} starts a process and is no test of the tier unit")
+        raise AssertionError(f"{_current} starts a process and is no test of the tiers unit and fit")

@@ -13,6 +13,8 @@ from helpers.ranks import run_cases
 
 from paceline import Run
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("optimizers_job.py")
 job = load_job(JOB)
 IN_PARTS = "deepspeed_stage_3_in_parts"

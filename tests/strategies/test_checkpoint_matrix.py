@@ -21,6 +21,8 @@ from safetensors import safe_open
 from paceline.trainer.checkpoint.files import format as checkpoint_files
 from paceline.trainer.checkpoint.files.integrity import verify
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("matrix_job.py")
 SECONDS, SOAK_SECONDS = 240, 1500
 AT, LAST = 7, 10  # two steps before the end of an epoch, one after it

@@ -10,6 +10,8 @@ import torch
 from helpers.jobs import load_job
 from helpers.ranks import run_cases
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("random_job.py")
 job = load_job(JOB)
 

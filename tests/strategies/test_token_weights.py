@@ -13,6 +13,8 @@ from helpers.ranks import run_ranks
 
 from paceline import Run
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("token_job.py")
 SECONDS = 150
 CLIP, GLOBAL = 0.02, 32

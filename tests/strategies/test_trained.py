@@ -10,6 +10,8 @@ from torch import nn
 
 from paceline.strategies.trained import TrainedChange, TrainedParameters
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("trained_job.py")
 job = load_job(JOB)
 WAYS = {  # a name that an error has

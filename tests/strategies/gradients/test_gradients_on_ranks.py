@@ -13,6 +13,8 @@ from helpers.ranks import run_ranks
 
 from paceline import Run
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("gradients_job.py")
 SECONDS = 240
 ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]

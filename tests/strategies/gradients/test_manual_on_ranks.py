@@ -14,6 +14,8 @@ from helpers.ranks import run_ranks
 
 from paceline import Run
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("manual_job.py")
 SECONDS = 240
 ON_TWO = ["ddp", "fsdp", *(f"deepspeed_stage_{stage}" for stage in range(4))]

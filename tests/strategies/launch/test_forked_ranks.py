@@ -19,6 +19,8 @@ from paceline import PacelineError, Trainer
 from paceline.strategies import Environment
 from paceline.strategies.launch import environment, launcher
 
+pytestmark = pytest.mark.launch  # for its length
+
 pytest.importorskip("nbclient", reason="they run where the packages of notebooks are installed")
 JOB = Path(__file__).with_name("forking_job.py")
 JOBS = {

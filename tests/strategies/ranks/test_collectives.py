@@ -10,6 +10,8 @@ from helpers.jobs import load_job
 from helpers.pairwise import soaked
 from helpers.ranks import run_ranks
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("collectives_job.py")
 SECONDS = 150
 job = load_job(JOB)

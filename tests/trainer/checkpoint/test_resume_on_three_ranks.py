@@ -14,6 +14,8 @@ from safetensors import safe_open
 
 from paceline import Run
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("resume_ranks_job.py")
 SECONDS = 180
 # After step 1, where the layout is found, step 2, where torch would make its own, and within an epoch.

@@ -40,7 +40,10 @@ from paceline.trainer.data import seeded_loader as sampling
 from paceline.trainer.data.map_feed import MapFeed
 from paceline.trainer.rng import cpu_state, order_seed, seed_everything
 
-pytestmark = pytest.mark.usefixtures("no_worker_stays")
+pytestmark = [
+    pytest.mark.ranks,  # loader workers are processes too
+    pytest.mark.usefixtures("no_worker_stays"),
+]
 
 SIZE = 23
 

@@ -24,6 +24,8 @@ from paceline.trainer.data.feed import Feed, FeedSettings
 from paceline.trainer.data.seeded_stream import SeededStream, watch_worker
 from paceline.trainer.rng import cpu_state
 
+pytestmark = pytest.mark.ranks  # loader workers are processes too
+
 SIZE = 23
 
 

@@ -20,7 +20,10 @@ from paceline.errors import PacelineError
 from paceline.trainer.data.stream_feed import StreamFeed
 from paceline.trainer.rng import cpu_state
 
-pytestmark = pytest.mark.usefixtures("no_worker_stays")
+pytestmark = [
+    pytest.mark.ranks,  # loader workers are processes too
+    pytest.mark.usefixtures("no_worker_stays"),
+]
 
 SIZE = 23
 

@@ -12,6 +12,8 @@ from helpers.ranks import run_ranks
 
 from paceline import Run
 
+pytestmark = pytest.mark.launch  # for its length
+
 JOB = Path(__file__).with_name("streams_job.py")
 SIZE = 100
 LIMITED = ["limited", "limited-map"]

@@ -87,6 +87,7 @@ def watched():
     return watch
 
 
+@pytest.mark.launch  # for its length
 def test_a_collection_in_a_step_looks_at_little_and_after_the_run_at_all():
     with nothing_frozen() as patch:
         before = len(gc.get_objects())

@@ -11,6 +11,8 @@ from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import FeedSettings
 from paceline.trainer.data.workers.worker_tensors import SmallByValue
 
+pytestmark = pytest.mark.ranks  # loader workers are processes too
+
 KINDS = {
     "numbers": lambda i: torch.tensor(float(i)),
     "labels": lambda i: i,
