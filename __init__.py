@@ -61,7 +61,7 @@ _RUN_AGAIN = {  # the Trainer of a script that a command of ours runs
 def __getattr__(name: str) -> Any:
     # Loaded at first use, so that the command line answers --help without torch.
     if name not in _HOMES:
-        raise import_module(".other_trainers.peer_names", __name__).missing_name(__name__, name)
+        raise import_module(".other_trainers.imports", __name__).missing_name(__name__, name)
     for variable, (module, trainer) in _RUN_AGAIN.items() if name == "Trainer" else ():
         if variable in os.environ:
             return getattr(import_module(module, __name__), trainer)

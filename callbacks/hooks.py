@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import nearest
+from ..other_trainers.methods import HOOKS as THEIRS
 from .hook_arguments import Problem, wrong_arguments
 
 if TYPE_CHECKING:
@@ -108,58 +109,6 @@ OF_MODULES = ("on_before_batch_transfer", "on_after_batch_transfer")
 # Callbacks before the module when something opens, after it when something closes: nested like `with`.
 _OPENING = ("on_setup", "on_before_optimizer_step", "on_load_checkpoint")
 
-_METRICS = "log a torchmetrics object itself in {}: it is computed, and reset before this hook"
-_IN_SANITY_CHECK = "trainer.loop.is_fit_validation is False in the sanity check"
-_BY_BATCH = "what is to happen before each batch goes into {}"
-# Other trainers' hooks, with ours and what to know about it.
-_PEERS = {
-    "on_train_start": ("on_fit_start", ""),
-    "on_train_begin": ("on_fit_start", ""),
-    "on_pretrain_routine_start": ("on_fit_start", ""),
-    "on_pretrain_routine_end": ("on_fit_start", ""),
-    "on_init_end": ("on_setup", ""),
-    "on_train_end": ("on_fit_end", ""),
-    "on_keyboard_interrupt": ("on_fit_end", "trainer.interrupted is True after Ctrl-C"),
-    "on_train_batch_start": ("on_step_start", ""),
-    "on_batch_start": ("on_step_start", ""),
-    "on_step_begin": ("on_step_start", ""),
-    "on_train_batch_end": ("on_step_end", ""),
-    "on_batch_end": ("on_step_end", ""),
-    "on_substep_end": ("on_step_end", ""),
-    "on_optimizer_step": ("on_step_end", ""),
-    "on_before_zero_grad": ("on_step_end", ""),
-    "on_log": ("on_step_end", ""),
-    "on_pre_optimizer_step": ("on_before_optimizer_step", ""),
-    "on_after_backward": ("on_before_optimizer_step", ""),
-    "on_before_backward": (
-        "on_before_optimizer_step",
-        "def backward(self, loss) of a module is called earlier",
-    ),
-    "on_epoch_start": ("on_train_epoch_start", ""),
-    "on_epoch_begin": ("on_train_epoch_start", ""),
-    "on_epoch_end": ("on_train_epoch_end", ""),
-    "on_sanity_check_start": ("on_validation_start", _IN_SANITY_CHECK),
-    "on_sanity_check_end": ("on_validation_end", _IN_SANITY_CHECK),
-    "on_validation_batch_start": ("on_validation_start", _BY_BATCH.format("validation_step")),
-    "on_validation_batch_end": ("on_validation_step_end", ""),
-    "on_prediction_step": ("on_validation_step_end", ""),
-    "on_validation_epoch_start": ("on_validation_start", ""),
-    "on_validation_model_eval": ("on_validation_start", "modes are set by the run"),
-    "on_validation_model_train": ("on_validation_end", "modes are restored by the run"),
-    "on_validation_epoch_end": ("on_validation_end", _METRICS.format("validation_step")),
-    "on_evaluate": ("on_validation_end", ""),
-    "on_test_batch_start": ("on_test_start", _BY_BATCH.format("test_step")),
-    "on_test_batch_end": ("on_test_step_end", ""),
-    "on_test_epoch_start": ("on_test_start", ""),
-    "on_test_epoch_end": ("on_test_end", _METRICS.format("test_step")),
-    "on_predict_batch_start": ("on_predict_start", _BY_BATCH.format("predict_step")),
-    "on_predict_batch_end": ("on_predict_step_end", ""),
-    "on_predict_epoch_start": ("on_predict_start", ""),
-    "on_predict_epoch_end": ("on_predict_end", ""),
-    "on_predict": ("on_predict_end", ""),
-    "on_save": ("on_save_checkpoint", ""),
-}
-
 
 class HookTable:
     """For each hook the functions that really exist, built once: ``for hook in table["on_step_end"]``.
@@ -216,8 +165,8 @@ def with_arity(hook: Callable[..., Any], given: int) -> Callable[..., Any]:
 
 
 def meant_hook(name: str) -> str | None:
-    """The hook that is meant by a name that is none: a peer's name for it, or the nearest one."""
-    return _PEERS[name][0] if name in _PEERS else nearest(name, HOOKS)
+    """The hook that is meant by a name that is none: another trainer's name for it, or the nearest one."""
+    return THEIRS[name][0] if name in THEIRS else nearest(name, HOOKS)
 
 
 def hook_problems(owner: Any, also: tuple[str, ...] = ()) -> Iterator[Problem]:
@@ -249,7 +198,7 @@ def _no_hook(who: str, name: str) -> Problem:
     meant = meant_hook(name)
     fix = "take the name of the hook you mean, or one that does not begin with on_"
     if meant is not None:
-        note = _PEERS[name][1] if name in _PEERS else ""
+        note = THEIRS[name][1] if name in THEIRS else ""
         fix = f"def {meant}({', '.join(('self', *_given(meant)))})" + (note and f"; {note}")
     return Problem(
         what=f"{who}.{name} is no hook of a run, so it would never be called",

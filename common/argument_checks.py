@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 from ..durations import ALLOWED as DURATIONS
 from ..durations import Duration
 from ..errors import PacelineError, nearest, report, shown
-from ..other_trainers.peer_arguments import ARGUMENTS
+from ..other_trainers import names_in
 
 F = TypeVar("F", bound=Callable[..., None])
 _PACKAGE = __name__.partition(".")[0]
@@ -149,7 +149,7 @@ def refuse_unknown(
     unknown, known = list(unknown), list(known)
     if not unknown:
         return
-    peers = ARGUMENTS.get(who, {}) if peers is None else peers
+    peers = names_in(who) if peers is None else peers
     answers = [_answer(name, known, peers) for name in unknown]
     if len(unknown) == 1:
         meant, fix = answers[0]
@@ -220,9 +220,11 @@ def check_names(
     known = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
     if len(known) < len(parameters) and parameters[-1].name != "unknown":
         return  # it has a use for them
-    bases = reversed(cls.__mro__)
-    peers = {name: ours for base in bases for name, ours in ARGUMENTS.get(base.__name__, {}).items()}
-    refuse_unknown(who or cls.__name__, [name for name in options if name not in known], known, peers)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        bases = reversed(cls.__mro__)
+        peers = {name: ours for base in bases for name, ours in names_in(base.__name__).items()}
+        refuse_unknown(who or cls.__name__, unknown, known, peers)
 
 
 def _problem(value: Any, kind: Kind) -> str:

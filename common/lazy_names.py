@@ -27,7 +27,7 @@ def lazy_names(
 
     def __getattr__(name: str) -> Any:
         if name not in homes:
-            from ..other_trainers.peer_names import missing_name
+            from ..other_trainers.imports import missing_name
 
             raise missing_name(package, name)
         with uncollected_imports():

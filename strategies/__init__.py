@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.lazy_names import lazy_names
 from ..errors import PacelineError, nearest
-from ..other_trainers import other_engines
+from ..other_trainers import called_here
 from ..plugins import BUILT_IN_STRATEGIES, load, names
 from .base import StepPlan, Strategy
 from .launch.launcher import launch, start_ranks  # "launch" is the name of their package too
@@ -133,7 +133,7 @@ def _build(strategy: str) -> Strategy:
     if strategy in installed:
         found: Strategy = load("strategy", strategy, Strategy)
         return found
-    elsewhere = other_engines.STRATEGIES.get(strategy.lower().replace("-", "_"))
+    elsewhere = called_here("strategy", strategy.lower().replace("-", "_"))
     if elsewhere is not None:
         raise PacelineError(f"strategy: there is no {strategy!r}", got=strategy, fix=elsewhere)
     known = [*STRATEGIES, *installed]

@@ -38,13 +38,14 @@ from paceline.callbacks import (
     Timer,
     WandB,
 )
-from paceline.callbacks.hooks import _PEERS as HOOK_PEERS
 from paceline.callbacks.hooks import HOOKS
-from paceline.other_trainers.peer_arguments import ARGUMENTS
-from paceline.other_trainers.peer_names import _DATAMODULE_ATTRIBUTES, _MODULE_ATTRIBUTES, CLASSES
+from paceline.other_trainers import names_in
+from paceline.other_trainers.arguments import OF_CLASSES
+from paceline.other_trainers.imports import CLASSES
+from paceline.other_trainers.methods import HOOKS as HOOK_PEERS
+from paceline.other_trainers.methods import MODULE_METHODS
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
 from paceline.trainer.config.arguments import TrainerArguments
-from paceline.trainer.config.peer_names import _ATTRIBUTE_PEERS, MODULE_METHODS, TRAINER_PEERS
 
 
 def quiet(**settings):
@@ -401,7 +402,7 @@ def test_every_class_that_is_recommended_is_there_and_no_name_is_ours():
 
 
 def test_every_argument_that_is_recommended_is_there_and_no_name_is_ours():
-    for owner, answers in ARGUMENTS.items():
+    for owner, answers in OF_CLASSES.items():
         home = next(p for p in (paceline, callbacks, strategies) if owner in p.__all__)
         known = inspect.signature(getattr(home, owner)).parameters
         for name, ours in answers.items():
@@ -418,7 +419,7 @@ def test_every_hook_attribute_and_method_that_is_recommended_is_there_and_no_nam
     for name in MODULE_METHODS:
         assert not hasattr(TrainModule, name), f"{name} is ours: delete its entry"
     trainer = quiet()
-    for name, ours in _ATTRIBUTE_PEERS.items():
+    for name, ours in names_in("trainer.").items():
         assert name == "should_stop" or inspect.getattr_static(trainer, name, None) is None, name
         first, second = re.match(r"(\w+)(?:\.(\w+))?", ours).groups()
         named = ("Trainer", "the", "configure_optimizers", "paceline", "find_learning_rate")
@@ -427,7 +428,7 @@ def test_every_hook_attribute_and_method_that_is_recommended_is_there_and_no_nam
             assert "".join(function) in tools.__all__, ours
         if first in ("ranks", "counters", "loop"):
             assert hasattr(type(getattr(trainer, first)), second), ours
-    for table, owner in ((_MODULE_ATTRIBUTES, TrainModule), (_DATAMODULE_ATTRIBUTES, DataModule)):
+    for table, owner in ((names_in("module."), TrainModule), (names_in("datamodule."), DataModule)):
         for name, ours in table.items():
             assert name == "save_hyperparameters" or not hasattr(owner, name), name
             found = re.match(r"self\.(\w+)(?:\.(\w+))?", ours)
@@ -439,6 +440,6 @@ def test_every_hook_attribute_and_method_that_is_recommended_is_there_and_no_nam
 def test_arguments_of_a_trainer_that_mean_another_place():
     for name in ("lr", "optimizer", "train_batch_size"):
         with pytest.raises(
-            PacelineError, match=re.escape(f"{name}: unknown argument; use {TRAINER_PEERS[name]}")
+            PacelineError, match=re.escape(f"{name}: unknown argument; use {names_in('Trainer')[name]}")
         ):
             Trainer(**{name: 1})

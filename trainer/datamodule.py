@@ -6,7 +6,7 @@ from typing import Any
 
 from ..callbacks.trainer_view import TrainerView
 from ..errors import PacelineError
-from ..other_trainers.peer_names import datamodule_hint
+from ..other_trainers import advice
 from .batch_hooks import BatchHooks
 from .module_parts.recorded import Recorded, record
 
@@ -37,8 +37,9 @@ class DataModule(BatchHooks, Recorded):
     def __getattr__(self, name: str) -> Any:
         if any(name in vars(base) for base in type(self).__mro__):
             return object.__getattribute__(self, name)  # a property failed: its own error, again
+        hint = advice("datamodule.", name)
         who = type(self).__name__
-        raise AttributeError(f"{who!r} object has no attribute {name!r}{datamodule_hint(name)}")
+        raise AttributeError(f"{who!r} object has no attribute {name!r}" + (hint and f"; {hint}"))
 
     @property
     def trainer(self) -> TrainerView:

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from ..callbacks.hooks import Hooks
 from ..common.argument_checks import refuse_unknown
 from ..errors import PacelineError, nearest
-from ..other_trainers.peer_names import RECORDED, Refused
+from ..other_trainers import names_in
+from ..other_trainers.attributes import RECORDED
 from .batch_hooks import BatchHooks
 from .hparams import bound_arguments
 from .module_parts.media_logs import MediaLogs
 from .module_parts.model_steps import ModelSteps
 from .module_parts.read_only import refusing_assignments
 from .module_parts.recorded import Recorded
+from .module_parts.refused import Refused
 from .module_parts.user_methods import UserMethods
 from .plain_names import PlainNames
 
@@ -29,19 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="TrainModule")
 
 _LOG_ARGUMENTS = ("prog_bar", "weight", "reduce")
-_LOG_PEERS = {
-    "on_step": "remove it: values are always logged every log_every steps",
-    "sync_dist": "remove it: values are always reduced over all ranks",
-    "sync_dist_group": "remove it: values are always reduced over all ranks",
-    "batch_size": "the weight of a value is the samples in the batch; weight=... gives another",
-    "logger": "remove it: every logged value goes to the loggers",
-    "reduce_fx": "reduce='mean', 'sum', 'min' or 'max'",
-    "rank_zero_only": "remove it: values are the same on every rank",
-    "add_dataloader_idx": "remove it: with several dataloaders their names are part of the metric's name",
-    "metric_attribute": "remove it: a torchmetrics object is found by itself",
-    "enable_graph": "remove it: values are detached",
-    "step": "remove it: the step is known",
-}
 
 
 @refusing_assignments
@@ -371,7 +360,7 @@ def refuse_log_arguments(name: Any, unknown: dict[str, Any], logger: MetricLogge
         full = logger.current.full_name(name)
         mean, suffix = ("the data", "") if logger.is_evaluating else ("the epoch", "_epoch")
         epoch = f"remove it: the mean over {mean} is always logged, as {full}{suffix}"
-    refuse_unknown("log", unknown, _LOG_ARGUMENTS, _LOG_PEERS | {"on_epoch": epoch})
+    refuse_unknown("log", unknown, _LOG_ARGUMENTS, names_in("log") | {"on_epoch": epoch})
 
 
 def configure(module: TrainModule) -> None:

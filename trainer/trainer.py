@@ -229,7 +229,7 @@ class Trainer(RunView):
             PacelineError: for mistakes, before anything is computed where that is possible.
         """
         from .checkpoint.compatibility import check_allowed
-        from .config.peer_names import refuse_arguments
+        from .config.call_arguments import refuse_arguments
         from .data.sources import as_datamodule
         from .loops.context import RunContext, fits
         from .loops.lifecycle import end_as_signalled, report_interrupt
@@ -354,7 +354,7 @@ class Trainer(RunView):
         more: dict[str, Any],
         run: Callable[[EvaluationLoop], Any],
     ) -> Any:
-        from .config.peer_names import refuse_arguments
+        from .config.call_arguments import refuse_arguments
         from .data.sources import as_datamodule
         from .loops.lifecycle import end_as_signalled
         from .loops.setup import evaluation_setup

@@ -5,11 +5,13 @@ This is what ``paceline.callbacks.TrainerView`` promises. ``Trainer`` adds the v
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 
-from ..errors import PacelineError
-from .config.peer_names import attribute_hint
+from ..callbacks.trainer_view import CountersView, LoopView, RanksView
+from ..errors import PacelineError, nearest
+from ..other_trainers import called_here
 from .loop_controls import LoopControls
 from .module import TrainModule, refuse_log_arguments
 from .utils.paths import as_path
@@ -338,3 +340,33 @@ class RunView:
         if self._fit is None:
             raise PacelineError(f"{what}: no fit is running", fix="use it in a step or a hook of fit")
         return self._fit
+
+
+_PARTS = {"ranks": RanksView, "counters": CountersView, "loop": LoopView}
+
+
+def attribute_hint(name: str, owner: type) -> str:
+    """The end of a message about an attribute that does not exist: the name that was meant, if any."""
+    ours = called_here("trainer.", name) or _in_a_part(name)
+    if ours:
+        return f"; use {ours}"
+    near = None if name.startswith("_") else nearest(name, [n for n in dir(owner) if n[0] != "_"])
+    return f"; did you mean {near}?" if near else ""
+
+
+def _in_a_part(name: str) -> str | None:
+    """The part of the trainer that has the attribute, and how it is called."""
+    for part, promised in _PARTS.items():
+        found = vars(promised).get(name)
+        if found is not None and name[0] != "_":
+            return f"{part}.{name}{_call_of(found)}"
+    return None
+
+
+def _call_of(found: Any) -> str:
+    """The parentheses of a method, with the arguments that it needs; nothing for a property."""
+    if not inspect.isfunction(found):
+        return ""
+    parameters = [*inspect.signature(found).parameters.values()][1:]
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    return f"({', '.join(needed)})"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...common.argument_checks import TEXT_OR_NONE, Kind, check_arguments, one_of, refuse_unknown
 from ...errors import PacelineError
-from ...other_trainers.peer_arguments import ARGUMENTS
+from ...other_trainers import called_here
 from .media import Histogram, Image, Media, Table, Text, with_fewer_bins
 from .tracker import Ended, TrackedRun, Tracker
 
@@ -71,7 +71,7 @@ class WandB(Tracker):
         **options: Any,
     ) -> None:
         super().__init__()
-        wrong = [option for option in options if option in ARGUMENTS["WandB"]]
+        wrong = [option for option in options if called_here("WandB", option)]
         refuse_unknown("WandB", wrong, _KNOWN)
         check_arguments(
             "WandB",

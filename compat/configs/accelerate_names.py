@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...other_trainers.other_engines import MEGATRON, TENSOR, TPU
+from ...other_trainers.engines import MEGATRON, TENSOR, TPU
 from .reading import DEFAULT, ELSEWHERE, NONE
 from .section import Known
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import shown
-from ...other_trainers.other_engines import CONTEXT
+from ...other_trainers.engines import CONTEXT
 from . import accelerate_names as names
 from .deepspeed import add_deepspeed, as_strategy
 from .files import read_places

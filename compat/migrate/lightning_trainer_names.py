@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...trainer.config.peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
+from ...other_trainers.arguments import NEEDED_BY_NONE, OF_TRAINER
 from .tables import Entry, Owner, all_of, changes, dropped, imported, renamed, rewrite, runs
 
 _ALL_RANKS = "an int counts the batches of all ranks together here, those of each rank there"
@@ -12,7 +12,7 @@ _NO_SUCH = "no such argument here; the Trainer's arguments are in docs/api/READM
 
 def _peers(*names: str) -> dict[str, Entry]:
     """Those that only have another name here."""
-    return {name: renamed(TRAINER_PEERS[name]) for name in names}
+    return {name: renamed(OF_TRAINER[name]) for name in names}
 
 
 TRAINER_ARGUMENTS: dict[str, Entry] = {
@@ -26,16 +26,16 @@ TRAINER_ARGUMENTS: dict[str, Entry] = {
     **all_of("limit_test_batches limit_predict_batches", changes(_ALL_RANKS)),
     **_peers("accumulate_grad_batches", "log_every_n_steps", "num_sanity_val_steps"),
     **_peers("default_root_dir", "enable_progress_bar", "enable_checkpointing", "logger"),
-    **{name: dropped(why) for name, why in TRAINER_NEEDS_NONE.items()},
+    **{name: dropped(why) for name, why in NEEDED_BY_NONE.items()},
     "gradient_clip_val": renamed("clip_grad_norm", "clip_grad_value where the algorithm is 'value'"),
     "gradient_clip_algorithm": dropped("clip_grad_norm and clip_grad_value are two arguments"),
-    "check_val_every_n_epoch": rewrite(f"write {TRAINER_PEERS['check_val_every_n_epoch']}, a duration"),
+    "check_val_every_n_epoch": rewrite(f"write {OF_TRAINER['check_val_every_n_epoch']}, a duration"),
     "val_check_interval": rewrite(f'write validate_every="0.25ep": {_STEPS}'),
     "enable_model_summary": changes("the table of parts is in the first lines unless progress=False", ""),
     "benchmark": rewrite("set torch.backends.cudnn.benchmark before fit, and leave the argument out"),
     "detect_anomaly": rewrite("call torch.autograd.set_detect_anomaly(True), and leave the argument out"),
     "profiler": rewrite("write profile=True, or profile=Profiler(...) of paceline.callbacks"),
-    "barebones": rewrite(f"write {TRAINER_PEERS['barebones']}"),
+    "barebones": rewrite(f"write {OF_TRAINER['barebones']}"),
     "plugins": rewrite("a Precision object goes into precision=, a Strategy object into strategy="),
     "enable_autolog_hparams": dropped("hparams are always recorded"),
     "model_registry": dropped("there is no registry; Run(folder).best is the best checkpoint"),
@@ -45,15 +45,15 @@ TRAINER_ARGUMENTS: dict[str, Entry] = {
     "distributed_backend": renamed("strategy"),
     "resume_from_checkpoint": rewrite("write fit(..., resume=path)"),
     "checkpoint_callback": renamed("checkpoint"),
-    "auto_lr_find": rewrite(f"call {TRAINER_PEERS['auto_lr_find']}"),
-    "auto_scale_batch_size": rewrite(f"call {TRAINER_PEERS['auto_scale_batch_size']}"),
+    "auto_lr_find": rewrite(f"call {OF_TRAINER['auto_lr_find']}"),
+    "auto_scale_batch_size": rewrite(f"call {OF_TRAINER['auto_scale_batch_size']}"),
     "progress_bar_refresh_rate": dropped("the bar is drawn a few times a second; progress=False has none"),
     "weights_summary": dropped("the table of parts is in the first lines unless progress=False"),
     "weights_save_path": renamed("run_dir"),
     "stochastic_weight_avg": rewrite("write callbacks=[SWA()], of paceline.callbacks"),
     "terminate_on_nan": dropped('nonfinite="raise" is the default'),
     "track_grad_norm": rewrite("write callbacks=[Norms()], of paceline.callbacks"),
-    "multiple_trainloader_mode": rewrite(f"call {TRAINER_PEERS['multiple_trainloader_mode']}"),
+    "multiple_trainloader_mode": rewrite(f"call {OF_TRAINER['multiple_trainloader_mode']}"),
     **all_of(
         "amp_backend amp_level auto_select_gpus flush_logs_every_n_steps move_metrics_to_cpu ipus "
         "process_position prepare_data_per_node truncated_bptt_steps log_gpu_memory",

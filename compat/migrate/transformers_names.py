@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...trainer.config.peer_names import TRAINER_PEERS
+from ...other_trainers.arguments import OF_TRAINER
 from .tables import Entry, Library, Owner, all_of, changes, rewrite, runs
 
 _OPTIMIZER = "build the optimizer in configure_optimizers"
@@ -16,7 +16,7 @@ _MODEL = "call it on the model, in __init__ of the module"
 
 def _peer(name: str, more: str = "") -> Entry:
     """An argument of the Trainer here: its name is in the table that the Trainer itself answers with."""
-    ours = TRAINER_PEERS[name]
+    ours = OF_TRAINER[name]
     shown = ours if ours.startswith("fit(") else f"Trainer({ours if '=' in ours else ours + '=...'})"
     return rewrite(f"write {shown}" + (f"; {more}" if more else ""))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ...errors import PacelineError, nearest
-from ...other_trainers.other_engines import TPU
+from ...other_trainers.engines import TPU
 
 
 def accelerator_here() -> torch.device | None:

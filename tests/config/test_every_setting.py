@@ -13,8 +13,8 @@ from paceline.config.describe import settings_of
 from paceline.config.load import Loaded, find_recipe, load
 from paceline.config.module_config import LoaderConfig, ModuleConfig
 from paceline.config.names import slots
+from paceline.other_trainers.arguments import NEEDED_BY_NONE, OF_TRAINER
 from paceline.trainer.config.arguments import TrainerArguments
-from paceline.trainer.config.peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
 RECIPE = "paceline.recipes.vit_cifar10"
 WRONG = (
@@ -99,8 +99,8 @@ def test_a_typing_mistake_is_answered_with_the_key(key):
     assert f"did you mean {name}?" in said or "use " in said, said
 
 
-@pytest.mark.parametrize("name", [*TRAINER_PEERS, *TRAINER_NEEDS_NONE])
+@pytest.mark.parametrize("name", [*OF_TRAINER, *NEEDED_BY_NONE])
 def test_a_neighbours_name_is_answered_with_ours(name):
     said = answer(RECIPE, f"trainer.{name}=1")
     assert f"trainer.{name} (the command line): " in said
-    assert (TRAINER_PEERS.get(name) or TRAINER_NEEDS_NONE[name]) in said
+    assert (OF_TRAINER.get(name) or NEEDED_BY_NONE[name]) in said

@@ -10,9 +10,9 @@ import paceline
 from paceline import Trainer
 from paceline.callbacks import CountersView, LoopView, RanksView, TrainerView
 from paceline.strategies.ranks.collectives import Collectives
-from paceline.trainer.config.peer_names import attribute_hint
 from paceline.trainer.counters import RunCounters
 from paceline.trainer.loop_controls import LoopControls
+from paceline.trainer.view import attribute_hint
 
 PARTS = {"ranks": RanksView, "counters": CountersView, "loop": LoopView}
 HAVE = {TrainerView: Trainer, RanksView: Collectives, CountersView: RunCounters, LoopView: LoopControls}

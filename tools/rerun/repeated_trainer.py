@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ...trainer.config.peer_names import refuse_arguments
+from ...trainer.config.call_arguments import refuse_arguments
 from ...trainer.run.run import Run
 from ...trainer.trainer import Trainer
 

@@ -12,13 +12,14 @@ from ...callbacks import Callback, Profiler
 from ...callbacks.batches.epoch_schedule import EpochSchedule
 from ...common.argument_checks import is_valid
 from ...errors import PacelineError, nearest, report, shown
-from ...other_trainers.peer_names import object_hint
+from ...other_trainers import called_here
+from ...other_trainers.arguments import NEEDED_BY_NONE
+from ...other_trainers.imports import object_hint
 from ...strategies import STRATEGIES, Precision, find_environment, make_precision, make_strategy
 from ..run.runs_folder import runs_folder
 from ..runtime.compilation import BLOCKS, MODES
 from . import built_in
 from .arguments import OFF, TrainerArguments, allowed
-from .peer_names import TRAINER_NEEDS_NONE, TRAINER_PEERS
 
 _SHOWN = 3
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "32", "torch.float64": "64"}
@@ -122,9 +123,9 @@ def _is_valid(name: str, value: Any) -> bool:
 
 
 def _unknown(name: str, is_compared: bool) -> str:
-    ours = TRAINER_PEERS.get(name)
-    if name in TRAINER_NEEDS_NONE:
-        return f"there is no such argument, and none is needed: {TRAINER_NEEDS_NONE[name]}"
+    ours = called_here("Trainer", name)
+    if name in NEEDED_BY_NONE:
+        return f"there is no such argument, and none is needed: {NEEDED_BY_NONE[name]}"
     if ours is None:
         meant = nearest(name, TrainerArguments.model_fields) if is_compared else None
         return "no such argument" + (f"; did you mean {meant}?" if meant else "")

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from ...errors import PacelineError, explain_sharded, nearest, shorten_traceback
-from ...other_trainers.peer_names import module_hint
+from ...other_trainers import advice
 from ...strategies.launch.job_notes import note_failure
 from ..faults.crash_report import replay_command, write_crash_report
 from ..faults.nan_trace import forward_line
@@ -51,7 +51,7 @@ def explain(error: BaseException, context: StageContext) -> None:
     if not isinstance(error, Exception):
         return
     if isinstance(error, AttributeError) and isinstance(error.obj, TrainModule):
-        hint = module_hint(error.name or "")
+        hint = advice("module.", error.name or "")
         if hint:
             error.add_note(f"fix: {hint}")
     frames = _frames_by_code(error)

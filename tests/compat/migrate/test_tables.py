@@ -11,7 +11,6 @@ import paceline
 import paceline.callbacks
 import paceline.mixing
 import paceline.strategies
-from paceline.callbacks.hooks import _PEERS as HOOK_PEERS
 from paceline.callbacks.hooks import HOOKS as OUR_HOOKS
 from paceline.compat.migrate.libraries import LIBRARIES
 from paceline.compat.migrate.lightning_arguments import PRECISIONS, STRATEGIES
@@ -22,7 +21,8 @@ from paceline.compat.migrate.lightning_trainer_names import (
     TRAINER_MEMBERS,
 )
 from paceline.compat.migrate.tables import Group
-from paceline.trainer.config.peer_names import _ATTRIBUTE_PEERS
+from paceline.other_trainers import names_in
+from paceline.other_trainers.methods import HOOKS as HOOK_PEERS
 
 ENTRIES = [
     (f"{library.name} {owner} {name}", entry)
@@ -100,7 +100,7 @@ def test_members_of_the_trainer_exist_here():
     for name, entry in TRAINER_MEMBERS.items():
         if entry.group is not Group.REWRITE or entry.new:
             assert (entry.new or name) in view, name
-    for name, ours in _ATTRIBUTE_PEERS.items():
+    for name, ours in names_in("trainer.").items():
         entry = TRAINER_MEMBERS.get(name)
         if entry is not None and re.fullmatch(r"\w+(\(.*\))?", ours):  # one member in the place of one
             assert ours.partition("(")[0] in (entry.new or entry.text), name

@@ -12,9 +12,9 @@ from helpers.messages import says
 from paceline import PacelineError, Trainer, tools
 from paceline.callbacks import Callback, EarlyStopping, JSONLogger, Profiler
 from paceline.durations import Duration
+from paceline.other_trainers.arguments import OF_TRAINER
 from paceline.strategies import AutocastBF16, Precision, Single
 from paceline.trainer.config.arguments import TrainerArguments
-from paceline.trainer.config.peer_names import TRAINER_PEERS
 
 _WHOLE = "an integer of at least 1"
 _NOT_WHOLE = [0, -1, 2.5, "three", True, math.nan, [3]]
@@ -176,7 +176,7 @@ def test_a_name_like_none_of_ours_gets_no_guess():
     assert "did you mean" not in text
 
 
-@pytest.mark.parametrize(("theirs", "ours"), TRAINER_PEERS.items())
+@pytest.mark.parametrize(("theirs", "ours"), OF_TRAINER.items())
 def test_peers_names(theirs, ours):
     assert f"{theirs}: unknown argument; use {ours}" in refusal(**{theirs: 1})
 
@@ -195,7 +195,7 @@ def test_a_batch_size_is_the_loader_s_or_the_global_one():
 
 
 def test_peers_names_lead_to_names_that_exist():
-    for theirs, ours in TRAINER_PEERS.items():
+    for theirs, ours in OF_TRAINER.items():
         assert theirs not in TrainerArguments.model_fields
         function = re.match(r"paceline\.tools\.(\w+)\(", ours)
         if function:

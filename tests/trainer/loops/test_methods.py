@@ -11,7 +11,7 @@ from helpers.small_net import Net, data
 from paceline import DataModule, PacelineError, Trainer
 from paceline.callbacks import Callback, LambdaCallback
 from paceline.callbacks.hooks import HOOKS
-from paceline.trainer.config.peer_names import CALLBACK_METHODS, MODULE_METHODS
+from paceline.other_trainers.methods import CALLBACK_METHODS, MODULE_METHODS
 
 
 class Counted(Net):

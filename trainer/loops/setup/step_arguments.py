@@ -11,8 +11,8 @@ from ....callbacks import Callback
 from ....callbacks.hook_arguments import Problem, wrong_arguments
 from ....callbacks.hooks import OF_MODULES, hook_problems
 from ....errors import report
+from ....other_trainers.methods import CALLBACK_METHODS, DATAMODULE_METHODS, MODULE_METHODS, Method
 from ...batch_hooks import BATCH_HOOKS
-from ...config.peer_names import CALLBACK_METHODS, DATAMODULE_METHODS, MODULE_METHODS, Method
 from ...datamodule import DataModule
 from ...module import TrainModule
 from ...phases import PHASES, STEPS

@@ -1,17 +1,13 @@
-"""Names that other trainers export and the arguments of their classes, answered with ours.
-
-Attributes of their modules are here too. Arguments of their Trainer, its attributes, and methods that they
-call are in ``trainer/config/peer_names.py``; their hooks are in ``callbacks/hooks.py``.
-"""
+"""Names that other trainers export, answered with ours."""
 
 from __future__ import annotations
 
 import inspect
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import Any
 
-from ..errors import PacelineError, nearest
+from ..errors import nearest
 
 _PUBLIC = (
     "",
@@ -173,82 +169,3 @@ def _elsewhere(module: str, name: str) -> str:
             return f"it is in {package}: from {package} import {name}"
     near = nearest(name, import_module(module).__all__)
     return f"did you mean {near}?" if near else ""
-
-
-RECORDED = "delete the call: the constructor's arguments are recorded in self.hparams by themselves"
-_MEDIA = "self.log, self.log_image, self.log_histogram, self.log_table and self.log_text reach every logger"
-_ATTRIBUTES = {
-    "logger": _MEDIA,
-    "loggers": _MEDIA,
-    "save_hyperparameters": RECORDED,
-    "hparams_initial": "self.hparams",
-    "global_rank": "self.trainer.rank",
-    "process_index": "self.trainer.rank",
-    "local_rank": "self.trainer.strategy.environment.local_rank",
-    "is_global_zero": "self.trainer.is_global_zero",
-    "is_main_process": "self.trainer.is_global_zero",
-}
-_MODULE_ATTRIBUTES = _ATTRIBUTES | {
-    "current_epoch": "self.epoch",
-    "callback_metrics": "self.trainer.metrics",
-    "example_input_array": "remove it: no graph of the model is logged",
-    "freeze": "self.requires_grad_(False)",
-    "unfreeze": "self.requires_grad_(True)",
-    "save_pretrained": "self.trainer.export(folder)",
-    "to_onnx": "torch.onnx.export(module, inputs, path)",
-    "to_torchscript": "torch.jit.script(module)",
-    "clip_gradients": "Trainer(clip_grad_norm=...) clips; so does torch.nn.utils.clip_grad_norm_",
-    "fabric": "self.trainer.strategy",
-    "accelerator": "self.trainer",
-    "estimated_stepping_batches": "self.trainer.total_steps",
-    "optimizer": "self.optimizers()",
-    "lr_scheduler": "self.lr_schedulers()",
-    "on_gpu": 'self.device.type == "cuda"',
-}
-_DATAMODULE_ATTRIBUTES = _ATTRIBUTES | {
-    "current_epoch": "self.trainer.epoch",
-    "global_step": "self.trainer.global_step",
-    "from_datasets": "pass DataLoaders: trainer.fit(module, train_dataloader, val_dataloader)",
-    "logger": "self.trainer.log(name, value)",
-    "loggers": "self.trainer.log(name, value)",
-    "print": "self.trainer.log_line(text)",
-    "log": "self.trainer.log(name, value)",
-}
-
-
-def module_hint(name: str) -> str:
-    """What stands for an attribute of other trainers' modules; "" for other names."""
-    return _with_use(_MODULE_ATTRIBUTES.get(name, ""))
-
-
-def datamodule_hint(name: str) -> str:
-    """The same for a DataModule, as the end of a message."""
-    hint = _with_use(_DATAMODULE_ATTRIBUTES.get(name, ""))
-    return hint and f"; {hint}"
-
-
-def _with_use(ours: str) -> str:
-    """Sentences as they are; what is to be written in the place of a name with "use"."""
-    return f"use {ours}" if ours.startswith(("self.", "torch.")) and ", self" not in ours else ours
-
-
-class Refused:
-    """In the place of a method that modules do not have: the error of a call says why.
-
-    Args:
-        what: What is wrong with a call.
-        fix: What to do instead.
-
-    Example:
-        >>> Refused("save_hyperparameters is not needed here", "delete the call")()
-        Traceback (most recent call last):
-        paceline.errors.PacelineError: save_hyperparameters is not needed here
-          fix: delete the call
-    """
-
-    def __init__(self, what: str, fix: str) -> None:
-        self._what, self._fix = what, fix
-
-    def __call__(self, *args: Any, **options: Any) -> NoReturn:
-        """Refuse the call, whatever its arguments."""
-        raise PacelineError(self._what, fix=self._fix)

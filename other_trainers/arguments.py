@@ -1,9 +1,105 @@
-"""Arguments of other trainers' classes, answered with ours; the classes are in ``peer_names.py``."""
+"""Arguments that other trainers take, answered with ours."""
 
 from __future__ import annotations
 
-from .other_engines import CONTEXT, EXPERT, PIPELINE
+from .engines import CONTEXT, EXPERT, PIPELINE
 
+_OPTIMIZER = "configure_optimizers of the module: return torch.optim.AdamW(self.parameters(), lr=...)"
+OF_TRAINER = {
+    "barebones": "progress=False, loggers=False, checkpoint=False",
+    "profiler": "profile=True",
+    "accumulate_grad_batches": "accumulate",
+    "multiple_trainloader_mode": "fit(module, CombinedLoader(loaders, mode=...))",
+    "gradient_accumulation_steps": "accumulate",
+    "gradient_clip_val": "clip_grad_norm",
+    "gradient_clip": "clip_grad_norm",
+    "grad_clip": "clip_grad_norm",
+    "clip_grad": "clip_grad_norm",
+    "resume": "fit(resume=...)",
+    "max_grad_norm": "clip_grad_norm",
+    "gradient_clipping": "clip_grad_norm",
+    "gradient_clip_algorithm": "clip_grad_norm or clip_grad_value",
+    "check_val_every_n_epoch": 'validate_every="2ep"',
+    "val_check_interval": 'validate_every="0.25ep"',
+    "eval_steps": "validate_every",
+    "eval_strategy": 'validate_every="1ep"',
+    "log_every_n_steps": "log_every",
+    "logging_steps": "log_every",
+    "num_sanity_val_steps": "sanity_val_batches",
+    "logger": "loggers",
+    "report_to": "loggers",
+    "enable_progress_bar": "progress",
+    "disable_tqdm": "progress=False",
+    "enable_checkpointing": "checkpoint",
+    "enable_model_summary": "progress",
+    "save_steps": "callbacks=[Checkpoint(every=...)]",
+    "save_total_limit": "callbacks=[Checkpoint(keep=...)]",
+    "default_root_dir": "run_dir",
+    "output_dir": "run_dir",
+    "num_train_epochs": "max_epochs",
+    "epochs": "max_epochs",
+    "mixed_precision": "precision",
+    "fp16": 'precision="fp16"',
+    "bf16": 'precision="bf16"',
+    "tf32": 'fp32_precision="tf32"',
+    "allow_tf32": 'fp32_precision="tf32"',
+    "matmul_precision": 'fp32_precision="tf32"',
+    "gpus": "devices",
+    "num_processes": "devices",
+    "enable_cpu_affinity": "numa_affinity=True",
+    "numa_binding": "numa_affinity=True",
+    "resume_from_checkpoint": "fit(resume=...)",
+    "learning_rate": _OPTIMIZER,
+    "lr": _OPTIMIZER,
+    "weight_decay": _OPTIMIZER,
+    "optimizer": _OPTIMIZER,
+    "optimizers": _OPTIMIZER,
+    "lr_scheduler": "configure_optimizers of the module: return optimizer, scheduler",
+    "lr_schedulers": "configure_optimizers of the module: return optimizer, scheduler",
+    "train_batch_size": "global_batch_size",
+    "per_device_train_batch_size": "the DataLoader's batch_size",
+    "detect_anomaly": "torch.autograd.set_detect_anomaly(True)",
+    "auto_lr_find": "paceline.tools.find_learning_rate(trainer, module, dataloader)",
+    "auto_scale_batch_size": "paceline.tools.find_batch_size(trainer, module, dataloader)",
+    "auto_find_batch_size": 'batch_size="auto"',
+    "device_train_microbatch_size": 'batch_size="auto", or the DataLoader\'s batch_size',
+    "benchmark": "torch.backends.cudnn.benchmark",
+}
+NEEDED_BY_NONE = {
+    "inference_mode": "evaluations run without gradients, under torch.no_grad()",
+    "use_distributed_sampler": "the samples of any sampler are divided among the ranks, each counted once",
+    "replace_sampler_ddp": "the samples of any sampler are divided among the ranks, each counted once",
+}
+"""Arguments of their trainers that have no part here, and why."""
+OF_FIT = {
+    "ckpt_path": "resume",
+    "resume_from_checkpoint": "resume",
+    "weights": "resume",
+    "train_dataloaders": "train_dataloader",
+    "dataloader": "train_dataloader",
+    "train_dataset": "train_dataloader, a DataLoader of it",
+    "val_dataloaders": "val_dataloader",
+    "eval_dataset": "val_dataloader",
+    "eval_dataloader": "val_dataloader",
+    "model": "pass it as module, the first argument",
+    "weights_only": "remove it: nothing in a pickle is run",
+    "duration": "Trainer(max_epochs=...) or Trainer(max_steps=...)",
+    "batch_size": "the batch_size of the DataLoader",
+}
+OF_EVALUATIONS = {
+    "ckpt_path": "weights",
+    "resume": "weights",
+    "dataloaders": "dataloader",
+    "val_dataloader": "dataloader",
+    "test_dataloader": "dataloader",
+    "eval_dataset": "dataloader",
+    "eval_dataloader": "dataloader",
+    "predict_dataloader": "dataloader",
+    "model": "pass it as module, the first argument",
+    "verbose": "remove it: the log has a line of the values",
+    "weights_only": "remove it: nothing in a pickle is run",
+    "return_predictions": "out=folder, or keep=False, for more predictions than memory holds",
+}
 _FOLDER = "files go to the run's folder: Trainer(run_dir=..., name=...)"
 _NOT_NEEDED = "remove it: it is not needed"
 _EVERY_EPOCHS = 'every="2ep" is every second epoch'
@@ -19,7 +115,20 @@ _DISTRIBUTED = {
     "timeout": "Trainer(timeouts=...)",
     "start_method": "remove it: ranks are started as processes of the script",
 }
-ARGUMENTS: dict[str, dict[str, str]] = {
+OF_LOG = {
+    "on_step": "remove it: values are always logged every log_every steps",
+    "sync_dist": "remove it: values are always reduced over all ranks",
+    "sync_dist_group": "remove it: values are always reduced over all ranks",
+    "batch_size": "the weight of a value is the samples in the batch; weight=... gives another",
+    "logger": "remove it: every logged value goes to the loggers",
+    "reduce_fx": "reduce='mean', 'sum', 'min' or 'max'",
+    "rank_zero_only": "remove it: values are the same on every rank",
+    "add_dataloader_idx": "remove it: with several dataloaders their names are part of the metric's name",
+    "metric_attribute": "remove it: a torchmetrics object is found by itself",
+    "enable_graph": "remove it: values are detached",
+    "step": "remove it: the step is known",
+}
+OF_CLASSES: dict[str, dict[str, str]] = {
     "Checkpoint": {
         "dirpath": _FOLDER,
         "save_folder": _FOLDER,
@@ -153,4 +262,4 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "verbose": _NOT_NEEDED,
     },
 }
-"""Arguments of other trainers by the class or function of ours: an argument of ours, or a sentence."""
+"""By the class or function of ours."""
