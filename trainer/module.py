@@ -360,7 +360,7 @@ def refuse_log_arguments(name: Any, unknown: dict[str, Any], logger: MetricLogge
         full = logger.current.full_name(name)
         mean, suffix = ("the data", "") if logger.is_evaluating else ("the epoch", "_epoch")
         epoch = f"remove it: the mean over {mean} is always logged, as {full}{suffix}"
-    refuse_unknown("log", unknown, _LOG_ARGUMENTS, names_in("log") | {"on_epoch": epoch})
+    refuse_unknown("log", unknown, _LOG_ARGUMENTS, {**names_in("log"), "on_epoch": epoch})
 
 
 def configure(module: TrainModule) -> None:
