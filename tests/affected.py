@@ -7,6 +7,8 @@ Nodes are files, by their paths from the root. Each names others, at a distance:
   defines it, also where the package loads it at first use; paths and module names in strings; ``*.md``.
 - 2: the ``conftest.py`` of the tests' root; names that users write in strings, ``"ema"``.
 
+Programs for Lightning name what takes its place: tests run them with their import lines replaced.
+
 Left out: values that reach code without a name in the source (``getattr``), entry points of other packages,
 and what the documentation's code names: a page affects tests, a module does not affect pages.
 """
@@ -32,6 +34,11 @@ PACKAGE = "paceline"
 SECONDS = ("tests/durations.json", "build/test-seconds.json")
 _NOT_PRODUCT = ("tests/", "benchmarks/", "docs/", "build/", ".")
 _BY_NAME = ("callbacks/", "strategies/", "recipes/", "optimizers/")  # users write their names in strings
+_LIGHTNING = {
+    "lightning": f"{PACKAGE}.compat.lightning",
+    "pytorch_lightning": f"{PACKAGE}.compat.lightning.pytorch",
+    "lightning_fabric": f"{PACKAGE}.compat.lightning.fabric",
+}
 _MIRRORED = {"tests/commands": "tests/test_command"}  # where no folder of tests has the name of the code's
 OF_THE_WHOLE = (  # what reads the package as a whole, and takes seconds
     "tests/test_architecture.py",
@@ -182,7 +189,9 @@ class Graph:
         own = named.strings if path.endswith("__init__.py") else set()
         exported = self._exported(path) if own else {}
         bound = {PACKAGE: PACKAGE}
-        for (module, name), alias in named.imports.items():
+        for (imported, name), alias in named.imports.items():
+            first, dot, rest = imported.partition(".")
+            module = imported if is_product(path) else f"{_LIGHTNING.get(first, first)}{dot}{rest}"
             if alias in own and alias in exported:
                 continue  # who wants the name reads it from its module
             bound[alias] = f"{module}.{name}".rstrip(".")
@@ -219,8 +228,9 @@ class Graph:
     def _from_string(self, text: str, named: _Named, path: str) -> Iterator[tuple[str, float]]:
         if re.fullmatch(rf"({PACKAGE}|helpers)(\.\w+)+(:\w+)?", text):
             yield from ((found, 1) for found in self._resolved(text.replace(":", "."), "", path))
-        elif re.fullmatch(r"\.+\w+(\.\w+)*", text) and is_product(path):
-            yield from ((found, 1) for found in self._resolved(named.absolute(text), "", path))
+        elif re.fullmatch(r"\.+\w+(\.\w+)*", text):  # in a test, of the package that its folder mirrors
+            module = named.absolute(text) if is_product(path) else f"{PACKAGE}.{named.absolute(text)}"
+            yield from ((found, 1) for found in self._resolved(module, "", path))
         if is_product(path):
             beside = self._by_name.get(text, ())
             yield from ((p, 1) for p in beside if not p.endswith(".py") and not p.startswith(_NOT_PRODUCT))

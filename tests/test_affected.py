@@ -27,6 +27,12 @@ FILES = {
     "tests/extras/test_mean.py": "from helpers.made import made\n",
     "tests/extras/conftest.py": "",
     "tests/test_pages.py": "PAGES = ROOT.rglob('*.md')\n",
+    "compat/lightning/pytorch/__init__.py": "from .swa import SWA\n",
+    "compat/lightning/pytorch/swa.py": "class SWA: pass\n",
+    "tests/programs/swa.py": "import lightning.pytorch as pl\npl.SWA()\n",
+    "tests/test_programs.py": "(HERE / 'programs').iterdir()\n",
+    "tests/core/test_parts.py": "import_module('.parts', OURS)\n",
+    "core/parts/__init__.py": "",
     "tests/data/one.json": "{}",
     "tests/test_data.py": "(HERE / 'data').iterdir()\n",
 }
@@ -58,6 +64,8 @@ def graph():
         ("tests/extras/conftest.py", {"extras/test_mean": 1, "extras/test_on_ranks": 1}),
         ("docs/page.md", {"test_pages": 1}),
         ("tests/data/one.json", {"test_data": 1}),
+        ("core/parts/__init__.py", {"core/test_parts": 1}),
+        ("compat/lightning/pytorch/swa.py", {"test_programs": 2}),
         ("LICENSE", {}),
     ],
 )

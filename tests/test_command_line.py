@@ -271,6 +271,8 @@ def test_the_weights_are_those_of_the_run_that_is_named_else_of_the_newest(tmp_p
     assert "weights: runs/digits/1/checkpoints/step-00000001" in given.stdout
     written = paceline("predict", "runs/digits/1", "--out", "p", cwd=tmp_path)
     assert "weights: runs/digits/1/" in written.stdout
+    both = paceline("validate", "runs/digits/1", "--weights", "runs/digits/2", cwd=tmp_path)
+    assert "weights: runs/digits/2/checkpoints/step-" in both.stdout, both.output
 
 
 def test_a_secret_of_a_setting_is_in_no_message_and_no_file(tmp_path):

@@ -176,6 +176,15 @@ def test_pointers_name_checkpoints(fit):
     assert (folder / "best").read_text().strip() == "step-00000003"
 
 
+def test_the_first_of_two_monitors_has_the_pointer_best(fit):
+    first = Checkpoint(monitor="score", mode="max")
+    second = Checkpoint(monitor="score", mode="min", name="lowest")
+    _, run = fit(first, second, values=[2.0, 1.0], max_epochs=2)
+    folder = run.folder / "checkpoints"
+    assert (folder / "best").read_text().strip() == run.best.name == "step-00000003"
+    assert (folder / "best-lowest").read_text().strip() == "step-00000006"
+
+
 def test_no_best_where_nothing_is_monitored(fit):
     trainer, run = fit(max_epochs=1)
     assert run.best is None

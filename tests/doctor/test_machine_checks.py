@@ -84,6 +84,12 @@ def test_shared_memory(free, outcome, tmp_path, monkeypatch):
     assert ("--shm-size" in found.cure) == (outcome != "ok")
 
 
+def test_shared_memory_is_for_all_ranks_of_a_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "space", lambda folder: (64 << 30, 1_500_000_000))
+    outcomes = [machine.check_shared_memory(ranks, tmp_path).outcome for ranks in (1, 8, 100)]
+    assert outcomes == ["ok", "warning", "FAILED"]
+
+
 def test_no_shared_memory_is_no_failure(tmp_path):
     assert machine.check_shared_memory(2, tmp_path / "none").outcome == "skipped"
 

@@ -210,6 +210,8 @@ class Line(TrainModule):
             return loss
         if self.what == "loss":
             return loss * math.nan
+        if self.what == "infinite":
+            return loss + (loss - loss.detach()).sqrt()
         return loss + (loss - loss.detach()).square().sqrt()
 
     def loss(self, batch):
@@ -311,8 +313,8 @@ def test_a_loss_that_is_not_finite_is_reported_under_fp16_too(tmp_path, fused):
 
 
 class Sparse(Line):
-    def __init__(self, bad=()):
-        super().__init__(bad, "gradient")
+    def __init__(self, bad=(), what="gradient"):
+        super().__init__(bad, what)
         self.table = nn.Embedding(8, 2, sparse=True)
         self.line.requires_grad_(False)
 
@@ -325,8 +327,8 @@ class Sparse(Line):
 
 
 class Complex(Line):
-    def __init__(self, bad=()):
-        super().__init__(bad, "gradient")
+    def __init__(self, bad=(), what="gradient"):
+        super().__init__(bad, what)
         self.turn = nn.Parameter(torch.randn(2, dtype=torch.complex64))
 
     def loss(self, batch):
@@ -334,13 +336,14 @@ class Complex(Line):
 
 
 @pytest.mark.fault(17)
+@pytest.mark.parametrize("what", ["gradient", "infinite"])
 @pytest.mark.parametrize("kind", [Sparse, Complex])
-def test_sparse_and_complex_gradients_are_looked_at(tmp_path, kind):
+def test_sparse_and_complex_gradients_are_looked_at(tmp_path, kind, what):
     trainer, before, error = fit(kind(), tmp_path / "whole")
     assert error is None
     assert trainer.global_step == 20
     assert not same(before[0], before[-1])
-    module = kind([4])
+    module = kind([4], what)
     trainer, before, error = fit(module, tmp_path / "bad")
     assert "a gradient is not finite" in error
     assert "step 4," in error

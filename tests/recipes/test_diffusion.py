@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer
 from paceline.recipes.data.generated import CLASSES, scaled
 from paceline.recipes.diffusion import Config, Diffusion, build, signal_and_noise
-from paceline.recipes.networks.unet import UNet
+from paceline.recipes.networks.unet import Block, UNet
 
 
 class Knows(nn.Module):
@@ -44,6 +44,16 @@ def test_a_network_that_knows_the_noise_gives_the_image(guidance):
     expected = (mean + guidance * (images[labels] - mean)).clamp(-1, 1)
     torch.testing.assert_close(made, expected, atol=1e-5, rtol=0)
     assert len(network.asked) == 7 * (1 if guidance == 1 else 2)
+
+
+def test_a_block_without_scale_and_shift_is_a_plain_residual_block():
+    block = Block(8, 8, 4)
+    nn.init.zeros_(block.known.weight)
+    nn.init.zeros_(block.known.bias)
+    nn.init.normal_(block.second.weight)
+    x = torch.randn(2, 8, 4, 4)
+    plain = x + block.second(nn.functional.silu(block.norm(block.first(x))))
+    torch.testing.assert_close(block(x, torch.randn(2, 4)), plain)
 
 
 @pytest.mark.parametrize("unlabelled", [0.0, 0.4, 1.0])
