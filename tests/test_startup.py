@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-import paceline
-
 HEAVY = (
     *("torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.distributed.fsdp"),
     *("torch.distributed.checkpoint", "torch.distributed.pipelining", "torch.onnx", "sympy"),
@@ -99,10 +97,6 @@ import contextlib, io
 with contextlib.redirect_stdout(io.StringIO()):
     app([{!r}], standalone_mode=False)
 """
-
-
-def test_names_that_are_loaded_at_first_use_are_listed():
-    assert set(paceline.__all__) <= set(dir(paceline))
 
 
 def test_the_command_line_answers_and_the_picture_is_drawn_without_torch():
