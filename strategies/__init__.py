@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .fsdp import FSDP, HSDP
     from .launch.environment import Environment, find_environment
     from .memory_estimate import choose_strategy, states_per_rank
+    from .ranks.collectives import Collectives
+    from .ranks.group_collectives import GroupCollectives
     from .single import Single
     from .streamed import Streamed
 
@@ -37,11 +39,13 @@ __all__ = [
     "AutocastBF16",
     "AutocastFP16",
     "Collective",
+    "Collectives",
     "DeepSpeed",
     "Distributed",
     "Environment",
     "Float8",
     "Full",
+    "GroupCollectives",
     "Layout",
     "ModelBytes",
     "Moment",
@@ -84,6 +88,8 @@ _HOMES = {
     "PRECISIONS": "dtypes.precision_names",
     "make_precision": "dtypes.precision_names",
     "find_units": "blocks.repeated_blocks",
+    "Collectives": "ranks.collectives",
+    "GroupCollectives": "ranks.group_collectives",
     "Single": "single",
     "Streamed": "streamed",
 }

@@ -18,7 +18,7 @@ from .blocks.activations import Activations
 from .dtypes.precision import Precision
 from .estimate.description import Described
 from .launch.environment import Environment
-from .layers.data_ranks import DataRanks
+from .ranks.collectives import Collectives
 from .tensors import tensor_state as state
 from .tensors.sharding import is_sharded, local_part, whole
 from .trained import TrainedChange
@@ -49,7 +49,7 @@ class StepPlan:
     hooked: bool = False
 
 
-class Strategy(Described, DataRanks, ABC):
+class Strategy(Described, ABC):
     """Where and how a run computes. The loop knows these verbs and nothing else.
 
     ``attach`` comes first; the verbs that reduce or synchronise do nothing where there is one device.
@@ -67,7 +67,6 @@ class Strategy(Described, DataRanks, ABC):
         debug: Check that all ranks call the same collective before each of ours.
         repeats_steps: Whether a step that failed while it computed gradients can be repeated: no other rank
             waits within it, and no engine does.
-        simulated_ranks: For how many ranks this process computes, one after another (a replay).
         smaller_strategy: The argument for a strategy that needs less memory on each device, if any.
         collective_timeout: Seconds that a collective may take; None is torch's default.
         skip_nonfinite: Whether an update with gradients that are not finite is to be skipped.
@@ -75,6 +74,9 @@ class Strategy(Described, DataRanks, ABC):
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
         around_hooks: What is entered around each hook of the user, where parameters are in parts.
         log_line: Takes a line for the user; the Trainer sets its log's.
+        environment: Rank, world size and device of this process, since ``attach``.
+        precision: In which dtypes it computes, since ``attach``.
+        collectives: What this rank says to the others, since ``attach``.
 
     Example:
         >>> strategy = trainer.strategy
@@ -92,7 +94,6 @@ class Strategy(Described, DataRanks, ABC):
     channels_last: bool = False
     debug: bool = False
     repeats_steps: bool = False
-    simulated_ranks: int = 1
     smaller_strategy: str | None = None
     collective_timeout: float | None = None
     skip_nonfinite: bool = True
@@ -102,6 +103,7 @@ class Strategy(Described, DataRanks, ABC):
     log_line: Callable[[str], None] = staticmethod(print)
     environment: Environment
     precision: Precision
+    collectives: Collectives
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         """Refuse wrong keywords of a built-in strategy, all in one report."""
@@ -114,8 +116,8 @@ class Strategy(Described, DataRanks, ABC):
         Raises:
             PacelineError: when this strategy cannot compute there.
         """
-        self.environment = environment
-        self.precision = precision
+        self.environment, self.precision = environment, precision
+        self.collectives = Collectives(environment)
 
     @property
     def device(self) -> torch.device:
@@ -138,10 +140,6 @@ class Strategy(Described, DataRanks, ABC):
     def log_to(self, log_line: Callable[[str], None]) -> None:
         """Take what writes a line for the user: the log of each new run."""
         self.log_line = log_line
-
-    def rank_of(self, micro_batch: int) -> int:
-        """The rank whose micro-batch it is, of the current step: this one, except in a replay."""
-        return self.environment.rank
 
     @abstractmethod
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
@@ -244,30 +242,6 @@ class Strategy(Described, DataRanks, ABC):
     def skip(self, optimizer: Optimizer) -> None:
         """End a step that ``unscale`` has seen without an update: gradients are cleared."""
 
-    @abstractmethod
-    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
-        """``sum``, ``min`` or ``max`` over all ranks, the same result on each."""
-
-    def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
-        """``all_reduce`` whose result is waited for later: the function returns it. To be called on all."""
-        result = self.all_reduce(values, op)
-        return lambda: result
-
-    @abstractmethod
-    def all_gather(self, value: Any) -> list[Any]:
-        """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
-
-    def gather_with_gradients(self, value: Tensor) -> list[Tensor]:
-        """``all_gather`` of a tensor, whose backward gives each rank the sum over all ranks' losses."""
-        return [value]
-
-    @abstractmethod
-    def broadcast(self, value: Any, source: int = 0) -> Any:
-        """The value of rank ``source``, on each."""
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-
     @contextmanager
     def evaluation(self, module: nn.Module) -> Iterator[None]:
         """What surrounds a pass without gradients: ranks read the same running statistics, say."""
@@ -357,10 +331,6 @@ class Strategy(Described, DataRanks, ABC):
             tensors: By name; whole ones, or this rank's shards as DTensors. The same names on all ranks.
             take: Given a name and the rank's part of a tensor, returns what is to be written of it.
         """
-
-    @abstractmethod
-    def exchange(self) -> Callable[[Any], list[Any]]:
-        """``all_gather``, for one thread beside the main one. To be called on all ranks."""
 
     @abstractmethod
     def load_tensors(

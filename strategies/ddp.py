@@ -223,7 +223,7 @@ class DDP(ReplicatedEstimate, Distributed):
         twice = in_parts(came)
         if self._looks:
             flags = torch.tensor([int(name in twice) for name in trained], device="cpu")
-            several = self.all_reduce(flags, "max").tolist()
+            several = self.collectives.all_reduce(flags, "max").tolist()
             missed = [name for name, found in zip(trained, used, strict=True) if not found]
             found = FirstStep(came, missed, [n for n, more in zip(trained, several, strict=True) if more])
             self._seen = found if self._seen is None else self._seen.add(found)

@@ -32,7 +32,6 @@ from .estimate.sharded import ShardedEstimate
 from .gradients.backward_errors import gradient_in_parts, second_backward
 from .gradients.first_step import arrivals, in_parts, is_recomputed
 from .launch.environment import Environment
-from .launch.process_group import data_group
 from .layers.tensor_parallel import AXIS, EqualGradients, LayerSplit, SplitLoss, counted_norm
 from .module_checks import refuse_scalars, refuse_sharded
 from .step_wrapper import Dispatch
@@ -100,7 +99,7 @@ class FSDP(ShardedEstimate, Distributed):
         )
         self.mixed_precision, self.cpu_offload = mixed_precision, cpu_offload
         self.reshard_after_forward = reshard_after_forward
-        self.tensor = self.tensor_parallel_size = tensor
+        self.tensor = tensor
         self._mesh: Any = None
         self._split_loss = SplitLoss()
         self._root: Dispatch | None = None
@@ -118,11 +117,12 @@ class FSDP(ShardedEstimate, Distributed):
                 fix="a number of ranks that tensor divides",
             )
         super().attach(environment, precision)
+        self.collectives.tensor_parallel_size = self.tensor
         self.around_hooks = ParameterAccess(self.name, assigned_shard, lambda: self._root)
 
     def mesh_shape(self) -> dict[str, int]:
         """The data ranks as ``fully_shard`` is to see them: the sizes of the mesh's dimensions, by name."""
-        return {"shard": self.data_world_size}
+        return {"shard": self.collectives.data_world_size}
 
     def make_mesh(self) -> Any:
         """All ranks as a ``DeviceMesh``: ``mesh_shape``, and last the tensor dimension, if there is one."""
@@ -151,7 +151,7 @@ class FSDP(ShardedEstimate, Distributed):
         if self.tensor > 1:
             self._equal_gradients = EqualGradients(module, self._mesh.get_group(AXIS))
         if self.sync_batchnorm:
-            self._batchnorms = SyncedBatchNorms(module, self.data_group)
+            self._batchnorms = SyncedBatchNorms(module, self.collectives.data_group)
         root.context = self.precision.context(self.device)
         self._root, self._first = root, True
         self._forget_last_run()
@@ -350,14 +350,8 @@ class FSDP(ShardedEstimate, Distributed):
         """The norm of all ranks' gradients, the same tensor on each rank."""
         gradients = [p.grad for p in parameters_of(optimizer) if p.grad is not None]
         if self.tensor > 1 and gradients:
-            return counted_norm(gradients, self.tensor_rank)
+            return counted_norm(gradients, self.collectives.tensor_rank)
         return whole(nn.utils.get_total_norm(gradients))
-
-    # -- data ranks ------------------------------------------------------------------------------
-
-    @property
-    def data_group(self) -> Any:
-        return None if self.tensor == 1 else data_group(self.tensor)
 
 
 class HSDP(FSDP):
@@ -383,7 +377,7 @@ class HSDP(FSDP):
         return self.replicate or (layout.nodes if layout.nodes > 1 else 2)
 
     def mesh_shape(self) -> dict[str, int]:
-        environment, ranks = self.environment, self.data_world_size
+        environment, ranks = self.environment, self.collectives.data_world_size
         groups = self.groups_of_ranks(Layout(environment.world_size, environment.local_world_size))
         if ranks % groups:
             split = f", each of {self.tensor} that split the layers," if self.tensor > 1 else ""

@@ -165,21 +165,9 @@ class Single(Strategy):
         self.precision.skip(optimizer)
         optimizer.zero_grad()
 
-    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
-        return values
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any, source: int = 0) -> Any:
-        return value
-
     def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
         taken = {name: take(name, tensor.detach()) for name, tensor in tensors.items()}
         return state.Shard(1, taken, {name: [0] * tensor.ndim for name, tensor in taken.items()})
-
-    def exchange(self) -> Callable[[Any], list[Any]]:
-        return lambda value: [value]
 
     def load_tensors(
         self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None

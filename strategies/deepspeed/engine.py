@@ -213,7 +213,8 @@ class DeepSpeed(ZeroEstimate, Distributed):
         if self.stage < 2:  # averaged in the engine's own step only
             grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
             found = {
-                name: self.all_reduce(grad) / self.environment.world_size for name, grad in grads.items()
+                name: self.collectives.all_reduce(grad) / self.environment.world_size
+                for name, grad in grads.items()
             }
         elif self.stage == 2 and self.offload:
             found = {}  # on their way to the host, where reading them would count them twice

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from paceline.strategies import DDP, Distributed
+from paceline.strategies import DDP, Distributed, GroupCollectives
 from paceline.trainer.data import map_feed
 
 MARK = "a-process-that-a-sick-strategy-has-started"
@@ -16,6 +16,12 @@ MARK = "a-process-that-a-sick-strategy-has-started"
 class WrongSum(DDP):
     """One rank gets another sum."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.collectives = OffByOne(environment)
+
+
+class OffByOne(GroupCollectives):
     def all_reduce(self, values, op="sum"):
         found = super().all_reduce(values, op)
         return (

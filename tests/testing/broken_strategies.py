@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from paceline import PacelineError
-from paceline.strategies import DDP, Distributed
+from paceline.strategies import DDP, Distributed, GroupCollectives
 
 MARK = "a-process-that-a-strategy-has-started"
 
@@ -52,9 +52,9 @@ class OwnSamples(DDP):
     @contextmanager
     def evaluation(self, module):
         with super().evaluation(module):
-            self.all_gather = lambda value: [value] * self.environment.world_size
+            self.collectives.all_gather = lambda value: [value] * self.environment.world_size
             yield
-            del self.all_gather
+            del self.collectives.all_gather
 
 
 class LastMicroBatch(Average):
@@ -76,6 +76,12 @@ class NoClipping(DDP):
 class WrongOrder(DDP):
     """Gathers objects in the wrong order."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.collectives = Backwards(environment)
+
+
+class Backwards(GroupCollectives):
     def all_gather(self, value):
         found = super().all_gather(value)
         return found if isinstance(value, torch.Tensor) else found[::-1]
@@ -84,6 +90,12 @@ class WrongOrder(DDP):
 class WrongBroadcast(DDP):
     """Always from rank 0."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.collectives = FromZero(environment)
+
+
+class FromZero(GroupCollectives):
     def broadcast(self, value, source=0):
         return super().broadcast(value, 0)
 
@@ -108,6 +120,12 @@ class UnseenNaN(Average):
     def find_nonfinite(self, optimizer, found):
         return False
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.collectives = WithoutNaN(environment)
+
+
+class WithoutNaN(GroupCollectives):
     def all_reduce(self, values, op="sum"):
         return super().all_reduce(torch.nan_to_num(values), op)
 

@@ -79,7 +79,7 @@ class _Recorder(Callback):
 
             self._hooks.append(part.register_forward_hook(keep))
 
-        if trainer.strategy.tensor_parallel_size > 1:
+        if trainer.strategy.collectives.tensor_parallel_size > 1:
             return  # of what is split a rank sees a part
         for name, part in trainer.module.named_modules():
             if name:

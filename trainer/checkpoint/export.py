@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ...errors import PacelineError, nearest
 from ...strategies import Single, Strategy
-from ...strategies.ranks.collectives import Collectives
 from ..plain_names import plain_name, plain_names_in
 from ..utils.paths import as_path, writing
 from . import pretrained
@@ -36,7 +35,7 @@ def export(module: Any, strategy: Strategy, folder: Path, submodule: str | None)
     pretrained.refuse_hidden_adapters(part, submodule or "")
     everything = strategy.full_tensors(module)
     tensors = {n.removeprefix(prefix): v for n, v in everything.items() if n.startswith(prefix)}
-    Collectives(strategy).on_rank_zero(lambda: _export_part(module, part, tensors, folder))
+    strategy.collectives.on_rank_zero(lambda: _export_part(module, part, tensors, folder))
     return folder
 
 

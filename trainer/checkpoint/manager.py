@@ -57,7 +57,7 @@ class CheckpointManager:
         self._ranks, self._run_state, self._logger = ranks, run_state, logger
         self._watchdog, self._guard, self._folder = watchdog, guard, folder
         self._remote, self._before_save = remote, before_save
-        self._writer = CheckpointWriter(strategy, ranks.on_rank_zero, remote)
+        self._writer = CheckpointWriter(strategy, remote)
         self._repeated = ""
         self.seconds = 0.0
         self.newest: Path | None = None

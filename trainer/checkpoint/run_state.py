@@ -82,11 +82,11 @@ class RunState:
 
     @property
     def _rank(self) -> int:
-        return self.strategy.data_rank
+        return self.strategy.collectives.data_rank
 
     @property
     def _world_size(self) -> int:
-        return self.strategy.data_world_size
+        return self.strategy.collectives.data_world_size
 
     def _shared(self) -> dict[str, Stateful]:
         """What is the same on all ranks; saved and restored in this order."""
@@ -177,7 +177,7 @@ class RunState:
             return {}
         own = {name: tensors[name] for name in _own_buffers(self.module, tensors)}
         sums = {name: checksum_of(buffer) for name, buffer in own.items()}
-        first = self.strategy.broadcast(sums)
+        first = self.strategy.collectives.broadcast(sums)
         return {f"own.{self._rank}.{n}": own[n] for n, value in sums.items() if first.get(n) != value}
 
     def _plain_state(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class RunState:
         self.hooks.call("on_save_checkpoint", self.trainer, hooks)
         own = {name: part.state_dict() for name, part in self._own().items()}
         return {
-            "ranks": strategy.one_per_data_rank(strategy.all_gather(own)),
+            "ranks": strategy.collectives.gather_data(own),
             "optimizers": numbers,
             "datamodule": {},
             **{name: part.state_dict() for name, part in self._shared().items()},
@@ -274,7 +274,7 @@ class RunState:
             pending: Whether the run is to be where the checkpoint left it: its epoch's data, its gradients.
         """
         strategy = self.strategy
-        with begin(folder, strategy) as check:
+        with begin(folder, strategy.collectives) as check:
             manifest = check.manifest
             if pending:
                 self.feed.prepare(manifest["counters"]["epoch"])
@@ -288,7 +288,7 @@ class RunState:
             like = {n: t for n, t in like.items() if pending or not n.startswith("grad.")}
             present = {n: t for n, t in like.items() if t is not None}
             tensors = strategy.load_tensors(files.tensor_files(folder, manifest), like, present)
-            finish_on_all(check, strategy)
+            finish_on_all(check, strategy.collectives)
         if strategy.environment.is_global_zero:
             files.warn_of_unlisted(folder, manifest)
         return manifest, state, tensors
@@ -362,7 +362,7 @@ class RunState:
         if self.strategy.environment.is_global_zero:
             own["logged"].load_state_dict(logged)
             own["rng"].load_state_dict(ranks[0]["rng"])
-        if 1 < self.strategy.simulated_ranks == len(ranks):
+        if 1 < self.strategy.collectives.simulated_ranks == len(ranks):
             if same_data:
                 self.feed.load_state_dict(ranks[0]["data"])
             return []
@@ -381,7 +381,7 @@ class RunState:
 
 def _world(strategy: Strategy) -> dict[str, Any]:
     found = {"size": strategy.environment.world_size, "strategy": strategy.name}
-    split = strategy.tensor_parallel_size
+    split = strategy.collectives.tensor_parallel_size
     return found | ({"tensor": split} if split > 1 else {})
 
 

@@ -172,7 +172,7 @@ def load_weights(
     if not files.is_checkpoint(path):
         _load_external(module, path, external_weights.read(path), strategy, strict, fix)
         return
-    with begin(path, strategy) as check:
+    with begin(path, strategy.collectives) as check:
         shapes = stored_shapes(path, check.manifest)
         of_model = model_shapes(shapes)
         state = read_state(path, check.manifest)
@@ -186,7 +186,7 @@ def load_weights(
         names = stored_names(of_model, shapes, check.manifest)
         like = {stored: mine[name] for name, stored in names.items() if name in mine}
         loaded = strategy.load_tensors(files.tensor_files(path, check.manifest), names.values(), like)
-        finish_on_all(check, strategy)
+        finish_on_all(check, strategy.collectives)
     if strategy.environment.is_global_zero:
         files.warn_of_unlisted(path, check.manifest)
         if not strict:

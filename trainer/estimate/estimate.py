@@ -69,10 +69,10 @@ def estimate_run(
             got=type(module).__name__,
             fix="TrainModule.of(model, loss, optimizer) makes one of a model",
         )
-    if trainer.strategy.tensor_parallel_size > 1:
+    if trainer.ranks.tensor_parallel_size > 1:
         raise PacelineError(
             "estimate does not know how parallelize(mesh) splits the layers",
-            got=f"tensor={trainer.strategy.tensor_parallel_size}",
+            got=f"tensor={trainer.ranks.tensor_parallel_size}",
             fix="estimate with the strategy without tensor=: parameters, gradients and optimizer state of "
             "layers that are split take as much on each rank",
         )

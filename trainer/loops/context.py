@@ -66,9 +66,9 @@ class RunContext:
         quiet: bool = False,
     ) -> RunContext:
         """A new run: counters at zero, no folder, nothing logged."""
-        ranks, state = Collectives(strategy), TrainState()
+        ranks, state = strategy.collectives, TrainState()
         clock, limits = Clock(state), _limits(settings)
-        stop = StopController(strategy, state, limits, clock)
+        stop = StopController(ranks, state, limits, clock)
         directory = RunDirectory(ranks, None if settings.fast_dev_run else settings.run_dir, quiet)
         strategy.log_to(directory.log_line)
         line = directory.log_line
@@ -87,7 +87,7 @@ class RunContext:
             stop=stop,
             counters=RunCounters(state, limits, stop),
             directory=directory,
-            logger=MetricLogger(strategy, state, clock, queues, directory.log_line),
+            logger=MetricLogger(ranks, state, clock, queues, directory.log_line),
         )
 
 

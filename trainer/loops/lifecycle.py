@@ -199,7 +199,7 @@ def _open_stage(
     closing.callback(_close_signals, signals, run.stop)
     closing.push(partial(_agree_on_signals, run.stop))
     seconds = deadlines(settings.timeouts, run.ranks.world_size)
-    watchdog = Watchdog(strategy, run.state, run.directory, seconds)
+    watchdog = Watchdog(run.ranks, run.state, run.directory, seconds)
     closing.callback(watchdog.close)
     compilation = None
     if settings.compile is not False:
@@ -216,7 +216,7 @@ def _open_stage(
         compilation=compilation,
         closing=closing,
     )
-    closing.enter_context(merged_over(strategy.data_group, module))  # for compute() in hooks
+    closing.enter_context(merged_over(run.ranks.data_group, module))  # for compute() in hooks
     closing.callback(_close_compilation, context)
     closing.callback(strategy.close)
     closing.callback(run.directory.release)

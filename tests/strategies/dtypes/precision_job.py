@@ -77,7 +77,7 @@ class Watch(Callback):
         self.dtypes: dict[str, str] = {}
 
     def on_step_end(self, trainer: Any, outputs: Any) -> None:
-        mean = trainer.strategy.all_reduce(torch.stack([o.detach().double() for o in outputs]).mean())
+        mean = trainer.ranks.all_reduce(torch.stack([o.detach().double() for o in outputs]).mean())
         self.losses.append(mean.item() / trainer.world_size)
         if trainer.global_step > 1:
             return
