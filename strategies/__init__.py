@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .ranks.group_collectives import GroupCollectives
     from .single import Single
     from .streamed import Streamed
+    from .weights import ShardedWeights, Weights
 
 __all__ = [
     "DDP",
@@ -51,10 +52,12 @@ __all__ = [
     "Moment",
     "Precision",
     "RankBytes",
+    "ShardedWeights",
     "Single",
     "StepPlan",
     "Strategy",
     "Streamed",
+    "Weights",
     "choose_strategy",
     "find_environment",
     "find_units",
@@ -92,6 +95,8 @@ _HOMES = {
     "GroupCollectives": "ranks.group_collectives",
     "Single": "single",
     "Streamed": "streamed",
+    "ShardedWeights": "weights",
+    "Weights": "weights",
 }
 _CLASSES = {name.lower(): name for name in ("Single", "DDP", "FSDP", "HSDP", "DeepSpeed", "Streamed")}
 STRATEGIES = BUILT_IN_STRATEGIES

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -19,9 +18,8 @@ from .dtypes.precision import Precision
 from .estimate.description import Described
 from .launch.environment import Environment
 from .ranks.collectives import Collectives
-from .tensors import tensor_state as state
-from .tensors.sharding import is_sharded, local_part, whole
 from .trained import TrainedChange
+from .weights import Weights
 
 T = TypeVar("T")
 
@@ -77,12 +75,13 @@ class Strategy(Described, ABC):
         environment: Rank, world size and device of this process, since ``attach``.
         precision: In which dtypes it computes, since ``attach``.
         collectives: What this rank says to the others, since ``attach``.
+        weights: Where the weights lie, since ``attach``: parts, whole tensors, what checkpoints hold.
 
     Example:
         >>> strategy = trainer.strategy
         >>> isinstance(strategy, Strategy), strategy.name, strategy.environment.world_size
         (True, 'single', 1)
-        >>> sorted(strategy.full_tensors(trainer.module))
+        >>> sorted(strategy.weights.full_tensors(trainer.module))
         ['layer.bias', 'layer.weight']
     """
 
@@ -104,6 +103,7 @@ class Strategy(Described, ABC):
     environment: Environment
     precision: Precision
     collectives: Collectives
+    weights: Weights
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         """Refuse wrong keywords of a built-in strategy, all in one report."""
@@ -118,6 +118,7 @@ class Strategy(Described, ABC):
         """
         self.environment, self.precision = environment, precision
         self.collectives = Collectives(environment)
+        self.weights = Weights(self.collectives)
 
     @property
     def device(self) -> torch.device:
@@ -247,102 +248,12 @@ class Strategy(Described, ABC):
         """What surrounds a pass without gradients: ranks read the same running statistics, say."""
         yield
 
-    def is_sharded(self, tensor: Tensor) -> bool:
-        """Whether this rank holds a part only of a parameter, gradient or buffer."""
-        return is_sharded(tensor)
-
-    def full_gradients(self, module: nn.Module) -> dict[str, Tensor]:
-        """The gradients ``on_before_optimizer_step`` sees, unsharded, by parameter name. On all ranks."""
-        found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-        return {name: whole(gradient) for name, gradient in found.items()}
-
-    def gradient_norms(self, module: nn.Module) -> dict[str, Tensor]:
-        """The 2-norm of each whole gradient, where ``full_gradients`` may be read. On all ranks."""
-        found = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-        return {name: whole(torch.linalg.vector_norm(gradient)) for name, gradient in found.items()}
-
-    def weight_norms(self, module: nn.Module) -> dict[str, Tensor]:
-        """The 2-norm of each whole parameter. On all ranks."""
-        found = {name: p.detach() for name, p in module.named_parameters()}
-        return {name: whole(torch.linalg.vector_norm(weight)) for name, weight in found.items()}
-
-    # -- values beside the parameters: averages of weights ---------------------------------------
-
-    def parameter_parts(self, module: nn.Module) -> dict[str, Tensor]:
-        """This rank's part of each parameter, by name: plain tensors that share its memory."""
-        return {name: local_part(p.detach()) for name, p in module.named_parameters()}
-
-    def parts_written(self, module: nn.Module, for_training: bool = False) -> None:
-        """Let forward see what was written to the tensors of ``parameter_parts``. On all ranks.
-
-        Args:
-            module: Whose parameters were written.
-            for_training: The next update begins from them: copies that an optimizer keeps change too.
-        """
-
-    def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors like ``parameter_parts`` as ``module_tensors`` gives weights, to save. On all ranks."""
-        return parts
-
-    def load_parts(self, module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """This rank's parts of what ``load_tensors`` read for parameters."""
-        parameters = dict(module.named_parameters())
-        return {name: local_part(tensor).to(parameters[name].device) for name, tensor in tensors.items()}
-
-    # -- state in and out ----------------------------------------------------------------------
-
-    def module_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        """The tensors of ``module.state_dict()``, or this rank's parts of them as DTensors."""
-        return state.module_tensors(module)
-
-    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
-        """Take what ``load_tensors`` read, or whole tensors, and what else the state dict holds."""
-        module.load_state_dict(values)
-
-    def optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer
-    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Moments by ``<parameter>.<key>``, and the rest: groups and plain values, by parameter name."""
-        return state.optimizer_state(module, optimizer)
-
-    def load_optimizer(
-        self, module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
-    ) -> None:
-        """Take back what ``optimizer_state`` gave of an optimizer with the same groups."""
-        state.load_optimizer(module, optimizer, tensors, plain)
-
     def state_dict(self) -> dict[str, Any]:
         """What it must remember to continue exactly as it would have, as plain data."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave, of the same strategy on as many ranks. On all ranks."""
-
-    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        """The whole state dict, unsharded: what an export writes. To be called on all ranks."""
-        return self.module_tensors(module)
-
-    @abstractmethod
-    def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
-        """The part of ``tensors`` that this rank is to write into ``folder``. To be called on all ranks.
-
-        Args:
-            folder: The folder of the checkpoint; nothing is written here yet.
-            tensors: By name; whole ones, or this rank's shards as DTensors. The same names on all ranks.
-            take: Given a name and the rank's part of a tensor, returns what is to be written of it.
-        """
-
-    @abstractmethod
-    def load_tensors(
-        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
-    ) -> dict[str, Tensor]:
-        """Read the tensors of ``names`` out of safetensors files.
-
-        Args:
-            files: The files of a checkpoint, one or more; no other file is opened.
-            names: The tensors to read; each must be in one of the files.
-            like: A sharded tensor is read in the shards of its namesake here; all else on the CPU.
-        """
 
     def close(self) -> None:
         """Release what was set up for one run."""

@@ -1,11 +1,10 @@
-"""What all strategies over a process group share: its collectives, state files, averages of gradients."""
+"""What all strategies over a process group share: joining it, and averages of gradients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,8 +17,8 @@ from .launch.process_group import join
 from .ranks.group_collectives import GroupCollectives
 from .single import Single
 from .sync_batchnorm import SyncedBatchNorms
-from .tensors import tensor_state as state
 from .trained import TrainedChange
+from .weights import Weights
 
 
 class Distributed(Single):
@@ -55,6 +54,7 @@ class Distributed(Single):
         if not environment.starts:
             join(environment, self.collective_timeout)
             self.collectives = GroupCollectives(environment, checks=self.debug)
+            self.weights = Weights(self.collectives)
 
     def prepare_module(self, module: nn.Module, *, in_shards: bool = False) -> None:
         """What is done with a module first: values, dtype, device, batch norms; rank 0's values on all."""
@@ -109,18 +109,6 @@ class Distributed(Single):
     def evaluation(self, module: nn.Module) -> Iterator[None]:
         self._broadcast_tensors(list(module.buffers()))  # rank 0's running statistics are the run's
         yield
-
-    # -- state ---------------------------------------------------------------------------------
-
-    def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
-        from .tensors.checkpoint_shards import collect
-
-        return collect(folder, tensors, take, self.collectives.group)
-
-    def load_tensors(
-        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
-    ) -> dict[str, Tensor]:
-        return state.load_tensors(files, names, like, self.collectives.group)
 
     def close(self) -> None:
         super().close()

@@ -40,6 +40,7 @@ from .tensors.parameter_access import ParameterAccess, assigned_shard
 from .tensors.sharding import is_sharded, local_part, whole
 from .torch_internals import end_iteration, forget_gradients, ignore_redistribution_order
 from .trained import TrainedChange
+from .weights import ShardedWeights
 
 T = TypeVar("T")
 _ROOT = "_sharded_root"
@@ -118,6 +119,7 @@ class FSDP(ShardedEstimate, Distributed):
             )
         super().attach(environment, precision)
         self.collectives.tensor_parallel_size = self.tensor
+        self.weights = ShardedWeights(self.collectives)
         self.around_hooks = ParameterAccess(self.name, assigned_shard, lambda: self._root)
 
     def mesh_shape(self) -> dict[str, int]:
@@ -303,41 +305,6 @@ class FSDP(ShardedEstimate, Distributed):
 
         assert self._root is not None
         return [part for part in self._root.modules() if isinstance(part, FSDPModule)]
-
-    def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        from torch.distributed.tensor import DTensor
-
-        parameters: dict[str, Any] = dict(module.named_parameters())
-
-        def placed(name: str, part: Tensor) -> Tensor:
-            like = parameters[name]
-            if not is_sharded(like):
-                return part
-            return DTensor.from_local(
-                part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
-            )
-
-        return {name: placed(name, part) for name, part in parts.items()}
-
-    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
-        from torch.distributed.tensor import distribute_tensor
-
-        mine: dict[str, Any] = self.module_tensors(module)
-
-        def placed(name: str, value: Any) -> Any:
-            shards = mine.get(name)  # None for a name that is not in the module, which torch reports
-            is_whole = isinstance(value, Tensor) and not is_sharded(value)
-            if shards is None or not is_whole or not is_sharded(shards):
-                return value
-            return distribute_tensor(value, shards.device_mesh, shards.placements, src_data_rank=None)
-
-        super().load_module(module, {name: placed(name, value) for name, value in values.items()})
-
-    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        return {
-            name: whole(tensor).cpu() if is_sharded(tensor) else tensor
-            for name, tensor in self.module_tensors(module).items()
-        }
 
     def close(self) -> None:
         super().close()

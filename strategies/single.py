@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +17,6 @@ from .blocks.materialise import is_on_meta, materialise
 from .gradients.accumulation import WideAccumulation
 from .gradients.finite_gradients import flag_nonfinite
 from .module_checks import refuse_sharded
-from .tensors import tensor_state as state
 from .torch_internals import multiply_each
 
 T = TypeVar("T")
@@ -164,15 +162,6 @@ class Single(Strategy):
     def skip(self, optimizer: Optimizer) -> None:
         self.precision.skip(optimizer)
         optimizer.zero_grad()
-
-    def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
-        taken = {name: take(name, tensor.detach()) for name, tensor in tensors.items()}
-        return state.Shard(1, taken, {name: [0] * tensor.ndim for name, tensor in taken.items()})
-
-    def load_tensors(
-        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
-    ) -> dict[str, Tensor]:
-        return state.load_tensors(files, names, like)
 
     def close(self) -> None:
         self.restore_activations()

@@ -87,7 +87,8 @@ SUBJECTS: dict[Any, dict[str, tuple[str, ...]]] = {
             "make_precision",
         ),
         "strategies_own": (
-            *("Strategy", "Distributed", "Collectives", "GroupCollectives", "StepPlan", "find_units"),
+            *("Strategy", "Distributed", "Collectives", "GroupCollectives", "Weights", "ShardedWeights"),
+            *("StepPlan", "find_units"),
         ),
         "strategies_launch": ("Environment", "find_environment", "launch", "start_ranks"),
         "strategies_memory": (

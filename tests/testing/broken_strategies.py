@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from paceline import PacelineError
-from paceline.strategies import DDP, Distributed, GroupCollectives
+from paceline.strategies import DDP, Distributed, GroupCollectives, Weights
 
 MARK = "a-process-that-a-strategy-has-started"
 
@@ -22,6 +22,12 @@ class NoAverage(Distributed):
 class WrongWhole(DDP):
     """What an export writes has lost a part."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.weights = Cut(self.collectives)
+
+
+class Cut(Weights):
     def full_tensors(self, module):
         return {name: value[:1] for name, value in super().full_tensors(module).items()}
 
@@ -103,6 +109,12 @@ class FromZero(GroupCollectives):
 class LosesMoments(DDP):
     """A checkpoint without the optimizer's tensors is read without complaint."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.weights = WithoutMoments(self.collectives)
+
+
+class WithoutMoments(Weights):
     def load_optimizer(self, module, optimizer, tensors, plain):
         super().load_optimizer(module, optimizer, {n: t * 0 for n, t in tensors.items()}, plain)
 
@@ -110,6 +122,12 @@ class LosesMoments(DDP):
 class RoundedCheckpoint(DDP):
     """Writes weights that are rounded."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.weights = Rounded(self.collectives)
+
+
+class Rounded(Weights):
     def module_tensors(self, module):
         return {n: t.bfloat16().to(t.dtype) for n, t in super().module_tensors(module).items()}
 

@@ -106,7 +106,7 @@ class _Recorder(Callback):
             self._mine.setdefault(name, []).append(_rows(tensor, tensor.size(0)))
 
     def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
-        whole = trainer.strategy.full_gradients(trainer.module)
+        whole = trainer.strategy.weights.full_gradients(trainer.module)
         if not trainer.module.automatic_optimization:  # only its own have met over the ranks
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
             named = trainer.module.named_parameters()

@@ -114,7 +114,7 @@ class RunState:
     def capture(self, weights_only: bool) -> Content:
         """What a checkpoint at this step boundary is to hold. To be called on all ranks."""
         module, strategy = self.module, self.strategy
-        whole = strategy.module_tensors(module)  # what another rank writes is on meta here
+        whole = strategy.weights.module_tensors(module)  # what another rank writes is on meta here
         tensors = {f"model.{name}": value for name, value in whole.items() if not value.is_meta}
         # Equal tensors are divided among the ranks. Buffers are each rank's own, and rank 0's the run's.
         if self._rank:
@@ -156,7 +156,7 @@ class RunState:
             parts = callback.parameter_state()
             if not parts:
                 continue
-            saved = self.strategy.save_parts(self.module, parts)
+            saved = self.strategy.weights.save_parts(self.module, parts)
             for name, parameter in self.module.named_parameters(remove_duplicate=False):
                 value = saved.get(first[parameter])
                 if value is not None and not value.is_meta:
@@ -188,7 +188,7 @@ class RunState:
             tensors |= {f"grad.{_owner(g, self._rank)}.{name}": g for name, g in grads.items()}
         numbers: dict[str, Any] = {}
         for index, optimizer in enumerate(self.optimization.optimizers):
-            found, plain = strategy.optimizer_state(module, optimizer)
+            found, plain = strategy.weights.optimizer_state(module, optimizer)
             tensors |= {f"optim.{index}.{name}": value for name, value in found.items()}
             configured = self.optimization.configured[index]
             numbers[str(index)] = plain | {"class": type(optimizer).__name__, "configured": configured}
@@ -287,7 +287,7 @@ class RunState:
             like = self._wanted(shapes, data_ranks_of(manifest), mine)
             like = {n: t for n, t in like.items() if pending or not n.startswith("grad.")}
             present = {n: t for n, t in like.items() if t is not None}
-            tensors = strategy.load_tensors(files.tensor_files(folder, manifest), like, present)
+            tensors = strategy.weights.load_tensors(files.tensor_files(folder, manifest), like, present)
             finish_on_all(check, strategy.collectives)
         if strategy.environment.is_global_zero:
             files.warn_of_unlisted(folder, manifest)
@@ -327,15 +327,15 @@ class RunState:
         module, strategy = self.module, self.strategy
         own = those_of(f"own.{self._rank}.")  # of a checkpoint of as many ranks
         with loading(folder, "extra_state"):
-            strategy.load_module(module, {**those_of("model."), **own, **state["extra_state"]})
+            strategy.weights.load_module(module, {**those_of("model."), **own, **state["extra_state"]})
         for index, optimizer in enumerate(self.optimization.optimizers):
             moments = those_of(f"optim.{index}.")
             with loading(folder, f"optimizers.{index}"):
-                strategy.load_optimizer(module, optimizer, moments, state["optimizers"][str(index)])
+                strategy.weights.load_optimizer(module, optimizer, moments, state["optimizers"][str(index)])
         for callback in self.callbacks:
             parts = those_of(callback_tensor(callback.state_key, ""))
             if parts:
-                callback.load_parameter_state(strategy.load_parts(module, parts))
+                callback.load_parameter_state(strategy.weights.load_parts(module, parts))
         parameters = dict(module.named_parameters())
         for full, value in those_of("grad.").items():
             owner, _, name = full.partition(".")

@@ -231,9 +231,9 @@ class CheckpointWriter:
     def _collect(self, target: Path, content: Content, background: bool) -> Shard:
         folder = str(files.staging_of(target))
         if not background:
-            return self._strategy.shard(folder, _unshared(content.tensors), _as_it_is)
+            return self._strategy.weights.shard(folder, _unshared(content.tensors), _as_it_is)
         self._copy.begin()
-        shard = self._strategy.shard(folder, content.tensors, self._copy.take)
+        shard = self._strategy.weights.shard(folder, content.tensors, self._copy.take)
         self._copy.planned()
         return shard
 

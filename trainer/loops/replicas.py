@@ -23,7 +23,7 @@ class Replicas:
 
     def __init__(self, module: nn.Module, strategy: Strategy, step: int) -> None:
         self._module, self._ranks = module, strategy.collectives
-        self._parts = partial(strategy.parameter_parts, module)
+        self._parts = partial(strategy.weights.parameter_parts, module)
         self._equal_after: int | None = None
         self._begun_at = step
 

@@ -113,7 +113,7 @@ def train_and_resume(folder: Path, connected_at_first_use: bool) -> dict[str, An
         trainer = Trainer(max_steps=steps, run_dir=folder, name="run", seed=1, **usual)
         module = Net()
         trainer.fit(module, data, resume="auto")
-    weights = trainer.strategy.full_tensors(module)
+    weights = trainer.strategy.weights.full_tensors(module)
     return {"weights": {n: w.tolist() for n, w in weights.items()}, "steps": trainer.global_step}
 
 
