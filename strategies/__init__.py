@@ -9,8 +9,9 @@ from ..common.lazy_names import lazy_names
 from ..errors import PacelineError, nearest
 from ..other_trainers import other_engines
 from ..plugins import BUILT_IN_STRATEGIES, load, names
-from .base import StepPlan, Strategy
+from .base import Strategy
 from .launch.launcher import launch, start_ranks  # "launch" is the name of their package too
+from .settings import StepPlan, StrategySettings
 
 if TYPE_CHECKING:
     from .blocks.repeated_blocks import find_units
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .dtypes.float8 import Float8
     from .dtypes.precision import AutocastBF16, AutocastFP16, Full, Precision
     from .dtypes.precision_names import PRECISIONS, make_precision
-    from .estimate.description import Collective, Layout, RankBytes
+    from .estimate.description import Collective, Description, Layout, RankBytes
     from .estimate.model_bytes import ModelBytes, Moment
     from .fsdp import FSDP, HSDP
     from .launch.environment import Environment, find_environment
@@ -42,6 +43,7 @@ __all__ = [
     "Collective",
     "Collectives",
     "DeepSpeed",
+    "Description",
     "Distributed",
     "Environment",
     "Float8",
@@ -56,6 +58,7 @@ __all__ = [
     "Single",
     "StepPlan",
     "Strategy",
+    "StrategySettings",
     "Streamed",
     "Weights",
     "choose_strategy",
@@ -73,6 +76,7 @@ _HOMES = {
     "DeepSpeed": "deepspeed.engine",
     "Distributed": "distributed",
     "Collective": "estimate.description",
+    "Description": "estimate.description",
     "Layout": "estimate.description",
     "RankBytes": "estimate.description",
     "ModelBytes": "estimate.model_bytes",

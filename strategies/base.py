@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -13,41 +12,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..common.argument_checks import check_names
-from .blocks.activations import Activations
 from .dtypes.precision import Precision
-from .estimate.description import Described
+from .estimate.description import Description
 from .launch.environment import Environment
 from .ranks.collectives import Collectives
+from .settings import ActivationOptions, StepPlan, StrategySettings
 from .trained import TrainedChange
 from .weights import Weights
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class StepPlan:
-    """What a step of the run will be, for strategies that want to know beforehand.
-
-    Args:
-        samples: Samples in a full step; None where batches decide.
-        micro_batch: The most samples one rank takes at once; None likewise.
-        micro_batches: Micro-batches of a rank in a full step; None before the data is known.
-        clip_norm: The norm gradients are clipped to.
-        hooked: Whether hooks see the gradients, and may change them, before they are clipped.
-
-    Example:
-        >>> StepPlan(samples=256, micro_batch=32, micro_batches=1).clip_norm is None
-        True
-    """
-
-    samples: int | None = None
-    micro_batch: int | None = None
-    micro_batches: int | None = None
-    clip_norm: float | None = None
-    hooked: bool = False
-
-
-class Strategy(Described, ABC):
+class Strategy(ABC):
     """Where and how a run computes. The loop knows these verbs and nothing else.
 
     ``attach`` comes first; the verbs that reduce or synchronise do nothing where there is one device.
@@ -55,23 +31,13 @@ class Strategy(Described, ABC):
     Attributes:
         name: What it is called in messages and in ``Trainer(strategy=...)``.
         many_ranks: Whether it can compute on more ranks than one.
-        activation_checkpointing: Keep the activations of the model's repeated blocks (or of its
-            ``shard_units()``) no longer than their forward, and compute them again in backward; with
-            ``"selective"`` all but the results of matrix products and attention.
-        activation_offload: Keep the activations of those blocks (True), or of the submodules with these
-            names or patterns, in the host's memory until backward.
-        sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
-        channels_last: Weights of convolutions get this memory format, where they are not sharded.
-        debug: Check that all ranks call the same collective before each of ours.
         repeats_steps: Whether a step that failed while it computed gradients can be repeated: no other rank
             waits within it, and no engine does.
-        smaller_strategy: The argument for a strategy that needs less memory on each device, if any.
-        collective_timeout: Seconds that a collective may take; None is torch's default.
-        skip_nonfinite: Whether an update with gradients that are not finite is to be skipped.
         skips_by_itself: Whether its own step finds and skips non-finite gradients.
+        activations: Whether activations are computed again in backward, or kept on the host until then.
+        settings: What the run asks of it; the Trainer puts it here before ``attach``.
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
         around_hooks: What is entered around each hook of the user, where parameters are in parts.
-        log_line: Takes a line for the user; the Trainer sets its log's.
         environment: Rank, world size and device of this process, since ``attach``.
         precision: In which dtypes it computes, since ``attach``.
         collectives: What this rank says to the others, since ``attach``.
@@ -87,19 +53,12 @@ class Strategy(Described, ABC):
 
     name: str = ""
     many_ranks: bool = False
-    activation_checkpointing: bool | str = False
-    activation_offload: bool | str | Sequence[str] = False
-    sync_batchnorm: bool = False
-    channels_last: bool = False
-    debug: bool = False
     repeats_steps: bool = False
-    smaller_strategy: str | None = None
-    collective_timeout: float | None = None
-    skip_nonfinite: bool = True
     skips_by_itself: bool = False
+    activations: ActivationOptions = ActivationOptions()
+    settings: StrategySettings = StrategySettings()
     plan: StepPlan = StepPlan()
     around_hooks: AbstractContextManager[object] | None = None
-    log_line: Callable[[str], None] = staticmethod(print)
     environment: Environment
     precision: Precision
     collectives: Collectives
@@ -125,22 +84,10 @@ class Strategy(Described, ABC):
         """The device steps run on."""
         return self.environment.device
 
-    def configure(
-        self,
-        *,
-        debug: bool = False,
-        sync_batchnorm: bool = False,
-        skip_nonfinite: bool = True,
-        channels_last: bool = False,
-        collective_timeout: float | None = None,
-    ) -> None:
-        """Take the run's settings, before ``attach``; the meanings are those of the attributes."""
-        self.debug, self.sync_batchnorm, self.skip_nonfinite = debug, sync_batchnorm, skip_nonfinite
-        self.collective_timeout, self.channels_last = collective_timeout, channels_last
-
-    def log_to(self, log_line: Callable[[str], None]) -> None:
-        """Take what writes a line for the user: the log of each new run."""
-        self.log_line = log_line
+    @property
+    def description(self) -> Description:
+        """What it says of itself beforehand, without a device or other ranks: bytes and collectives."""
+        return Description(self.many_ranks)
 
     @abstractmethod
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
@@ -257,18 +204,6 @@ class Strategy(Described, ABC):
 
     def close(self) -> None:
         """Release what was set up for one run."""
-
-    # -- for strategies ------------------------------------------------------------------------
-
-    def change_activations(self, module: nn.Module) -> None:
-        """Apply ``activation_checkpointing`` and ``activation_offload``; ``close`` takes them back."""
-        self._activations = Activations(module, self.activation_checkpointing, self.activation_offload)
-
-    def restore_activations(self) -> None:
-        """Take ``change_activations`` back."""
-        activations = self.__dict__.pop("_activations", None)
-        if activations is not None:
-            activations.undo()
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:

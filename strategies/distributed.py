@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import PacelineError
 from .dtypes.precision import Precision
+from .estimate.description import Description
 from .launch.environment import Environment
 from .launch.process_group import join
 from .ranks.group_collectives import GroupCollectives
@@ -47,19 +48,22 @@ class Distributed(Single):
 
     many_ranks = True
     repeats_steps = False
-    smaller_strategy: str | None = 'strategy="fsdp"'
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         super().attach(environment, precision)
         if not environment.starts:
-            join(environment, self.collective_timeout)
-            self.collectives = GroupCollectives(environment, checks=self.debug)
+            join(environment, self.settings.collective_timeout)
+            self.collectives = GroupCollectives(environment, checks=self.settings.debug)
             self.weights = Weights(self.collectives)
+
+    @property
+    def description(self) -> Description:
+        return Description(self.many_ranks, smaller='strategy="fsdp"')
 
     def prepare_module(self, module: nn.Module, *, in_shards: bool = False) -> None:
         """What is done with a module first: values, dtype, device, batch norms; rank 0's values on all."""
         super().prepare_module(module, in_shards=in_shards)
-        if self.sync_batchnorm:
+        if self.settings.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module)
         self._broadcast_tensors([*module.parameters(), *module.buffers()])
 

@@ -28,7 +28,7 @@ from .distributed import Distributed
 from .dtypes.dtype_groups import refuse_several_dtypes, shard_by_dtype
 from .dtypes.precision import Precision
 from .estimate.description import Layout
-from .estimate.sharded import ShardedEstimate
+from .estimate.sharded import ShardedDescription
 from .gradients.backward_errors import gradient_in_parts, second_backward
 from .gradients.first_step import arrivals, in_parts, is_recomputed
 from .launch.environment import Environment
@@ -49,7 +49,7 @@ _SPLIT = "_layer_split"
 """Where a root keeps over how many ranks its layers are split, and the mesh."""
 
 
-class FSDP(ShardedEstimate, Distributed):
+class FSDP(Distributed):
     """torch's ``fully_shard`` (FSDP2).
 
     What is gathered together are the module's ``shard_units()``, else its repeated blocks, and the rest.
@@ -77,7 +77,6 @@ class FSDP(ShardedEstimate, Distributed):
     """
 
     name = "fsdp"
-    smaller_strategy = None
 
     def __init__(
         self,
@@ -122,6 +121,16 @@ class FSDP(ShardedEstimate, Distributed):
         self.weights = ShardedWeights(self.collectives)
         self.around_hooks = ParameterAccess(self.name, assigned_shard, lambda: self._root)
 
+    @property
+    def description(self) -> ShardedDescription:
+        return ShardedDescription(
+            self.mixed_precision, self.reshard_after_forward, self.cpu_offload, self.groups_of_ranks
+        )
+
+    def groups_of_ranks(self, layout: Layout) -> int:
+        """How many groups of ranks hold the same shards."""
+        return 1
+
     def mesh_shape(self) -> dict[str, int]:
         """The data ranks as ``fully_shard`` is to see them: the sizes of the mesh's dimensions, by name."""
         return {"shard": self.collectives.data_world_size}
@@ -152,7 +161,7 @@ class FSDP(ShardedEstimate, Distributed):
             )
         if self.tensor > 1:
             self._equal_gradients = EqualGradients(module, self._mesh.get_group(AXIS))
-        if self.sync_batchnorm:
+        if self.settings.sync_batchnorm:
             self._batchnorms = SyncedBatchNorms(module, self.collectives.data_group)
         root.context = self.precision.context(self.device)
         self._root, self._first = root, True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from ..torch_internals import multiply_each
 from ..trained import TrainedChange
 from . import internals, nvme, zero_matrices, zero_state
 from .config import make_config, read_config
-from .estimate import ZeroEstimate
+from .estimate import ZeroDescription
 from .library import import_deepspeed
 from .manual_gradients import ManualGradients
 from .weights import ZeroWeights
@@ -40,7 +41,7 @@ class _NoUpdate(Exception):
     """Leaves the engine's step before its update."""
 
 
-class DeepSpeed(ZeroEstimate, Distributed):
+class DeepSpeed(Distributed):
     """DeepSpeed's ZeRO engine over the optimizer of ``configure_optimizers``.
 
     After a run a module has whole parameters again; under stage 3 it stays partitioned until the next
@@ -95,7 +96,6 @@ class DeepSpeed(ZeroEstimate, Distributed):
             )
         self.offload = offload
         self.name = f"deepspeed_stage_{self.stage}" + ("_offload" if offload else "")
-        self.smaller_strategy = 'strategy="deepspeed_stage_3"' if self.stage < 3 else None
         self._engine: Any = None
         self._module: nn.Module | None = None
         self._clip: tuple[float | None, float | None] = (None, None)
@@ -103,12 +103,15 @@ class DeepSpeed(ZeroEstimate, Distributed):
         self._skips = False
         self._manual: ManualGradients | None = None
 
-    def configure(self, *, channels_last: bool = False, **settings: Any) -> None:
-        super().configure(**settings)  # the engine takes contiguous parameters alone
+    @property
+    def description(self) -> ZeroDescription:
+        return ZeroDescription(self.stage, self.offload, self.config)
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         make_config(self.config, self.stage, self.offload, precision, None, 1)
         nvme.check_config(self.config, self.stage)
+        # The engine takes contiguous parameters alone.
+        self.settings = replace(self.settings, channels_last=False)
         super().attach(environment, precision)
         self.weights = ZeroWeights(self.collectives, self.stage, self.offload, self._factor_left)
         if self.stage == 3:
@@ -192,7 +195,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
             super().begin_accumulation()
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
-        return None if self.stage == 3 or self.sync_batchnorm else nan_loss(module)
+        return None if self.stage == 3 or self.settings.sync_batchnorm else nan_loss(module)
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled by the engine's own step; at stages 0 and 1 they can be seen before."""
@@ -258,7 +261,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
         parameters = [p for p in self._engine.module.parameters() if p.grad is not None]
         if self._skips:
             raise _NoUpdate
-        checks = self.skip_nonfinite or self.precision.scales
+        checks = self.settings.skip_nonfinite or self.precision.scales
         if checks and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
             raise _NoUpdate
         if norm is not None:

@@ -134,7 +134,7 @@ class Collectives:
             >>> trainer.ranks.all_reduce(torch.tensor([2.0]))
             tensor([2.])
         """
-        return self.all_reduce_async(values, op)()
+        return values
 
     def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
         """``all_reduce`` whose result is waited for later: the function returns it. To be called on all.
@@ -144,7 +144,8 @@ class Collectives:
             >>> wait()
             tensor([2.])
         """
-        return lambda: values
+        result = self.all_reduce(values, op)
+        return lambda: result
 
     def all_gather(self, value: Any) -> list[Any]:
         """One value of every rank, in the order of ranks, on each. Tensors are of one shape.

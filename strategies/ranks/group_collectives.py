@@ -65,6 +65,9 @@ class GroupCollectives(Collectives):
     def exchange(self) -> Callable[[Any], list[Any]]:
         return partial(recursive_doubling.all_gather, group=writers_group())
 
+    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
+        return self.all_reduce_async(values, op)()
+
     def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
         self._check("reduce", values, op)
         result = values.detach().clone(memory_format=torch.contiguous_format)

@@ -225,7 +225,7 @@ class RunState:
         optimizers, schedulers = state["optimizers"], state["schedulers"]
         line = resume_settings(self.optimization, optimizers, schedulers, allow)
         if line is not None:
-            self.strategy.log_line(line)
+            self.strategy.settings.log_line(line)
         inexact = callback_differences(self.callbacks, state["callbacks"])
         for name, part in self._shared().items():
             if name == "strategy" and manifest["world"] != _world(self.strategy):

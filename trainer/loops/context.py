@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ class RunContext:
         clock, limits = Clock(state), _limits(settings)
         stop = StopController(ranks, state, limits, clock)
         directory = RunDirectory(ranks, None if settings.fast_dev_run else settings.run_dir, quiet)
-        strategy.log_to(directory.log_line)
+        strategy.settings = replace(strategy.settings, log_line=directory.log_line)
         line = directory.log_line
         queues = [LoggerQueue(callback, line) for callback in callbacks if isinstance(callback, Logger)]
         return cls(

@@ -17,7 +17,7 @@ from ...callbacks.loggers.logger import guarded
 from ...callbacks.trainer_view import TrainerView
 from ...common.faultpoints import faultpoint
 from ...errors import PacelineError
-from ...strategies import Environment, Precision, Strategy, start_ranks
+from ...strategies import Environment, Precision, Strategy, StrategySettings, start_ranks
 from ...strategies.launch.job_notes import launcher_requeues, note_trained
 from ...strategies.launch.slurm import ignore_signals
 from ..datamodule import DataModule
@@ -47,7 +47,7 @@ def attach(
     if environment.world_size > 1:  # whoever is late is to be named, which torch's own limit does not
         longest = max(deadlines(settings.timeouts, environment.world_size).values(), default=_A_YEAR)
         collective_timeout = longest + _MARGIN
-    strategy.configure(
+    strategy.settings = StrategySettings(
         debug=settings.debug,
         sync_batchnorm=settings.sync_batchnorm,
         channels_last=settings.channels_last,

@@ -81,7 +81,7 @@ def make(folder, step=0):
         config={"name": "net"},
     )
     watchdog = SimpleNamespace(during=lambda phase: nullcontext())
-    return CheckpointManager(strategy, strategy.collectives, run, logger, watchdog, None, folder), run
+    return CheckpointManager(strategy, run, logger, watchdog, None, folder), run
 
 
 def train(run):

@@ -185,7 +185,6 @@ def _put_together(
     replicas = Replicas(module, strategy, context.state.global_step)
     checkpoints = CheckpointManager(
         strategy,
-        context.ranks,
         run_state,
         context.logger,
         context.watchdog,
