@@ -161,20 +161,20 @@ class Measure(Callback):
 
     def _measure(self, strategy: Any, event: str, act: Callable[[], Any]) -> None:
         act()
-        strategy.barrier()
+        strategy.collectives.barrier()
         delay_messages(self._delay)
         meter = Meter()
         for _ in range(self._repeats):
             act()
         self.found[event] = meter.counts(self._repeats)
         delay_messages(0)
-        strategy.barrier()
+        strategy.collectives.barrier()
 
     def _events(self, trainer: Any, settings: FeedSettings) -> dict[str, Callable[[], Any]]:
-        strategy, state = trainer.strategy, TrainState()
-        stop = StopController(strategy, state, Limits(max_steps=1), Clock(state))
+        ranks, state = trainer.ranks, TrainState()
+        stop = StopController(ranks, state, Limits(max_steps=1), Clock(state))
         stop.begin_stage()
-        store = MetricStore("train", print, strategy)
+        store = MetricStore("train", print, ranks)
         data = make_feed(DataLoader(TensorDataset(torch.zeros(4096, 1)), 1, shuffle=True), settings)
         own, shared = (
             make_feed(DataLoader(Numbers(first), 1), settings).steps(0)

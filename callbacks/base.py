@@ -56,7 +56,7 @@ class Callback(Hooks):
     def parameter_state(self) -> dict[str, Tensor]:
         """Tensors by parameter name that a checkpoint keeps, in any dtype.
 
-        Each has the shape of ``trainer.strategy.parameter_parts(module)[name]``.
+        Each has the shape of ``trainer.strategy.weights.parameter_parts(module)[name]``.
         """
         return {}
 

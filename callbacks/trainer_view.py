@@ -306,7 +306,7 @@ class TrainerView(Protocol):
 
     @property
     def strategy(self) -> Any:
-        """The ``paceline.strategies.Strategy``: ``device``, ``all_gather``, ``full_gradients`` ..."""
+        """The ``paceline.strategies.Strategy``: its ``device``, ``weights.full_gradients`` ..."""
 
     @property
     def optimizers(self) -> list[Any]:

@@ -20,11 +20,10 @@ class _Meeting(Callback):
         self.found: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: TrainerView) -> None:
-        strategy = trainer.strategy
-        strategy.barrier()
+        trainer.ranks.barrier()
         self.found = {"time": time.time(), "world_size": trainer.world_size, "rank": trainer.rank}
-        self.found |= {"device": str(strategy.device), "host": platform.node()}
-        self.found["members"] = strategy.all_gather(trainer.rank)
+        self.found |= {"device": str(trainer.strategy.device), "host": platform.node()}
+        self.found["members"] = trainer.ranks.all_gather(trainer.rank)
         trainer.stop("the ranks have met")
 
 

@@ -9,8 +9,9 @@ from ..common.lazy_names import lazy_names
 from ..errors import PacelineError, nearest
 from ..other_trainers import called_here
 from ..plugins import BUILT_IN_STRATEGIES, load, names
-from .base import StepPlan, Strategy
+from .base import Strategy
 from .launch.launcher import launch, start_ranks  # "launch" is the name of their package too
+from .settings import StepPlan, StrategySettings
 
 if TYPE_CHECKING:
     from .blocks.repeated_blocks import find_units
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
     from .dtypes.float8 import Float8
     from .dtypes.precision import AutocastBF16, AutocastFP16, Full, Precision
     from .dtypes.precision_names import PRECISIONS, make_precision
-    from .estimate.description import Collective, Layout, RankBytes
+    from .estimate.description import Collective, Description, Layout, RankBytes
     from .estimate.model_bytes import ModelBytes, Moment
     from .fsdp import FSDP, HSDP
     from .launch.environment import Environment, find_environment
     from .memory_estimate import choose_strategy, states_per_rank
+    from .ranks.collectives import Collectives
+    from .ranks.group_collectives import GroupCollectives
     from .single import Single
     from .streamed import Streamed
+    from .weights import ShardedWeights, Weights
 
 __all__ = [
     "DDP",
@@ -37,20 +41,26 @@ __all__ = [
     "AutocastBF16",
     "AutocastFP16",
     "Collective",
+    "Collectives",
     "DeepSpeed",
+    "Description",
     "Distributed",
     "Environment",
     "Float8",
     "Full",
+    "GroupCollectives",
     "Layout",
     "ModelBytes",
     "Moment",
     "Precision",
     "RankBytes",
+    "ShardedWeights",
     "Single",
     "StepPlan",
     "Strategy",
+    "StrategySettings",
     "Streamed",
+    "Weights",
     "choose_strategy",
     "find_environment",
     "find_units",
@@ -66,6 +76,7 @@ _HOMES = {
     "DeepSpeed": "deepspeed.engine",
     "Distributed": "distributed",
     "Collective": "estimate.description",
+    "Description": "estimate.description",
     "Layout": "estimate.description",
     "RankBytes": "estimate.description",
     "ModelBytes": "estimate.model_bytes",
@@ -84,8 +95,12 @@ _HOMES = {
     "PRECISIONS": "dtypes.precision_names",
     "make_precision": "dtypes.precision_names",
     "find_units": "blocks.repeated_blocks",
+    "Collectives": "ranks.collectives",
+    "GroupCollectives": "ranks.group_collectives",
     "Single": "single",
     "Streamed": "streamed",
+    "ShardedWeights": "weights",
+    "Weights": "weights",
 }
 _CLASSES = {name.lower(): name for name in ("Single", "DDP", "FSDP", "HSDP", "DeepSpeed", "Streamed")}
 STRATEGIES = BUILT_IN_STRATEGIES

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -14,42 +12,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..common.argument_checks import check_names
-from .blocks.activations import Activations
 from .dtypes.precision import Precision
-from .estimate.description import Described
+from .estimate.description import Description
 from .launch.environment import Environment
-from .layers.data_ranks import DataRanks
-from .tensors import tensor_state as state
-from .tensors.sharding import is_sharded, local_part, whole
+from .ranks.collectives import Collectives
+from .settings import ActivationOptions, StepPlan, StrategySettings
 from .trained import TrainedChange
+from .weights import Weights
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class StepPlan:
-    """What a step of the run will be, for strategies that want to know beforehand.
-
-    Args:
-        samples: Samples in a full step; None where batches decide.
-        micro_batch: The most samples one rank takes at once; None likewise.
-        micro_batches: Micro-batches of a rank in a full step; None before the data is known.
-        clip_norm: The norm gradients are clipped to.
-        hooked: Whether hooks see the gradients, and may change them, before they are clipped.
-
-    Example:
-        >>> StepPlan(samples=256, micro_batch=32, micro_batches=1).clip_norm is None
-        True
-    """
-
-    samples: int | None = None
-    micro_batch: int | None = None
-    micro_batches: int | None = None
-    clip_norm: float | None = None
-    hooked: bool = False
-
-
-class Strategy(Described, DataRanks, ABC):
+class Strategy(ABC):
     """Where and how a run computes. The loop knows these verbs and nothing else.
 
     ``attach`` comes first; the verbs that reduce or synchronise do nothing where there is one device.
@@ -57,51 +31,38 @@ class Strategy(Described, DataRanks, ABC):
     Attributes:
         name: What it is called in messages and in ``Trainer(strategy=...)``.
         many_ranks: Whether it can compute on more ranks than one.
-        activation_checkpointing: Keep the activations of the model's repeated blocks (or of its
-            ``shard_units()``) no longer than their forward, and compute them again in backward; with
-            ``"selective"`` all but the results of matrix products and attention.
-        activation_offload: Keep the activations of those blocks (True), or of the submodules with these
-            names or patterns, in the host's memory until backward.
-        sync_batchnorm: Batch norms take their statistics over the samples of all ranks.
-        channels_last: Weights of convolutions get this memory format, where they are not sharded.
-        debug: Check that all ranks call the same collective before each of ours.
         repeats_steps: Whether a step that failed while it computed gradients can be repeated: no other rank
             waits within it, and no engine does.
-        simulated_ranks: For how many ranks this process computes, one after another (a replay).
-        smaller_strategy: The argument for a strategy that needs less memory on each device, if any.
-        collective_timeout: Seconds that a collective may take; None is torch's default.
-        skip_nonfinite: Whether an update with gradients that are not finite is to be skipped.
         skips_by_itself: Whether its own step finds and skips non-finite gradients.
+        activations: Whether activations are computed again in backward, or kept on the host until then.
+        settings: What the run asks of it; the Trainer puts it here before ``attach``.
         plan: What a step of the run will be; the Trainer puts it here before ``setup``.
         around_hooks: What is entered around each hook of the user, where parameters are in parts.
-        log_line: Takes a line for the user; the Trainer sets its log's.
+        environment: Rank, world size and device of this process, since ``attach``.
+        precision: In which dtypes it computes, since ``attach``.
+        collectives: What this rank says to the others, since ``attach``.
+        weights: Where the weights lie, since ``attach``: parts, whole tensors, what checkpoints hold.
 
     Example:
         >>> strategy = trainer.strategy
         >>> isinstance(strategy, Strategy), strategy.name, strategy.environment.world_size
         (True, 'single', 1)
-        >>> sorted(strategy.full_tensors(trainer.module))
+        >>> sorted(strategy.weights.full_tensors(trainer.module))
         ['layer.bias', 'layer.weight']
     """
 
     name: str = ""
     many_ranks: bool = False
-    activation_checkpointing: bool | str = False
-    activation_offload: bool | str | Sequence[str] = False
-    sync_batchnorm: bool = False
-    channels_last: bool = False
-    debug: bool = False
     repeats_steps: bool = False
-    simulated_ranks: int = 1
-    smaller_strategy: str | None = None
-    collective_timeout: float | None = None
-    skip_nonfinite: bool = True
     skips_by_itself: bool = False
+    activations: ActivationOptions = ActivationOptions()
+    settings: StrategySettings = StrategySettings()
     plan: StepPlan = StepPlan()
     around_hooks: AbstractContextManager[object] | None = None
-    log_line: Callable[[str], None] = staticmethod(print)
     environment: Environment
     precision: Precision
+    collectives: Collectives
+    weights: Weights
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         """Refuse wrong keywords of a built-in strategy, all in one report."""
@@ -114,34 +75,19 @@ class Strategy(Described, DataRanks, ABC):
         Raises:
             PacelineError: when this strategy cannot compute there.
         """
-        self.environment = environment
-        self.precision = precision
+        self.environment, self.precision = environment, precision
+        self.collectives = Collectives(environment)
+        self.weights = Weights(self.collectives)
 
     @property
     def device(self) -> torch.device:
         """The device steps run on."""
         return self.environment.device
 
-    def configure(
-        self,
-        *,
-        debug: bool = False,
-        sync_batchnorm: bool = False,
-        skip_nonfinite: bool = True,
-        channels_last: bool = False,
-        collective_timeout: float | None = None,
-    ) -> None:
-        """Take the run's settings, before ``attach``; the meanings are those of the attributes."""
-        self.debug, self.sync_batchnorm, self.skip_nonfinite = debug, sync_batchnorm, skip_nonfinite
-        self.collective_timeout, self.channels_last = collective_timeout, channels_last
-
-    def log_to(self, log_line: Callable[[str], None]) -> None:
-        """Take what writes a line for the user: the log of each new run."""
-        self.log_line = log_line
-
-    def rank_of(self, micro_batch: int) -> int:
-        """The rank whose micro-batch it is, of the current step: this one, except in a replay."""
-        return self.environment.rank
+    @property
+    def description(self) -> Description:
+        """What it says of itself beforehand, without a device or other ranks: bytes and collectives."""
+        return Description(self.many_ranks)
 
     @abstractmethod
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
@@ -244,98 +190,10 @@ class Strategy(Described, DataRanks, ABC):
     def skip(self, optimizer: Optimizer) -> None:
         """End a step that ``unscale`` has seen without an update: gradients are cleared."""
 
-    @abstractmethod
-    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
-        """``sum``, ``min`` or ``max`` over all ranks, the same result on each."""
-
-    def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
-        """``all_reduce`` whose result is waited for later: the function returns it. To be called on all."""
-        result = self.all_reduce(values, op)
-        return lambda: result
-
-    @abstractmethod
-    def all_gather(self, value: Any) -> list[Any]:
-        """One value of every rank, in the order of ranks, on each. Tensors are of one shape."""
-
-    def gather_with_gradients(self, value: Tensor) -> list[Tensor]:
-        """``all_gather`` of a tensor, whose backward gives each rank the sum over all ranks' losses."""
-        return [value]
-
-    @abstractmethod
-    def broadcast(self, value: Any, source: int = 0) -> Any:
-        """The value of rank ``source``, on each."""
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-
     @contextmanager
     def evaluation(self, module: nn.Module) -> Iterator[None]:
         """What surrounds a pass without gradients: ranks read the same running statistics, say."""
         yield
-
-    def is_sharded(self, tensor: Tensor) -> bool:
-        """Whether this rank holds a part only of a parameter, gradient or buffer."""
-        return is_sharded(tensor)
-
-    def full_gradients(self, module: nn.Module) -> dict[str, Tensor]:
-        """The gradients ``on_before_optimizer_step`` sees, unsharded, by parameter name. On all ranks."""
-        found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-        return {name: whole(gradient) for name, gradient in found.items()}
-
-    def gradient_norms(self, module: nn.Module) -> dict[str, Tensor]:
-        """The 2-norm of each whole gradient, where ``full_gradients`` may be read. On all ranks."""
-        found = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-        return {name: whole(torch.linalg.vector_norm(gradient)) for name, gradient in found.items()}
-
-    def weight_norms(self, module: nn.Module) -> dict[str, Tensor]:
-        """The 2-norm of each whole parameter. On all ranks."""
-        found = {name: p.detach() for name, p in module.named_parameters()}
-        return {name: whole(torch.linalg.vector_norm(weight)) for name, weight in found.items()}
-
-    # -- values beside the parameters: averages of weights ---------------------------------------
-
-    def parameter_parts(self, module: nn.Module) -> dict[str, Tensor]:
-        """This rank's part of each parameter, by name: plain tensors that share its memory."""
-        return {name: local_part(p.detach()) for name, p in module.named_parameters()}
-
-    def parts_written(self, module: nn.Module, for_training: bool = False) -> None:
-        """Let forward see what was written to the tensors of ``parameter_parts``. On all ranks.
-
-        Args:
-            module: Whose parameters were written.
-            for_training: The next update begins from them: copies that an optimizer keeps change too.
-        """
-
-    def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors like ``parameter_parts`` as ``module_tensors`` gives weights, to save. On all ranks."""
-        return parts
-
-    def load_parts(self, module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """This rank's parts of what ``load_tensors`` read for parameters."""
-        parameters = dict(module.named_parameters())
-        return {name: local_part(tensor).to(parameters[name].device) for name, tensor in tensors.items()}
-
-    # -- state in and out ----------------------------------------------------------------------
-
-    def module_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        """The tensors of ``module.state_dict()``, or this rank's parts of them as DTensors."""
-        return state.module_tensors(module)
-
-    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
-        """Take what ``load_tensors`` read, or whole tensors, and what else the state dict holds."""
-        module.load_state_dict(values)
-
-    def optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer
-    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Moments by ``<parameter>.<key>``, and the rest: groups and plain values, by parameter name."""
-        return state.optimizer_state(module, optimizer)
-
-    def load_optimizer(
-        self, module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
-    ) -> None:
-        """Take back what ``optimizer_state`` gave of an optimizer with the same groups."""
-        state.load_optimizer(module, optimizer, tensors, plain)
 
     def state_dict(self) -> dict[str, Any]:
         """What it must remember to continue exactly as it would have, as plain data."""
@@ -344,50 +202,8 @@ class Strategy(Described, DataRanks, ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave, of the same strategy on as many ranks. On all ranks."""
 
-    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        """The whole state dict, unsharded: what an export writes. To be called on all ranks."""
-        return self.module_tensors(module)
-
-    @abstractmethod
-    def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
-        """The part of ``tensors`` that this rank is to write into ``folder``. To be called on all ranks.
-
-        Args:
-            folder: The folder of the checkpoint; nothing is written here yet.
-            tensors: By name; whole ones, or this rank's shards as DTensors. The same names on all ranks.
-            take: Given a name and the rank's part of a tensor, returns what is to be written of it.
-        """
-
-    @abstractmethod
-    def exchange(self) -> Callable[[Any], list[Any]]:
-        """``all_gather``, for one thread beside the main one. To be called on all ranks."""
-
-    @abstractmethod
-    def load_tensors(
-        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
-    ) -> dict[str, Tensor]:
-        """Read the tensors of ``names`` out of safetensors files.
-
-        Args:
-            files: The files of a checkpoint, one or more; no other file is opened.
-            names: The tensors to read; each must be in one of the files.
-            like: A sharded tensor is read in the shards of its namesake here; all else on the CPU.
-        """
-
     def close(self) -> None:
         """Release what was set up for one run."""
-
-    # -- for strategies ------------------------------------------------------------------------
-
-    def change_activations(self, module: nn.Module) -> None:
-        """Apply ``activation_checkpointing`` and ``activation_offload``; ``close`` takes them back."""
-        self._activations = Activations(module, self.activation_checkpointing, self.activation_offload)
-
-    def restore_activations(self) -> None:
-        """Take ``change_activations`` back."""
-        activations = self.__dict__.pop("_activations", None)
-        if activations is not None:
-            activations.undo()
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:

@@ -16,7 +16,7 @@ from ..common.argument_checks import ABOVE_ZERO_OR_NONE, SWITCH, SWITCH_OR_NONE,
 from ..errors import PacelineError, listed
 from .base import parameters_of
 from .distributed import Distributed
-from .estimate.replicated import ReplicatedEstimate
+from .estimate.replicated import ReplicatedDescription
 from .gradients import backward_errors
 from .gradients.finite_gradients import nan_loss
 from .gradients.first_step import FirstStep, arrivals, counted, in_parts
@@ -29,7 +29,7 @@ from .trained import TrainedChange
 T = TypeVar("T")
 
 
-class DDP(ReplicatedEstimate, Distributed):
+class DDP(Distributed):
     """torch's DistributedDataParallel.
 
     Step 1 shows which parameters get no gradient: its gradients are averaged after its backward. Where
@@ -112,6 +112,12 @@ class DDP(ReplicatedEstimate, Distributed):
         self._own: OwnGradients | None = None
         self._optimizers: list[Optimizer] = []
         self._order: list[str] = []
+
+    @property
+    def description(self) -> ReplicatedDescription:
+        return ReplicatedDescription(
+            self._options["bucket_cap_mb"], self._options["gradient_as_bucket_view"]
+        )
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self.prepare_module(module)
@@ -223,7 +229,7 @@ class DDP(ReplicatedEstimate, Distributed):
         twice = in_parts(came)
         if self._looks:
             flags = torch.tensor([int(name in twice) for name in trained], device="cpu")
-            several = self.all_reduce(flags, "max").tolist()
+            several = self.collectives.all_reduce(flags, "max").tolist()
             missed = [name for name, found in zip(trained, used, strict=True) if not found]
             found = FirstStep(came, missed, [n for n, more in zip(trained, several, strict=True) if more])
             self._seen = found if self._seen is None else self._seen.add(found)
@@ -237,7 +243,7 @@ class DDP(ReplicatedEstimate, Distributed):
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
         searched = self._options["find_unused_parameters"] or self._options["static_graph"]
-        return None if searched or self.sync_batchnorm else nan_loss(module)
+        return None if searched or self.settings.sync_batchnorm else nan_loss(module)
 
     def _end_step(self) -> None:
         """The step is over; the first one has shown whether the reducer can do the others."""
@@ -248,7 +254,7 @@ class DDP(ReplicatedEstimate, Distributed):
             # On this rank some may have had none.
             self._use_reducer([*dict.fromkeys([*seen.came, *self._trained()])])
         else:
-            self.log_line(seen.line())
+            self.settings.log_line(seen.line())
 
     def _use_reducer(self, order: list[str]) -> None:
         """Let the reducer work from here on, with buckets as for gradients that come in this order."""

@@ -28,11 +28,10 @@ from .distributed import Distributed
 from .dtypes.dtype_groups import refuse_several_dtypes, shard_by_dtype
 from .dtypes.precision import Precision
 from .estimate.description import Layout
-from .estimate.sharded import ShardedEstimate
+from .estimate.sharded import ShardedDescription
 from .gradients.backward_errors import gradient_in_parts, second_backward
 from .gradients.first_step import arrivals, in_parts, is_recomputed
 from .launch.environment import Environment
-from .launch.process_group import data_group
 from .layers.tensor_parallel import AXIS, EqualGradients, LayerSplit, SplitLoss, counted_norm
 from .module_checks import refuse_scalars, refuse_sharded
 from .step_wrapper import Dispatch
@@ -41,6 +40,7 @@ from .tensors.parameter_access import ParameterAccess, assigned_shard
 from .tensors.sharding import is_sharded, local_part, whole
 from .torch_internals import end_iteration, forget_gradients, ignore_redistribution_order
 from .trained import TrainedChange
+from .weights import ShardedWeights
 
 T = TypeVar("T")
 _ROOT = "_sharded_root"
@@ -49,7 +49,7 @@ _SPLIT = "_layer_split"
 """Where a root keeps over how many ranks its layers are split, and the mesh."""
 
 
-class FSDP(ShardedEstimate, Distributed):
+class FSDP(Distributed):
     """torch's ``fully_shard`` (FSDP2).
 
     What is gathered together are the module's ``shard_units()``, else its repeated blocks, and the rest.
@@ -77,7 +77,6 @@ class FSDP(ShardedEstimate, Distributed):
     """
 
     name = "fsdp"
-    smaller_strategy = None
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class FSDP(ShardedEstimate, Distributed):
         )
         self.mixed_precision, self.cpu_offload = mixed_precision, cpu_offload
         self.reshard_after_forward = reshard_after_forward
-        self.tensor = self.tensor_parallel_size = tensor
+        self.tensor = tensor
         self._mesh: Any = None
         self._split_loss = SplitLoss()
         self._root: Dispatch | None = None
@@ -118,11 +117,23 @@ class FSDP(ShardedEstimate, Distributed):
                 fix="a number of ranks that tensor divides",
             )
         super().attach(environment, precision)
+        self.collectives.tensor_parallel_size = self.tensor
+        self.weights = ShardedWeights(self.collectives)
         self.around_hooks = ParameterAccess(self.name, assigned_shard, lambda: self._root)
+
+    @property
+    def description(self) -> ShardedDescription:
+        return ShardedDescription(
+            self.mixed_precision, self.reshard_after_forward, self.cpu_offload, self.groups_of_ranks
+        )
+
+    def groups_of_ranks(self, layout: Layout) -> int:
+        """How many groups of ranks hold the same shards."""
+        return 1
 
     def mesh_shape(self) -> dict[str, int]:
         """The data ranks as ``fully_shard`` is to see them: the sizes of the mesh's dimensions, by name."""
-        return {"shard": self.data_world_size}
+        return {"shard": self.collectives.data_world_size}
 
     def make_mesh(self) -> Any:
         """All ranks as a ``DeviceMesh``: ``mesh_shape``, and last the tensor dimension, if there is one."""
@@ -150,8 +161,8 @@ class FSDP(ShardedEstimate, Distributed):
             )
         if self.tensor > 1:
             self._equal_gradients = EqualGradients(module, self._mesh.get_group(AXIS))
-        if self.sync_batchnorm:
-            self._batchnorms = SyncedBatchNorms(module, self.data_group)
+        if self.settings.sync_batchnorm:
+            self._batchnorms = SyncedBatchNorms(module, self.collectives.data_group)
         root.context = self.precision.context(self.device)
         self._root, self._first = root, True
         self._forget_last_run()
@@ -304,41 +315,6 @@ class FSDP(ShardedEstimate, Distributed):
         assert self._root is not None
         return [part for part in self._root.modules() if isinstance(part, FSDPModule)]
 
-    def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        from torch.distributed.tensor import DTensor
-
-        parameters: dict[str, Any] = dict(module.named_parameters())
-
-        def placed(name: str, part: Tensor) -> Tensor:
-            like = parameters[name]
-            if not is_sharded(like):
-                return part
-            return DTensor.from_local(
-                part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
-            )
-
-        return {name: placed(name, part) for name, part in parts.items()}
-
-    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
-        from torch.distributed.tensor import distribute_tensor
-
-        mine: dict[str, Any] = self.module_tensors(module)
-
-        def placed(name: str, value: Any) -> Any:
-            shards = mine.get(name)  # None for a name that is not in the module, which torch reports
-            is_whole = isinstance(value, Tensor) and not is_sharded(value)
-            if shards is None or not is_whole or not is_sharded(shards):
-                return value
-            return distribute_tensor(value, shards.device_mesh, shards.placements, src_data_rank=None)
-
-        super().load_module(module, {name: placed(name, value) for name, value in values.items()})
-
-    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        return {
-            name: whole(tensor).cpu() if is_sharded(tensor) else tensor
-            for name, tensor in self.module_tensors(module).items()
-        }
-
     def close(self) -> None:
         super().close()
         if self._root is not None:
@@ -350,14 +326,8 @@ class FSDP(ShardedEstimate, Distributed):
         """The norm of all ranks' gradients, the same tensor on each rank."""
         gradients = [p.grad for p in parameters_of(optimizer) if p.grad is not None]
         if self.tensor > 1 and gradients:
-            return counted_norm(gradients, self.tensor_rank)
+            return counted_norm(gradients, self.collectives.tensor_rank)
         return whole(nn.utils.get_total_norm(gradients))
-
-    # -- data ranks ------------------------------------------------------------------------------
-
-    @property
-    def data_group(self) -> Any:
-        return None if self.tensor == 1 else data_group(self.tensor)
 
 
 class HSDP(FSDP):
@@ -383,7 +353,7 @@ class HSDP(FSDP):
         return self.replicate or (layout.nodes if layout.nodes > 1 else 2)
 
     def mesh_shape(self) -> dict[str, int]:
-        environment, ranks = self.environment, self.data_world_size
+        environment, ranks = self.environment, self.collectives.data_world_size
         groups = self.groups_of_ranks(Layout(environment.world_size, environment.local_world_size))
         if ranks % groups:
             split = f", each of {self.tensor} that split the layers," if self.tensor > 1 else ""

@@ -57,7 +57,7 @@ def state_bytes(module: nn.Module) -> int:
 
     Activations come on top and are not known beforehand.
     """
-    return Single().states(ModelBytes.of(module), Layout(1)).total
+    return Single().description.states(ModelBytes.of(module), Layout(1)).total
 
 
 def states_per_rank(module: nn.Module, ranks: int) -> dict[str, RankBytes]:
@@ -78,7 +78,9 @@ def states_per_rank(module: nn.Module, ranks: int) -> dict[str, RankBytes]:
         (1760, 1320)
     """
     model, layout = ModelBytes.of(module), Layout(ranks)
-    return {name: one.states(model, layout) for name, one in estimated_strategies(ranks).items()}
+    return {
+        name: one.description.states(model, layout) for name, one in estimated_strategies(ranks).items()
+    }
 
 
 def choose_strategy(strategy: Strategy, module: nn.Module) -> tuple[Strategy, str | None]:

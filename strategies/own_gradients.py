@@ -73,7 +73,7 @@ class OwnGradients:
         place = 0 if number is None else 1 + number
         flags = [p in asked and is_own(p) for p in held]
         word = torch.tensor([place, -place, *flags], dtype=torch.int32, device="cpu")
-        highest, negated_lowest, *changed = self._strategy.all_reduce(word, "max").tolist()
+        highest, negated_lowest, *changed = self._strategy.collectives.all_reduce(word, "max").tolist()
         if highest != -negated_lowest:
             raise self._other_order("manual_backward()" if number is None else "optimizer.step()")
         own = [p for p, found in zip(held, changed, strict=True) if found]
@@ -81,7 +81,7 @@ class OwnGradients:
         note_averaged(own)
 
     def _other_order(self, mine: str) -> PacelineError:
-        calls = self._strategy.all_gather(mine)
+        calls = self._strategy.collectives.all_gather(mine)
         return PacelineError(
             "the ranks go backward and update in another order",
             got=", ".join(f"rank {rank} calls {call}" for rank, call in enumerate(calls[:_SHOWN])),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -13,12 +12,12 @@ from torch.optim import Optimizer
 
 from ..common.argument_checks import SWITCH_OR_TEXTS, check_arguments, one_of
 from .base import Strategy, parameters_of
-from .blocks.activations import SELECTIVE
+from .blocks.activations import SELECTIVE, Activations
 from .blocks.materialise import is_on_meta, materialise
 from .gradients.accumulation import WideAccumulation
 from .gradients.finite_gradients import flag_nonfinite
 from .module_checks import refuse_sharded
-from .tensors import tensor_state as state
+from .settings import ActivationOptions
 from .torch_internals import multiply_each
 
 T = TypeVar("T")
@@ -40,6 +39,7 @@ class Single(Strategy):
     name = "single"
     repeats_steps = True
     _accumulation: WideAccumulation | None = None
+    _activations: Activations | None = None
 
     def __init__(
         self,
@@ -52,8 +52,7 @@ class Single(Strategy):
             activation_checkpointing=(activation_checkpointing, one_of(False, True, SELECTIVE)),
             activation_offload=(activation_offload, SWITCH_OR_TEXTS),
         )
-        self.activation_checkpointing = activation_checkpointing
-        self.activation_offload = activation_offload
+        self.activations = ActivationOptions(activation_checkpointing, activation_offload)
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
         self.prepare_module(module)
@@ -75,10 +74,14 @@ class Single(Strategy):
             materialise(module)
         self.precision.convert_module(module)
         module.to(self.device)
-        if self.channels_last:
+        if self.settings.channels_last:
             _to_channels_last(module)
         self._accumulation = WideAccumulation(module, self.precision.accumulate_dtype)
         self.change_activations(module)
+
+    def change_activations(self, module: nn.Module) -> None:
+        """Compute activations again, or keep them on the host, as ``activations`` says; until ``close``."""
+        self._activations = Activations(module, self.activations.checkpointing, self.activations.offload)
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         step: Callable[..., Any] = getattr(module, name)
@@ -165,29 +168,10 @@ class Single(Strategy):
         self.precision.skip(optimizer)
         optimizer.zero_grad()
 
-    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
-        return values
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any, source: int = 0) -> Any:
-        return value
-
-    def shard(self, folder: str, tensors: dict[str, Tensor], take: state.Take) -> state.Shard:
-        taken = {name: take(name, tensor.detach()) for name, tensor in tensors.items()}
-        return state.Shard(1, taken, {name: [0] * tensor.ndim for name, tensor in taken.items()})
-
-    def exchange(self) -> Callable[[Any], list[Any]]:
-        return lambda value: [value]
-
-    def load_tensors(
-        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
-    ) -> dict[str, Tensor]:
-        return state.load_tensors(files, names, like)
-
     def close(self) -> None:
-        self.restore_activations()
+        if self._activations is not None:
+            self._activations.undo()
+        self._activations = None
         self.finish_accumulation()  # where a step failed
         self._accumulation = None
         vars(self).pop("_one", None)

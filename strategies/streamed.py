@@ -13,13 +13,72 @@ from ..errors import PacelineError, listed
 from .blocks.materialise import materialise
 from .blocks.repeated_blocks import find_units
 from .blocks.streamed_blocks import Blocks, Values
+from .dtypes.precision import Precision
+from .launch.environment import Environment
 from .module_checks import refuse_sharded
 from .single import Single
 from .tensors import stored_tensors
 from .tensors.stored_tensors import Part, Stored
+from .weights import Weights
 
 T = TypeVar("T")
 _HOST, _DISK = "host", "disk"
+
+
+class StreamedWeights(Weights):
+    """Weights that come to the device block by block.
+
+    Args:
+        on_disk: The blocks stay in the files that ``load_tensors`` finds.
+    """
+
+    def __init__(self, on_disk: bool) -> None:
+        super().__init__()
+        self._on_disk = on_disk
+        self._blocks: Blocks | None = None
+        self._described: dict[Tensor, Stored] = {}
+
+    def begin(self, blocks: Blocks) -> None:
+        """These blocks of a module are streamed from here on, until ``end``."""
+        self._blocks = blocks
+
+    def end(self) -> None:
+        """Forget them."""
+        self._blocks = None
+        self._described.clear()
+
+    def load_tensors(
+        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Find them: memory-mapped, or those in parts as meta tensors that ``load_module`` knows."""
+        stored = stored_tensors.find_stored(files)
+        found = {}
+        for name in names:
+            parts = stored[name]
+            found[name] = parts[0].values if len(parts) == 1 else stored_tensors.description(parts)
+            if len(parts) > 1:
+                self._described[found[name]] = parts
+        return found
+
+    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
+        assert self._blocks is not None
+        mine = module.state_dict(keep_vars=True)
+        given: Values = {}
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                whole = [Part((), value)]
+                given[mine[name]] = self._described.pop(value, whole)
+            else:
+                module.get_submodule(name.rpartition(".")[0]).set_extra_state(value)
+        self._blocks.load(given, on_disk=self._on_disk)
+
+    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
+        if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
+            raise PacelineError(
+                f"{type(module).__name__} has no values to export: they stayed in their files",
+                fix='Streamed(keep="host"), or of the checkpoint: paceline export CHECKPOINT FOLDER',
+            )
+        return super().full_tensors(module)
 
 
 class Streamed(Single):
@@ -43,13 +102,17 @@ class Streamed(Single):
     """
 
     name = "streamed"
+    weights: StreamedWeights
 
     def __init__(self, *, keep: str = _HOST) -> None:
         check_arguments("Streamed", keep=(keep, one_of(_HOST, _DISK)))
         super().__init__()
         self.keep = keep
         self._blocks: Blocks | None = None
-        self._described: dict[Tensor, Stored] = {}
+
+    def attach(self, environment: Environment, precision: Precision) -> None:
+        super().attach(environment, precision)
+        self.weights = StreamedWeights(on_disk=self.keep == _DISK)
 
     def check_training(self) -> None:
         raise PacelineError(
@@ -76,32 +139,8 @@ class Streamed(Single):
             )
         _initialise_unsaved(module)
         self._blocks.place()
+        self.weights.begin(self._blocks)
         return build_optimizers()
-
-    def load_tensors(
-        self, files: Sequence[Path], names: Iterable[str], like: dict[str, Tensor] | None = None
-    ) -> dict[str, Tensor]:
-        """Find them: memory-mapped, or those in parts as meta tensors that ``load_module`` knows."""
-        stored = stored_tensors.find_stored(files)
-        found = {}
-        for name in names:
-            parts = stored[name]
-            found[name] = parts[0].values if len(parts) == 1 else stored_tensors.description(parts)
-            if len(parts) > 1:
-                self._described[found[name]] = parts
-        return found
-
-    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
-        assert self._blocks is not None
-        mine = module.state_dict(keep_vars=True)
-        given: Values = {}
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                whole = [Part((), value)]
-                given[mine[name]] = self._described.pop(value, whole)
-            else:
-                module.get_submodule(name.rpartition(".")[0]).set_extra_state(value)
-        self._blocks.load(given, on_disk=self.keep == _DISK)
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
         assert self._blocks is not None
@@ -114,18 +153,10 @@ class Streamed(Single):
             )
         return super().step_function(module, name)
 
-    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
-            raise PacelineError(
-                f"{type(module).__name__} has no values to export: they stayed in their files",
-                fix='Streamed(keep="host"), or of the checkpoint: paceline export CHECKPOINT FOLDER',
-            )
-        return super().full_tensors(module)
-
     def close(self) -> None:
         super().close()
         blocks, self._blocks = self._blocks, None
-        self._described.clear()
+        self.weights.end()
         if blocks is not None:
             blocks.give_back(empty=self.keep == _DISK)
 

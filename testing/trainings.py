@@ -181,21 +181,21 @@ class _Verbs(Callback):
 
 def _verbs(trainer: TrainerView) -> Iterator[tuple[str, Any, Any]]:
     """Each call in words, its result, and the right one."""
-    strategy, rank, world_size = trainer.strategy, trainer.rank, trainer.world_size
-    ranks = list(range(world_size))
-    values = torch.tensor([rank + 1.0, -rank], dtype=torch.float64, device=strategy.device)
+    together, rank = trainer.strategy.collectives, trainer.rank
+    ranks = list(range(trainer.world_size))
+    values = torch.tensor([rank + 1.0, -rank], dtype=torch.float64, device=trainer.strategy.device)
     of_all = [[r + 1.0 for r in ranks], [-float(r) for r in ranks]]
     for op, reduce in (("sum", sum), ("min", min), ("max", max)):
         right = [float(reduce(column)) for column in of_all]
-        yield f"all_reduce(op={op!r})", strategy.all_reduce(values, op).tolist(), right
-        yield f"all_reduce_async(op={op!r})", strategy.all_reduce_async(values, op)().tolist(), right
-    gathered = [tensor.tolist() for tensor in strategy.all_gather(values)]
+        yield f"all_reduce(op={op!r})", together.all_reduce(values, op).tolist(), right
+        yield f"all_reduce_async(op={op!r})", together.all_reduce_async(values, op)().tolist(), right
+    gathered = [tensor.tolist() for tensor in together.all_gather(values)]
     yield "all_gather of tensors", gathered, [list(row) for row in zip(*of_all, strict=True)]
-    yield "all_gather of objects", strategy.all_gather({"rank": rank}), [{"rank": r} for r in ranks]
+    yield "all_gather of objects", together.all_gather({"rank": rank}), [{"rank": r} for r in ranks]
     for source in ranks:
-        found = strategy.broadcast({"from": rank}, source)
+        found = together.broadcast({"from": rank}, source)
         yield f"broadcast(source={source})", found, {"from": source}
-    strategy.barrier()
+    together.barrier()
 
 
 def collectives(layout: Layout, other: Layout) -> list[str]:

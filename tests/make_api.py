@@ -86,7 +86,10 @@ SUBJECTS: dict[Any, dict[str, tuple[str, ...]]] = {
             *("Precision", "Full", "AutocastBF16", "AutocastFP16", "Float8", "PRECISIONS"),
             "make_precision",
         ),
-        "strategies_own": ("Strategy", "Distributed", "StepPlan", "find_units"),
+        "strategies_own": (
+            *("Strategy", "Distributed", "Collectives", "GroupCollectives", "Weights", "ShardedWeights"),
+            *("Description", "StrategySettings", "StepPlan", "find_units"),
+        ),
         "strategies_launch": ("Environment", "find_environment", "launch", "start_ranks"),
         "strategies_memory": (
             *("choose_strategy", "states_per_rank", "ModelBytes", "Moment", "RankBytes", "Streamed"),

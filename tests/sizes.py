@@ -26,7 +26,7 @@ def interfaces() -> dict[str, int]:
         "bases of Trainer": len(bases),
         "members of TrainerView": len(public(TrainerView)),
         "members of its parts": sum(len(public(kind)) for kind in (RanksView, CountersView, LoopView)),
-        "public names of Strategy": len(public(Strategy)),
+        "public names of Strategy": len({*public(Strategy), *inspect.get_annotations(Strategy)}),
     }
 
 

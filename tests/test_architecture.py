@@ -70,7 +70,7 @@ INTERFACES = {
     "bases of Trainer": 1,
     "members of TrainerView": 30,
     "members of its parts": 31,
-    "public names of Strategy": 80,
+    "public names of Strategy": 40,
 }
 FLAT = {"root": 9}
 """Other limits than 20."""

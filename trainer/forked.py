@@ -75,7 +75,7 @@ def _be_rank(trainer: Any, verb: str, work: Callable[[], Any], given: dict[str, 
     module = trainer._module
     weights: dict[str, torch.Tensor] = {}
     if module is not None and (verb == _TRAINS or given.get("weights") is not None):
-        weights = trainer.strategy.full_tensors(module)
+        weights = trainer.strategy.weights.full_tensors(module)
     if not trainer.is_global_zero:
         return
     # Copied: safetensors takes no two tensors that share memory.
@@ -125,10 +125,10 @@ def _load_weights(trainer: Any, extra: dict[str, Any], buffers: dict[str, str], 
     configure(module)
     here.prepare_module(module)
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    mine = here.module_tensors(module)
+    mine = here.weights.module_tensors(module)
     other = {n: dtype for n, dtype in buffers.items() if n in shapes and _other(mine.get(n), shapes[n])}
     make_buffers(module, {"buffers": other}, shapes, here.device)
-    differences = weight_differences(here.module_tensors(module), shapes, module)
+    differences = weight_differences(here.weights.module_tensors(module), shapes, module)
     try:
         refuse(
             "the ranks have changed the module's parts, and the notebook's module has others",
@@ -142,7 +142,7 @@ def _load_weights(trainer: Any, extra: dict[str, Any], buffers: dict[str, str], 
             + ("no checkpoint" if latest is None else str(latest))
         )
         raise
-    here.load_module(module, {**tensors, **extra})
+    here.weights.load_module(module, {**tensors, **extra})
 
 
 def _other(tensor: torch.Tensor | None, shape: list[int]) -> bool:

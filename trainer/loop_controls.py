@@ -120,7 +120,7 @@ class LoopControls:
         """
         pairs = [(float(loss), float(weight)) for loss, weight in self._trainer._run.place.losses]
         sums = [sum(loss * weight for loss, weight in pairs), sum(weight for _, weight in pairs)]
-        loss, weight = self._trainer.strategy.all_reduce(torch.tensor(sums, dtype=torch.float64)).tolist()
+        loss, weight = self._trainer.ranks.all_reduce(torch.tensor(sums, dtype=torch.float64)).tolist()
         return loss / weight if weight else math.nan
 
     def skip_update(self) -> None:

@@ -197,7 +197,7 @@ class TrainModule(UserMethods, Hooks, PlainNames, BatchHooks, MediaLogs, Recorde
             tensor([0])
         """
         if sync_grads:
-            return torch.stack(self.trainer.strategy.gather_with_gradients(value))
+            return torch.stack(self.trainer.strategy.collectives.gather_with_gradients(value))
         return torch.stack(self.trainer.ranks.gather_data(value))
 
     def optimizers(self) -> Any:

@@ -86,8 +86,8 @@ def run_trial(
     if alone:
         here = replace(strategy.environment, rank=0, world_size=1, local_world_size=1)
         strategy = Single(
-            activation_checkpointing=strategy.activation_checkpointing,
-            activation_offload=strategy.activation_offload,
+            activation_checkpointing=strategy.activations.checkpointing,
+            activation_offload=strategy.activations.offload,
         )
         strategy.attach(here, run.strategy.precision)
     run._compute_with(strategy, quiet=True)

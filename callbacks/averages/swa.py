@@ -105,5 +105,5 @@ def _has_statistics(part: nn.Module) -> bool:
 def _mean_over_ranks(trainer: TrainerView, buffer: Tensor) -> Tensor:
     if not buffer.is_floating_point():
         return buffer.clone()
-    mean: Tensor = trainer.strategy.all_reduce(buffer) / trainer.world_size
+    mean: Tensor = trainer.strategy.collectives.all_reduce(buffer) / trainer.world_size
     return mean

@@ -79,7 +79,7 @@ class WeightAverage(Callback):
             self.averaged, self._failed, self._values = 0, False, {}
 
     def on_fit_start(self, trainer: TrainerView) -> None:
-        self._parts = trainer.strategy.parameter_parts(trainer.module)
+        self._parts = trainer.strategy.weights.parameter_parts(trainer.module)
         if set(self._values) != set(self._parts):  # no checkpoint, or one without them: it begins here
             self._values = {name: _wide_copy(part) for name, part in self._parts.items()}
             self.averaged = 0
@@ -99,7 +99,7 @@ class WeightAverage(Callback):
 
     def _write(self, trainer: TrainerView, weights: list[Tensor], for_training: bool = False) -> None:
         _copy(weights, [*self._parts.values()])
-        trainer.strategy.parts_written(trainer.module, for_training)
+        trainer.strategy.weights.parts_written(trainer.module, for_training)
 
     def on_exception(self, trainer: TrainerView, error: BaseException) -> None:
         self._failed = True
@@ -109,7 +109,7 @@ class WeightAverage(Callback):
             return
         if self.averaged and self._values and not self._failed:
             if not self._parts:  # there was nothing left to do after the run was restored
-                self._parts = trainer.strategy.parameter_parts(trainer.module)
+                self._parts = trainer.strategy.weights.parameter_parts(trainer.module)
             self._write(trainer, self._ordered())
             self.finish(trainer)
         self._parts, self._values = {}, {}

@@ -83,7 +83,7 @@ class DeviceMonitor(Callback):
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         if trainer.global_step % self.every:
             return
-        everyone = trainer.strategy.all_gather(self._values(trainer))
+        everyone = trainer.ranks.all_gather(self._values(trainer))
         names = dict.fromkeys(name for values in everyone for name in values)
         trainer.publish(
             {n: _OVER_RANKS.get(n, max)([values[n] for values in everyone if n in values]) for n in names}

@@ -57,9 +57,9 @@ class Norms(Callback):
         if (trainer.global_step + 1) % self.every:
             return
         if self.gradients:
-            self._take("gradient", trainer.strategy.gradient_norms(trainer.module))
+            self._take("gradient", trainer.strategy.weights.gradient_norms(trainer.module))
         if self.weights:
-            self._take("weight", trainer.strategy.weight_norms(trainer.module))
+            self._take("weight", trainer.strategy.weights.weight_norms(trainer.module))
 
     def _take(self, what: str, norms: dict[str, Tensor]) -> None:
         values = {name: float(norm) for name, norm in norms.items()}

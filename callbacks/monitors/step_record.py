@@ -88,7 +88,7 @@ class StepRecord(Callback):
 
     def _measure(self, trainer: TrainerView, optimizer: Any) -> None:
         if self._active:
-            norms = list(trainer.strategy.gradient_norms(trainer.module).values())
+            norms = list(trainer.strategy.weights.gradient_norms(trainer.module).values())
             self._norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else math.nan
 
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:

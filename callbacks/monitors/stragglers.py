@@ -104,7 +104,7 @@ class Stragglers(Callback):
     def _report(self, trainer: TrainerView) -> None:
         mine = [median(seconds) for seconds in zip(*self._measured, strict=True)]
         self._measured, self._reports = [], self._reports + 1
-        data, step = zip(*trainer.strategy.all_gather(mine), strict=True)
+        data, step = zip(*trainer.ranks.all_gather(mine), strict=True)
         slowest = step.index(max(step))
         values = {"step_seconds_max": max(step), "step_seconds_median": median(step)}
         values |= {"data_seconds_max": max(data), "data_seconds_median": median(data)}

@@ -171,7 +171,7 @@ class Throughput(PhaseCallback):
     def _publish(self, trainer: TrainerView) -> None:
         first, last = self._marks[0], self._marks[-1]
         tokens = float(last.tokens - first.tokens)
-        everyone = trainer.strategy.all_gather(
+        everyone = trainer.ranks.all_gather(
             [last.seconds - first.seconds, last.waiting - first.waiting, tokens]
         )
         seconds = max(everyone[0][0], 1e-9)
@@ -180,7 +180,7 @@ class Throughput(PhaseCallback):
             "data_wait_share": max(waiting / max(whole, 1e-9) for whole, waiting, _ in everyone),
         }
         if self.tokens is not None:
-            own = trainer.strategy.one_per_data_rank(everyone)
+            own = trainer.strategy.collectives.one_per_data_rank(everyone)
             values["tokens_per_second"] = sum(one[2] for one in own) / seconds
         if self._flops_per_sample is not None:
             samples = (last.samples - first.samples) / seconds / trainer.world_size

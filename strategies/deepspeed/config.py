@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ...errors import PacelineError
-from ..base import StepPlan
 from ..dtypes.precision import Precision
+from ..settings import StepPlan
 
 _BUCKET = 200_000_000
 _ALIGNED = 1000

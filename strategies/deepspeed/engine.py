@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,9 +28,10 @@ from ..torch_internals import multiply_each
 from ..trained import TrainedChange
 from . import internals, nvme, zero_matrices, zero_state
 from .config import make_config, read_config
-from .estimate import ZeroEstimate
+from .estimate import ZeroDescription
 from .library import import_deepspeed
 from .manual_gradients import ManualGradients
+from .weights import ZeroWeights
 from .written_parameters import WrittenParameters
 
 T = TypeVar("T")
@@ -39,16 +41,12 @@ class _NoUpdate(Exception):
     """Leaves the engine's step before its update."""
 
 
-_ENGINE = "_zero_engine"
-"""Where a module keeps the stage 3 engine that holds its parameters, after its run."""
-
-
-class DeepSpeed(ZeroEstimate, Distributed):
+class DeepSpeed(Distributed):
     """DeepSpeed's ZeRO engine over the optimizer of ``configure_optimizers``.
 
     After a run a module has whole parameters again; under stage 3 it stays partitioned until the next
     run, and ``Trainer.export`` and checkpoints have the whole of it. Gradients are DeepSpeed's own: in
-    ``on_before_optimizer_step`` read them with ``trainer.strategy.full_gradients(module)``.
+    ``on_before_optimizer_step`` read them with ``trainer.strategy.weights.full_gradients(module)``.
 
     Args:
         stage: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters are spread. None takes
@@ -71,6 +69,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
     """
 
     skips_by_itself = True
+    weights: ZeroWeights
 
     def __init__(
         self,
@@ -97,27 +96,29 @@ class DeepSpeed(ZeroEstimate, Distributed):
             )
         self.offload = offload
         self.name = f"deepspeed_stage_{self.stage}" + ("_offload" if offload else "")
-        self.smaller_strategy = 'strategy="deepspeed_stage_3"' if self.stage < 3 else None
         self._engine: Any = None
         self._module: nn.Module | None = None
-        self._groups: list[list[str]] = []
         self._clip: tuple[float | None, float | None] = (None, None)
         self._factor: Tensor | float = 1.0
         self._skips = False
         self._manual: ManualGradients | None = None
 
-    def configure(self, *, channels_last: bool = False, **settings: Any) -> None:
-        super().configure(**settings)  # the engine takes contiguous parameters alone
+    @property
+    def description(self) -> ZeroDescription:
+        return ZeroDescription(self.stage, self.offload, self.config)
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         make_config(self.config, self.stage, self.offload, precision, None, 1)
         nvme.check_config(self.config, self.stage)
+        # The engine takes contiguous parameters alone.
+        self.settings = replace(self.settings, channels_last=False)
         super().attach(environment, precision)
+        self.weights = ZeroWeights(self.collectives, self.stage, self.offload, self._factor_left)
         if self.stage == 3:
             self.around_hooks = ParameterAccess(self.name, partitioned, lambda: self._module)
 
     def setup(self, module: nn.Module, build_optimizers: Callable[[], T]) -> T:
-        kept = vars(module).pop(_ENGINE, None)
+        kept = vars(module).pop(zero_state.HELD, None)
         if kept is not None:
             zero_state.release(kept.engine, module, kept.carried, kept.hooks)
         deepspeed = import_deepspeed(self.device)
@@ -140,8 +141,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
         optimizer = zero_matrices.only_optimizer(self.name, given.optimizers, config)
         names = state.parameter_names(module)
         refuse_frozen_groups(self.name, optimizer, names)
-        self._groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]
-        self._turns = {name: turn for turn, name in enumerate(names.values())}
+        groups = [[names[id(p)] for p in g["params"]] for g in optimizer.param_groups]
         carried = {} if late else zero_state.remember(module)
         root = Dispatch(module, self.precision.context(self.device))
         self._engine, *_ = deepspeed.initialize(
@@ -151,6 +151,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
             dist_init_required=False,
         )
         self._module, self._carried = module, carried
+        self.weights.begin(self._engine, module, groups)
         self._written = WrittenParameters(self._engine)
         self._hooks = zero_state.refuse_state_dicts(module) if self.stage == 3 else []
         root.lasting = () if self.stage == 3 else None
@@ -170,7 +171,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
 
     def trainable_changed(self, module: nn.Module, change: TrainedChange) -> None:
         if self._engine is not None:  # it could not be closed with a group that it does not know
-            del self._engine.basic_optimizer.param_groups[len(self._groups) :]
+            del self._engine.basic_optimizer.param_groups[len(self.weights.groups) :]
         super().trainable_changed(module, change)
 
     def step_function(self, module: nn.Module, name: str) -> Callable[..., Any]:
@@ -182,7 +183,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
         if self.precision.scales:
             loss = self.precision.scale(loss)
         assert self._manual is not None
-        with backward_errors.of_deepspeed(self.name, self._named), self._manual.backward():
+        with backward_errors.of_deepspeed(self.name, self.weights.named), self._manual.backward():
             self._engine.backward(loss, retain_graph=retain_graph, scale_wrt_gas=False)
 
     def synchronise_gradients(self, enabled: bool) -> None:
@@ -194,7 +195,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
             super().begin_accumulation()
 
     def stand_in_loss(self, module: nn.Module) -> Tensor | None:
-        return None if self.stage == 3 or self.sync_batchnorm else nan_loss(module)
+        return None if self.stage == 3 or self.settings.sync_batchnorm else nan_loss(module)
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled by the engine's own step; at stages 0 and 1 they can be seen before."""
@@ -207,32 +208,9 @@ class DeepSpeed(ZeroEstimate, Distributed):
     def multiply_gradients(self, optimizer: Optimizer, factor: Tensor | float) -> None:
         self._factor = self._factor * factor
 
-    def full_gradients(self, module: nn.Module) -> dict[str, Tensor]:
-        from deepspeed.utils import safe_get_full_grad
-
-        if self.stage < 2:  # averaged in the engine's own step only
-            grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-            found = {
-                name: self.all_reduce(grad) / self.environment.world_size for name, grad in grads.items()
-            }
-        elif self.stage == 2 and self.offload:
-            found = {}  # on their way to the host, where reading them would count them twice
-        else:
-
-            def read() -> dict[str, Any]:
-                return {name: safe_get_full_grad(p) for name, p in module.named_parameters()}
-
-            found = internals.finalised_gradients(self._engine, self.stage, read)
-        factor = self._factor / self.precision.loss_scale
-        return {name: grad * factor for name, grad in found.items() if grad is not None}
-
-    def gradient_norms(self, module: nn.Module) -> dict[str, Tensor]:
-        found = self.full_gradients(module).items()
-        return {name: torch.linalg.vector_norm(gradient) for name, gradient in found}
-
-    def weight_norms(self, module: nn.Module) -> dict[str, Tensor]:
-        found = module.named_parameters()
-        return {name: torch.linalg.vector_norm(zero_state.whole(p)) for name, p in found}
+    def _factor_left(self) -> Tensor | float:
+        """What the engine's gradients are still to be multiplied by."""
+        return self._factor / self.precision.loss_scale
 
     def clip(self, optimizer: Optimizer, norm: float | None, value: float | None) -> Tensor | None:
         self._clip = (norm, value)
@@ -247,7 +225,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
         self._manual.before_update()
         self._written.take_up()
         internals.clip_norm_of_next_step(engine, self.stage, norm)
-        factor = self._factor / self.precision.loss_scale
+        factor = self._factor_left()
         if self.stage:
             engine.optimizer.loss_scale = 1.0 / float(factor)
         elif not isinstance(factor, float) or factor != 1.0:
@@ -283,7 +261,7 @@ class DeepSpeed(ZeroEstimate, Distributed):
         parameters = [p for p in self._engine.module.parameters() if p.grad is not None]
         if self._skips:
             raise _NoUpdate
-        checks = self.skip_nonfinite or self.precision.scales
+        checks = self.settings.skip_nonfinite or self.precision.scales
         if checks and not all(bool(torch.isfinite(p.grad).all()) for p in parameters):
             raise _NoUpdate
         if norm is not None:
@@ -300,100 +278,15 @@ class DeepSpeed(ZeroEstimate, Distributed):
             for gradient in internals.flat_gradients(self._engine, self.stage, which):
                 gradient.data.clamp_(-value, value)
 
-    # -- state ---------------------------------------------------------------------------------
-
-    def _named(self) -> dict[Tensor, str]:
-        assert self._module is not None
-        return {p: name for name, p in self._module.named_parameters()}
-
-    def _is_mine(self, name: str) -> bool:
-        """Whether this rank writes what is complete on none: they alternate, so that no host holds all."""
-        return self._turns[name] % self.environment.world_size == self.environment.rank
-
-    def module_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        found = super().module_tensors(module)
-        if self._engine is None or self.stage < 3:
-            return found
-        aliases = {p: n for n, p in module.named_parameters()}
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            value = zero_state.whole(parameter)
-            found[name] = value.cpu() if self._is_mine(aliases[parameter]) else value.to("meta")
-        return found
-
-    def parameter_parts(self, module: nn.Module) -> dict[str, Tensor]:
-        if self.stage < 3:
-            return super().parameter_parts(module)
-        return {name: zero_state.partition(p) for name, p in module.named_parameters()}
-
-    def parts_written(self, module: nn.Module, for_training: bool = False) -> None:
-        if self.stage == 3:
-            zero_state.refresh_whole_ones(list(module.parameters()))
-        if for_training and self.stage:
-            zero_state.write_masters(self._engine)
-
-    def save_parts(self, module: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        if self.stage < 3:
-            return parts
-        parameters = dict(module.named_parameters())
-        found = {}
-        for name, part in parts.items():
-            value = zero_state.assembled(parameters[name], part)
-            found[name] = value.cpu() if self._is_mine(name) else value.to("meta")
-        return found
-
-    def load_parts(self, module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        if self.stage < 3:
-            return super().load_parts(module, tensors)
-        parameters = dict(module.named_parameters())
-        return {name: zero_state.part_of(parameters[name], value) for name, value in tensors.items()}
-
-    def full_tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        if self._engine is None and _ENGINE not in vars(module):
-            return super().full_tensors(module)
-        found = state.module_tensors(module)
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            value = zero_state.whole(parameter)
-            found[name] = value.cpu() if self.environment.is_global_zero else value.to("meta")
-        return found
-
-    def load_module(self, module: nn.Module, values: dict[str, Any]) -> None:
-        if self._engine is None:
-            super().load_module(module, values)
-            return
-        for name, buffer in module.named_buffers():
-            if name in values:
-                buffer.copy_(values[name])
-        for name, value in values.items():
-            path, _, last = name.rpartition(".")
-            if last == "_extra_state":
-                module.get_submodule(path).set_extra_state(value)
-        zero_state.write_parameters(self._engine, self._named(), values)
-
-    def optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer
-    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        found = zero_state.read_optimizer(self._engine, self._named(), self._is_mine)
-        tensors = {f"{name}.{key}": value for name, one in found.items() for key, value in one.items()}
-        groups = [
-            {key: value for key, value in group.items() if key != "params"} | {"params": names}
-            for group, names in zip(optimizer.param_groups, self._groups, strict=True)
-        ]
-        return tensors, {"groups": groups, "values": {}, "own_dtype": []}
-
-    def load_optimizer(
-        self, module: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]
-    ) -> None:
-        zero_state.write_optimizer(self._engine, self._named(), state.by_parameter(tensors, plain))
-        for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
-            group.update({key: value for key, value in saved.items() if key not in state.OWN_SETTINGS})
-
     def close(self) -> None:
         super().close()
         if self._manual is not None:
             self._manual.show()
         if self._engine is not None and self._module is not None:
             if self.stage == 3:
-                vars(self._module)[_ENGINE] = zero_state.Held(self._engine, self._carried, self._hooks)
+                held = zero_state.Held(self._engine, self._carried, self._hooks)
+                vars(self._module)[zero_state.HELD] = held
             else:
                 zero_state.release(self._engine, self._module, self._carried)
         self._engine = self._module = self._manual = None
+        self.weights.end()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..estimate.description import Collective, Described, Layout, RankBytes, divided
+from ..estimate.description import Collective, Description, Layout, RankBytes, divided
 from ..estimate.model_bytes import ModelBytes, Moment
 from .config import default_bucket
 
@@ -23,12 +23,18 @@ _STAGE_3 = {
 """Numbers of parameters, DeepSpeed's defaults."""
 
 
-class ZeroEstimate(Described):
-    """``DeepSpeed``'s description of itself."""
+class ZeroDescription(Description):
+    """``DeepSpeed``'s description of itself.
 
-    stage: int
-    offload: bool
-    config: dict[str, Any]
+    Args:
+        stage: Of ZeRO.
+        offload: Whether optimizer state is in the host's memory.
+        config: As the user gave it.
+    """
+
+    def __init__(self, stage: int, offload: bool, config: dict[str, Any]) -> None:
+        super().__init__(many_ranks=True, smaller='strategy="deepspeed_stage_3"' if stage < 3 else None)
+        self.stage, self.offload, self.config = stage, offload, config
 
     def states(self, model: ModelBytes, layout: Layout) -> RankBytes:
         spread = [layout.ranks if self.stage >= stage else 1 for stage in (3, 2, 1)]

@@ -31,8 +31,8 @@ class _Elsewhere(Tensor):
             f"strategy {strategy!r} keeps gradients in its own shards: {name}.grad cannot be read or "
             "changed before the update",
             fix="Trainer(clip_grad_norm=...) clips, in optimizer.step(); "
-            "trainer.strategy.full_gradients(self) reads; strategy='deepspeed_stage_1', 'ddp' and 'fsdp' "
-            "have gradients in .grad",
+            "trainer.strategy.weights.full_gradients(self) reads; strategy='deepspeed_stage_1', 'ddp' and "
+            "'fsdp' have gradients in .grad",
         )
 
 

@@ -247,6 +247,10 @@ def part_of(parameter: Any, value: Tensor) -> Tensor:
     return flat.narrow(0, size * parameter.ds_zero_partition_rank, size).clone()
 
 
+HELD = "_zero_engine"
+"""Where a module keeps the stage 3 engine that holds its parameters, after its run."""
+
+
 class Held(NamedTuple):
     """An engine that a module keeps after its run, and what is needed to take it off the module again."""
 

@@ -107,14 +107,23 @@ class Collective:
     between_nodes: bool = False
 
 
-class Described:
-    """The part of a strategy that an estimate reads; nothing of it needs a device or other ranks.
+class Description:
+    """What a strategy says of itself to an estimate; nothing of it needs a device or other ranks.
 
-    A strategy that spreads what a rank holds overrides ``bytes_at``, one that communicates
-    ``collectives_of_step``.
+    A strategy that spreads what a rank holds has a subclass with ``bytes_at``, one that communicates
+    otherwise one with ``collectives_of_step``.
+
+    Args:
+        many_ranks: Whether it computes on several ranks.
+        smaller: The argument for a strategy that needs less memory on each device, if any.
+
+    Example:
+        >>> DDP().description.smaller
+        'strategy="fsdp"'
     """
 
-    many_ranks: bool = False
+    def __init__(self, many_ranks: bool = False, smaller: str | None = None) -> None:
+        self.many_ranks, self.smaller = many_ranks, smaller
 
     def computes_in(self, precision: Precision) -> torch.dtype:
         """The dtype in which the module finds its parameters; they may be kept in another one."""

@@ -7,30 +7,41 @@ unit is gathered ahead, and the buffer in which a unit's gradients were reduced 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..dtypes.precision import Precision
-from .description import Collective, Described, Layout, RankBytes, divided
+from .description import Collective, Description, Layout, RankBytes, divided
 from .model_bytes import ModelBytes, Moment, bytes_of
 
 
-class ShardedEstimate(Described):
-    """``FSDP``'s description of itself."""
+class ShardedDescription(Description):
+    """``FSDP``'s description of itself.
 
-    mixed_precision: Any
-    reshard_after_forward: bool | int | None
-    cpu_offload: bool
+    Args:
+        mixed_precision: Its ``MixedPrecisionPolicy``, if any.
+        reshard_after_forward: Whether what was gathered is freed between forward and backward.
+        cpu_offload: Whether the shards are in the host's memory.
+        groups_of_ranks: How many groups of ranks hold the same shards.
+    """
+
+    def __init__(
+        self,
+        mixed_precision: Any,
+        reshard_after_forward: bool | int | None,
+        cpu_offload: bool,
+        groups_of_ranks: Callable[[Layout], int],
+    ) -> None:
+        super().__init__(many_ranks=True)
+        self.mixed_precision, self.reshard_after_forward = mixed_precision, reshard_after_forward
+        self.cpu_offload, self.groups_of_ranks = cpu_offload, groups_of_ranks
 
     def computes_in(self, precision: Precision) -> torch.dtype:
         dtype = getattr(self.mixed_precision, "param_dtype", None)
         return precision.param_dtype if dtype is None else dtype
-
-    def groups_of_ranks(self, layout: Layout) -> int:
-        """How many groups of ranks hold the same shards."""
-        return 1
 
     def states(self, model: ModelBytes, layout: Layout) -> RankBytes:
         ranks = max(layout.ranks // self.groups_of_ranks(layout), 1)

@@ -6,33 +6,54 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
+import torch
+from torch import Tensor
+
 from ...errors import PacelineError
-from ..base import Strategy
+from ..launch.environment import Environment
 
 T = TypeVar("T")
+_ALONE = Environment(torch.device("cpu"))
 
 
 class Collectives:
-    """Values and waits shared with the other ranks. On one device all of it is immediate.
+    """Values and waits shared with the other ranks. As it stands here there are none: all is immediate.
 
-    The process that has ranks to start is none of them: what it calls is immediate too.
+    That is so on one device, and in the process that has ranks to start, which is none of them.
+    ``GroupCollectives`` carries values over a process group.
+
+    Where layers are split over ``tensor_parallel_size`` ranks, so many neighbouring ranks compute with the
+    same samples, and the samples of a step are divided among these groups: a group is one data rank. Else
+    every rank is one.
 
     Args:
-        strategy: Carries the values.
+        environment: Of this process; None: one on the CPU that is alone.
+        tensor_parallel_size: How many ranks split each layer between them.
+
+    Attributes:
+        simulated_ranks: For how many ranks this process computes, one after another (a replay).
+
+    Example:
+        >>> ranks = Collectives(Environment(torch.device("cpu"), rank=5, world_size=8), 2)
+        >>> ranks.data_rank, ranks.data_world_size, ranks.tensor_rank
+        (2, 4, 1)
     """
 
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
+    simulated_ranks: int = 1
+
+    def __init__(self, environment: Environment | None = None, tensor_parallel_size: int = 1) -> None:
+        self.environment = _ALONE if environment is None else environment
+        self.tensor_parallel_size = tensor_parallel_size
 
     @property
     def rank(self) -> int:
         """The number of this process among all, from 0."""
-        return self._strategy.environment.rank
+        return self.environment.rank
 
     @property
     def world_size(self) -> int:
         """How many ranks there are."""
-        return self._strategy.environment.world_size
+        return self.environment.world_size
 
     @property
     def data_rank(self) -> int:
@@ -42,26 +63,53 @@ class Collectives:
             >>> trainer.ranks.data_rank, trainer.ranks.data_world_size, trainer.ranks.tensor_rank
             (0, 1, 0)
         """
-        return self._strategy.data_rank
+        return self.environment.rank // self.tensor_parallel_size
 
     @property
     def data_world_size(self) -> int:
         """Among how many ranks a step's samples are divided; ranks that split each layer count once."""
-        return self._strategy.data_world_size
+        return self.environment.world_size // self.tensor_parallel_size
 
     @property
     def tensor_rank(self) -> int:
         """The place of this rank among those that split each layer between them, from 0."""
-        return self._strategy.tensor_rank
+        return self.environment.rank % self.tensor_parallel_size
 
     @property
     def is_global_zero(self) -> bool:
         """True on the one process that writes files."""
-        return self._strategy.environment.is_global_zero
+        return self.environment.is_global_zero
 
     @property
-    def _starts_ranks(self) -> bool:
-        return bool(self._strategy.environment.starts)
+    def group(self) -> Any:
+        """The process group of all ranks for values on the host; None where there is none."""
+        return None
+
+    @property
+    def data_group(self) -> Any:
+        """The process group with one rank of each data rank, this one's; None: all ranks.
+
+        At its first use to be called on all ranks.
+        """
+        return None
+
+    def rank_of(self, micro_batch: int) -> int:
+        """The rank whose micro-batch it is, of the current step: this one, except in a replay.
+
+        Example:
+            >>> trainer.ranks.rank_of(3)
+            0
+        """
+        return self.environment.rank
+
+    def one_per_data_rank(self, everyone: list[T]) -> list[T]:
+        """Of values of all ranks, such as ``all_gather`` returns, one of each data rank.
+
+        Example:
+            >>> Collectives(tensor_parallel_size=2).one_per_data_rank([0, 1, 2, 3, 4, 5, 6, 7])
+            [0, 2, 4, 6]
+        """
+        return everyone[:: self.tensor_parallel_size]
 
     def barrier(self) -> None:
         """Wait for all ranks.
@@ -69,8 +117,6 @@ class Collectives:
         Example:
             >>> trainer.ranks.barrier()
         """
-        if not self._starts_ranks:
-            self._strategy.barrier()
 
     def broadcast(self, value: T, source: int = 0) -> T:
         """The value that rank ``source`` has, on every rank. Any object that can be pickled.
@@ -79,9 +125,27 @@ class Collectives:
             >>> trainer.ranks.broadcast({"vocabulary": 32000})
             {'vocabulary': 32000}
         """
-        if self._starts_ranks:
-            return value
-        return cast(T, self._strategy.broadcast(value, source))
+        return value
+
+    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
+        """``sum``, ``min`` or ``max`` over all ranks, the same result on each. To be called on all.
+
+        Example:
+            >>> trainer.ranks.all_reduce(torch.tensor([2.0]))
+            tensor([2.])
+        """
+        return values
+
+    def all_reduce_async(self, values: Tensor, op: str = "sum") -> Callable[[], Tensor]:
+        """``all_reduce`` whose result is waited for later: the function returns it. To be called on all.
+
+        Example:
+            >>> wait = trainer.ranks.all_reduce_async(torch.tensor([2.0]), "max")
+            >>> wait()
+            tensor([2.])
+        """
+        result = self.all_reduce(values, op)
+        return lambda: result
 
     def all_gather(self, value: Any) -> list[Any]:
         """One value of every rank, in the order of ranks, on each. Tensors are of one shape.
@@ -90,7 +154,7 @@ class Collectives:
             >>> trainer.ranks.all_gather(trainer.rank)
             [0]
         """
-        return self._strategy.all_gather(value)
+        return [value]
 
     def gather_data(self, value: Any) -> list[Any]:
         """One value of every data rank, in their order, on each. Tensors are of one shape.
@@ -102,7 +166,25 @@ class Collectives:
             >>> trainer.ranks.gather_data(trainer.rank)
             [0]
         """
-        return self._strategy.one_per_data_rank(self._strategy.all_gather(value))
+        return self.one_per_data_rank(self.all_gather(value))
+
+    def gather_with_gradients(self, value: Tensor) -> list[Tensor]:
+        """``gather_data`` of a tensor, whose backward gives each rank the sum over all ranks' losses.
+
+        Example:
+            >>> trainer.ranks.gather_with_gradients(torch.ones(2))
+            [tensor([1., 1.])]
+        """
+        return [value]
+
+    def exchange(self) -> Callable[[Any], list[Any]]:
+        """``all_gather`` of objects, for one thread beside the main one. To be called on all ranks.
+
+        Example:
+            >>> trainer.ranks.exchange()("written")
+            ['written']
+        """
+        return lambda value: [value]
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
         """What ``function`` returns on rank 0, on every rank; it is called there alone.
@@ -138,8 +220,8 @@ class Collectives:
             >>> with trainer.ranks.main_process_first():
             ...     vocabulary = {"a": 0}  # downloaded by rank 0, read from its cache by the others
         """
-        environment = self._strategy.environment
-        if self._starts_ranks or self.world_size == 1:
+        environment = self.environment
+        if environment.starts or self.world_size == 1:
             yield
             return
         is_first = environment.local_rank == 0 if per_node else environment.is_global_zero

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import listed
-from ..base import Strategy
 from ..tensors.sharding import shard_held
+from .collectives import Collectives
 
 _WORDS = {1: torch.int8, 2: torch.int16}
 _AT_ONCE = 1 << 20  # small enough for a cache, large enough for an accelerator
@@ -33,35 +34,36 @@ class Copy(NamedTuple):
     shards: int
 
 
-def copies(strategy: Strategy, module: nn.Module) -> dict[str, Copy]:
+def copies(ranks: Collectives, module: nn.Module, parts: Mapping[str, Tensor]) -> dict[str, Copy]:
     """By name, in the module's order, what other ranks hold too; tensors of other types are skipped.
 
     Args:
-        strategy: Of the run, after ``setup``.
+        ranks: Of the run.
         module: The user's.
+        parts: What this rank holds of each parameter, by name.
     """
-    rank, ranks = strategy.environment.rank, strategy.environment.world_size
-    parts, found = strategy.parameter_parts(module), {}
+    found, world_size = {}, ranks.world_size
     for name, parameter in module.named_parameters():
-        shard, count = shard_held(parameter, rank, ranks)
-        if count < ranks and type(parts[name]) in (Tensor, nn.Parameter):
+        shard, count = shard_held(parameter, ranks.rank, world_size)
+        if count < world_size and type(parts[name]) in (Tensor, nn.Parameter):
             found[name] = Copy(parts[name], shard, count)
     return found
 
 
-def find_difference(strategy: Strategy, module: nn.Module) -> str | None:
+def find_difference(ranks: Collectives, module: nn.Module, parts: Mapping[str, Tensor]) -> str | None:
     """Compare the copies of each parameter bit by bit, by a checksum. To be called on all ranks.
 
     One reduction of two numbers for each parameter and shard, which waits for the device.
 
     Args:
-        strategy: Of the run, after ``setup``.
+        ranks: Of the run.
         module: The user's.
+        parts: What this rank holds of each parameter, by name.
 
     Returns:
         What differs, the same text on all ranks; None where all copies are equal.
     """
-    held = copies(strategy, module)
+    held = copies(ranks, module, parts)
     if not held:
         return None
     mine = torch.stack([checksum(copy.part) for copy in held.values()]).cpu()
@@ -69,12 +71,12 @@ def find_difference(strategy: Strategy, module: nn.Module) -> str | None:
     places = torch.arange(len(held)), shards
     found = torch.full((2, len(held), max(copy.shards for copy in held.values())), _NONE)
     found[0][places], found[1][places] = mine, -mine
-    highest, negated_lowest = strategy.all_reduce(found, "max")
+    highest, negated_lowest = ranks.all_reduce(found, "max")
     differ = ((highest != -negated_lowest) & (highest != _NONE)).any(1)
     if not differ.any():
         return None
     row = int(differ.nonzero()[0])
-    everyone = strategy.all_gather((int(shards[row]), int(mine[row])))
+    everyone = ranks.all_gather((int(shards[row]), int(mine[row])))
     return (
         f"{_other_than_most(everyone).format([*held][row])}; "
         f"{int(differ.sum())} of {len(held)} parameters differ"

@@ -40,7 +40,7 @@ class _Collector(HuggingFaceStorageWriter):
 
 
 def collect(folder: str, tensors: dict[str, Tensor], take: Take, group: Any) -> Shard:
-    """This rank's part of ``tensors``; see ``Strategy.shard``.
+    """This rank's part of ``tensors``; see ``Weights.shard``.
 
     Args:
         folder: The folder of the checkpoint; nothing is written here yet.

@@ -74,7 +74,7 @@ def assigned_shard(tensor: Tensor, what: str) -> tuple[str, str] | None:
         return "an assignment to .data, which a DTensor ignores", "parameter.data.copy_(value)"
     sizes = zip(tensor.placements, tensor.device_mesh.shape, strict=True)
     if what in _TO_PYTHON and any(size > 1 and not one.is_replicate() for one, size in sizes):
-        fix = "value.full_tensor() first, on all ranks; or trainer.strategy.weight_norms(module)"
+        fix = "value.full_tensor() first, on all ranks; or trainer.strategy.weights.weight_norms(module)"
         return f"{what}() of a DTensor, which has this rank's part alone", fix
     return None
 
@@ -85,8 +85,9 @@ def partitioned(tensor: Tensor, what: str) -> tuple[str, str] | None:
         return None
     return (
         f"{what}, of a parameter that is empty between two steps",
-        "trainer.strategy.full_tensors(module) gives whole copies and weight_norms(module) norms, on all "
-        "ranks; to write it, with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0): ...",
+        "trainer.strategy.weights.full_tensors(module) gives whole copies and weight_norms(module) norms, "
+        "on all ranks; to write it, with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0): "
+        "...",
     )
 
 
@@ -107,7 +108,8 @@ def refuse_empty_state(module: nn.Module, prefix: str, keep_vars: bool) -> None:
                 f"ZeRO stage 3 holds {prefix}{name} in parts, and a state dict would have an empty tensor",
                 got=f"{type(module).__name__}.state_dict(), which torch.save and save_pretrained call too",
                 fix='trainer.export(folder) or trainer.export(folder, "model") on all ranks, which writes '
-                "a Hugging Face model in its own files; trainer.strategy.full_tensors(module) in memory",
+                "a Hugging Face model in its own files; trainer.strategy.weights.full_tensors(module) in "
+                "memory",
             )
 
 

@@ -152,7 +152,7 @@ def load_tensors(
     like: dict[str, Tensor] | None = None,
     group: Any = None,
 ) -> dict[str, Tensor]:
-    """Read safetensors files with torch.distributed.checkpoint; see ``Strategy.load_tensors``."""
+    """Read safetensors files with torch.distributed.checkpoint; see ``Weights.load_tensors``."""
     from torch.distributed.checkpoint import CheckpointException, load
 
     from .checkpoint_reader import ListedFilesReader

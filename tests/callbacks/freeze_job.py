@@ -28,7 +28,7 @@ def main() -> None:
         def run(until, *callbacks, module=None, usual=usual, zero=zero, **more):
             module = module or (OneGroup() if zero else Net())
             trainer = fit(module, Freeze("backbone.*", until), *callbacks, **usual, **more)
-            return trainer, trainer.strategy.full_tensors(module)
+            return trainer, trainer.strategy.weights.full_tensors(module)
 
         trainer, weights = run(None)
         found = {"whole run": weights}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from paceline.strategies import DDP, Distributed
+from paceline.strategies import DDP, Distributed, GroupCollectives, Weights
 from paceline.trainer.data import map_feed
 
 MARK = "a-process-that-a-sick-strategy-has-started"
@@ -16,6 +16,12 @@ MARK = "a-process-that-a-sick-strategy-has-started"
 class WrongSum(DDP):
     """One rank gets another sum."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.collectives = OffByOne(environment)
+
+
+class OffByOne(GroupCollectives):
     def all_reduce(self, values, op="sum"):
         found = super().all_reduce(values, op)
         return (
@@ -32,6 +38,12 @@ class OtherStep(Distributed):
 class LosesTensor(DDP):
     """A checkpoint has no bias of the first layer."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.weights = WithoutBias(self.collectives)
+
+
+class WithoutBias(Weights):
     def module_tensors(self, module):
         return {name: t for name, t in super().module_tensors(module).items() if name != "first.bias"}
 
@@ -39,6 +51,12 @@ class LosesTensor(DDP):
 class Rounds(DDP):
     """What was read is rounded."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.weights = Rounded(self.collectives)
+
+
+class Rounded(Weights):
     def load_module(self, module, values):
         super().load_module(module, {name: value.bfloat16().float() for name, value in values.items()})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from paceline.strategies import Single
+from paceline.strategies import Weights
 from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.files.integrity import verify
 from paceline.trainer.checkpoint.files.reading import read_manifest, read_state
@@ -19,7 +19,7 @@ def stored_tensors(checkpoint: Path | None) -> dict[str, torch.Tensor]:
     assert checkpoint is not None
     manifest = verify(checkpoint)
     stored = files.tensor_files(checkpoint, manifest)
-    return Single().load_tensors(stored, stored_shapes(checkpoint, manifest))
+    return Weights().load_tensors(stored, stored_shapes(checkpoint, manifest))
 
 
 def stored_state(checkpoint: Path) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.strategies import Collectives, Environment
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import Feed, FeedSettings
 
@@ -23,8 +24,14 @@ class Quiet(list):
         self.append(line)
 
 
-def feed_of(data: Any, **settings: Any) -> Feed:
-    return make_feed(data, FeedSettings(**{"seed": SEED, "log_line": Quiet(), **settings}))
+def ranks_of(rank: int = 0, world_size: int = 1) -> Collectives:
+    """A rank among others that it does not talk to."""
+    return Collectives(Environment(torch.device("cpu"), rank, world_size))
+
+
+def feed_of(data: Any, rank: int = 0, world_size: int = 1, **settings: Any) -> Feed:
+    ranks = ranks_of(rank, world_size)
+    return make_feed(data, FeedSettings(**{"seed": SEED, "ranks": ranks, "log_line": Quiet(), **settings}))
 
 
 def take(feed: Feed, epoch: int = 0, position: int = 0, steps: int | None = None) -> list[Any]:

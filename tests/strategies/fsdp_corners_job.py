@@ -211,7 +211,7 @@ class LowRank(Base):
 
     def on_before_optimizer_step(self, trainer):
         self.options["norms"].append(sum(
-            g.square().sum().item() for g in trainer.strategy.full_gradients(self).values()
+            g.square().sum().item() for g in trainer.strategy.weights.full_gradients(self).values()
         ) ** 0.5)  # fmt: skip
 
 
@@ -396,9 +396,11 @@ class Watch(Callback):
 
     def on_fit_start(self, trainer):
         module = trainer.module
-        self.seen["first"] = cloned(trainer.strategy.full_tensors(module))
+        self.seen["first"] = cloned(trainer.strategy.weights.full_tensors(module))
         self.seen["units"] = [n for n, m in module.named_modules() if type(m).__name__.startswith("FSDP")]
-        self.seen["whole"] = [n for n, p in module.named_parameters() if not trainer.strategy.is_sharded(p)]
+        self.seen["whole"] = [
+            n for n, p in module.named_parameters() if not trainer.strategy.weights.is_sharded(p)
+        ]
         self.seen["started at"] = trainer.global_step
 
     def on_step_end(self, trainer):
@@ -455,7 +457,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
     try:
         trainer, found["seen"] = fit(case, name, devices, folder, given, module)
         found["latest"] = str(trainer.run.latest)
-        found["weights"] = cloned(trainer.strategy.full_tensors(module))
+        found["weights"] = cloned(trainer.strategy.weights.full_tensors(module))
         found["buffers"] = cloned(dict(module.named_buffers()))
         found["norms"] = module.options["norms"]
         found["ties"] = module.head.weight is module.encoder.words.weight
@@ -466,7 +468,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
             fit(case, f"{name}-cut", devices, folder, given, built(case), trainer={"max_steps": STOP})
             again = built(case)
             resumed, seen = fit(case, f"{name}-cut", devices, folder, given, again, resume="latest")
-            found["resumed"] = cloned(resumed.strategy.full_tensors(again))
+            found["resumed"] = cloned(resumed.strategy.weights.full_tensors(again))
             found["resumed buffers"] = cloned(dict(again.named_buffers()))
             found["resumed at"], found["resumed moments"] = seen["started at"], seen["moments"]
         if name == "whole" and devices > 1:
@@ -482,13 +484,13 @@ def read_again(trainer: Any, module: TrainModule, path: Path) -> dict[str, torch
         for parameter in module.parameters():
             parameter.mul_(-1)
     trainer.validate(module, DataLoader(data(), 4), weights=path)
-    return cloned(trainer.strategy.full_tensors(module))
+    return cloned(trainer.strategy.weights.full_tensors(module))
 
 
 def load_whole(trainer: Any, module: TrainModule, path: Path) -> dict[str, Any]:
     """Whole state dicts by key into the sharded module: in any order, then with wrong keys."""
     strategy = trainer.strategy
-    kept = cloned(strategy.full_tensors(module))
+    kept = cloned(strategy.weights.full_tensors(module))
     given = {name: i + torch.rand(value.shape).double() for i, (name, value) in enumerate(kept.items())}
     given = trainer.ranks.broadcast(given)
     found: dict[str, Any] = {"given": given, "read": [], "refused": []}
@@ -503,13 +505,13 @@ def load_whole(trainer: Any, module: TrainModule, path: Path) -> dict[str, Any]:
         found["read"].append(read({name: given[name] for name in names}))
     lacking = {n: v for n, v in given.items() if n != "encoder.blocks.1.inner.weight"}
     wrong = lacking | {"encoder.blocks.7.inner.weight": given["encoder.blocks.1.inner.weight"]}
-    for load in (read, lambda values: strategy.load_module(module, values)):
-        before = cloned(strategy.full_tensors(module))
+    for load in (read, lambda values: strategy.weights.load_module(module, values)):
+        before = cloned(strategy.weights.full_tensors(module))
         try:
             load(wrong)
         except Exception as error:
             found["refused"].append(str(error))
-        after = strategy.full_tensors(module)
+        after = strategy.weights.full_tensors(module)
         found["refused"].append(all(torch.equal(after[n].abs(), before[n].abs()) for n in before))
     return found
 

@@ -540,7 +540,7 @@ class Watch(Callback):
 
     def on_fit_start(self, trainer):
         if not self.first:
-            self.first = cloned(trainer.strategy.full_tensors(trainer.module))
+            self.first = cloned(trainer.strategy.weights.full_tensors(trainer.module))
         CALLS.clear()
 
     def on_step_end(self, trainer):
@@ -624,7 +624,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
         )
         for _ in range(case.fits):
             trainer.fit(module, loader, loader)
-        found["weights"] = cloned(trainer.strategy.full_tensors(module))
+        found["weights"] = cloned(trainer.strategy.weights.full_tensors(module))
     except Exception as error:
         if case.fatal:
             raise

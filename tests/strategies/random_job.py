@@ -161,7 +161,7 @@ def run(
         trainer.fit(module, data, resume=resume)
     except PacelineError as error:
         return {"error": str(error)}
-    weights = trainer.strategy.full_tensors(module)
+    weights = trainer.strategy.weights.full_tensors(module)
     return {
         "weights": {key: t.double().tolist() for key, t in weights.items() if not t.is_meta},
         "latest": str(trainer.run.latest),

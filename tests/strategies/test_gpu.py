@@ -102,7 +102,7 @@ def train(name: str, devices: int, folder: Path) -> dict[str, Any]:
     x = torch.randn(96, 8, generator=generator)
     module = Model(fused)
     trainer.fit(module, DataLoader(TensorDataset(x, x[:, :4].argmax(1)), 8))
-    tensors = {n: t.detach().cpu() for n, t in trainer.strategy.full_tensors(module).items()}
+    tensors = {n: t.detach().cpu() for n, t in trainer.strategy.weights.full_tensors(module).items()}
     config = torch.distributed.get_backend_config() if torch.distributed.is_initialized() else ""
     return {"weights": tensors, "backend": str(config), "device": trainer.strategy.device.type}
 

@@ -97,5 +97,5 @@ def on_rank(folder, strategy, way, within=False, frozen_dtype="float32", devices
         return {"error": str(error), "step": trainer.global_step + 1}
     except RuntimeError as error:
         return {"error": str(error), "notes": error.__notes__}
-    weights = trainer.strategy.full_tensors(module)
+    weights = trainer.strategy.weights.full_tensors(module)
     return {"error": None, "weights": {name: value.tolist() for name, value in weights.items()}}

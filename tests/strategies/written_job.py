@@ -80,6 +80,6 @@ def on_rank(folder, strategy, way, devices=2, precision="32"):
         found["state"] = {name: list(value.shape) for name, value in module.state_dict().items()}
     except PacelineError as error:
         found["error"] = str(error)
-    weights = trainer.strategy.full_tensors(module)
+    weights = trainer.strategy.weights.full_tensors(module)
     whole = {name: value.tolist() for name, value in weights.items()} if trainer.is_global_zero else None
     return found | {"weights": whole, "seen": module.seen}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from paceline import PacelineError
-from paceline.strategies import DDP, Distributed
+from paceline.strategies import DDP, Distributed, GroupCollectives, Weights
 
 MARK = "a-process-that-a-strategy-has-started"
 
@@ -22,6 +22,12 @@ class NoAverage(Distributed):
 class WrongWhole(DDP):
     """What an export writes has lost a part."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.weights = Cut(self.collectives)
+
+
+class Cut(Weights):
     def full_tensors(self, module):
         return {name: value[:1] for name, value in super().full_tensors(module).items()}
 
@@ -52,9 +58,9 @@ class OwnSamples(DDP):
     @contextmanager
     def evaluation(self, module):
         with super().evaluation(module):
-            self.all_gather = lambda value: [value] * self.environment.world_size
+            self.collectives.all_gather = lambda value: [value] * self.environment.world_size
             yield
-            del self.all_gather
+            del self.collectives.all_gather
 
 
 class LastMicroBatch(Average):
@@ -76,6 +82,12 @@ class NoClipping(DDP):
 class WrongOrder(DDP):
     """Gathers objects in the wrong order."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.collectives = Backwards(environment)
+
+
+class Backwards(GroupCollectives):
     def all_gather(self, value):
         found = super().all_gather(value)
         return found if isinstance(value, torch.Tensor) else found[::-1]
@@ -84,6 +96,12 @@ class WrongOrder(DDP):
 class WrongBroadcast(DDP):
     """Always from rank 0."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.collectives = FromZero(environment)
+
+
+class FromZero(GroupCollectives):
     def broadcast(self, value, source=0):
         return super().broadcast(value, 0)
 
@@ -91,6 +109,12 @@ class WrongBroadcast(DDP):
 class LosesMoments(DDP):
     """A checkpoint without the optimizer's tensors is read without complaint."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.weights = WithoutMoments(self.collectives)
+
+
+class WithoutMoments(Weights):
     def load_optimizer(self, module, optimizer, tensors, plain):
         super().load_optimizer(module, optimizer, {n: t * 0 for n, t in tensors.items()}, plain)
 
@@ -98,6 +122,12 @@ class LosesMoments(DDP):
 class RoundedCheckpoint(DDP):
     """Writes weights that are rounded."""
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.weights = Rounded(self.collectives)
+
+
+class Rounded(Weights):
     def module_tensors(self, module):
         return {n: t.bfloat16().to(t.dtype) for n, t in super().module_tensors(module).items()}
 
@@ -108,6 +138,12 @@ class UnseenNaN(Average):
     def find_nonfinite(self, optimizer, found):
         return False
 
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.collectives = WithoutNaN(environment)
+
+
+class WithoutNaN(GroupCollectives):
     def all_reduce(self, values, op="sum"):
         return super().all_reduce(torch.nan_to_num(values), op)
 

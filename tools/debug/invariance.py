@@ -79,7 +79,7 @@ class _Recorder(Callback):
 
             self._hooks.append(part.register_forward_hook(keep))
 
-        if trainer.strategy.tensor_parallel_size > 1:
+        if trainer.strategy.collectives.tensor_parallel_size > 1:
             return  # of what is split a rank sees a part
         for name, part in trainer.module.named_modules():
             if name:
@@ -106,7 +106,7 @@ class _Recorder(Callback):
             self._mine.setdefault(name, []).append(_rows(tensor, tensor.size(0)))
 
     def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
-        whole = trainer.strategy.full_gradients(trainer.module)
+        whole = trainer.strategy.weights.full_gradients(trainer.module)
         if not trainer.module.automatic_optimization:  # only its own have met over the ranks
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
             named = trainer.module.named_parameters()

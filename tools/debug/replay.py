@@ -307,7 +307,7 @@ class _AtStep(Callback):
 
     def __init__(self, request: ReplayRequest, ranks: SimulatedRanks) -> None:
         self.request, self.ranks = request, ranks
-        self.found = Replay(request.step, ranks.simulated_ranks)
+        self.found = Replay(request.step, ranks.world_size)
 
     def on_fit_start(self, trainer: Any) -> None:
         self.on_step_boundary(trainer)

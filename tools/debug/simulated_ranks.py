@@ -8,12 +8,21 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...strategies import Single
+from ...strategies import Collectives, Environment, Precision, Single
 from ...trainer.checkpoint.files.reading import read_manifest, read_state
 from ...trainer.rng import derive, full_state, seed_generators, set_full_state, untouched
 from ...trainer.utils.tensor_checksum import sample_of_weights
 
 T = TypeVar("T")
+
+
+class _Simulated(Collectives):
+    def __init__(self, environment: Environment, simulated_ranks: int) -> None:
+        super().__init__(environment)
+        self.simulated_ranks = simulated_ranks
+
+    def rank_of(self, micro_batch: int) -> int:
+        return micro_batch % self.simulated_ranks
 
 
 class SimulatedRanks(Single):
@@ -23,7 +32,7 @@ class SimulatedRanks(Single):
 
     def __init__(self, world_size: int, debug: bool) -> None:
         super().__init__()
-        self.simulated_ranks, self._debug = world_size, debug
+        self.world_size, self._debug = world_size, debug
         self.at_step = False
         self.first_weights = 0
         self.losses: list[float] = []
@@ -31,8 +40,9 @@ class SimulatedRanks(Single):
         self._generators: list[Any] = [None] * world_size
         self._calls, self._first_index = 0, 0
 
-    def rank_of(self, micro_batch: int) -> int:
-        return micro_batch % self.simulated_ranks
+    def attach(self, environment: Environment, precision: Precision) -> None:
+        super().attach(environment, precision)
+        self.collectives = _Simulated(environment, self.world_size)
 
     def load(self, source: Path | None, seed: int) -> None:
         """The generators of all ranks but the first, which are the process' own."""
@@ -41,7 +51,7 @@ class SimulatedRanks(Single):
             self._generators = [one["rng"] for one in state["ranks"]]
             self._first_index = state["counters"]["batch_idx"]
             return
-        for rank in range(1, self.simulated_ranks):
+        for rank in range(1, self.world_size):
             with untouched(self.device):
                 seed_generators(derive(seed, rank))
                 self._generators[rank] = full_state(self.device)
@@ -52,7 +62,7 @@ class SimulatedRanks(Single):
             return step
 
         def as_rank(batch: Any, *index: int) -> Any:
-            rank, round_ = self._calls % self.simulated_ranks, self._calls // self.simulated_ranks
+            rank, round_ = self._calls % self.world_size, self._calls // self.world_size
             self._calls += 1
             if index and index[0] == 0:
                 self._first_index = 0
@@ -99,6 +109,6 @@ class SimulatedRanks(Single):
         super().backward(loss, retain_graph)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        self._first_index += self._calls // self.simulated_ranks
+        self._first_index += self._calls // self.world_size
         self._calls = 0
         return super().step(optimizer)

@@ -97,7 +97,7 @@ class Trace(Callback):
                     self._keep("batch", f"{number}{path}", tensor)
 
     def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
-        gradients = trainer.strategy.full_gradients(trainer.module) if self._step else {}
+        gradients = trainer.strategy.weights.full_gradients(trainer.module) if self._step else {}
         for name, gradient in gradients.items():
             self._keep("gradient of", name, gradient)
 
@@ -119,7 +119,7 @@ class Trace(Callback):
         self._hooks.clear()
 
     def _keep_weights(self, trainer: Any, stage: str) -> None:
-        for name, tensor in trainer.strategy.full_tensors(trainer.module).items():
+        for name, tensor in trainer.strategy.weights.full_tensors(trainer.module).items():
             if not tensor.is_meta:
                 self._keep(stage, name, tensor)
 

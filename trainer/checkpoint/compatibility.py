@@ -81,7 +81,7 @@ def refuse_differences(
     Raises:
         PacelineError: one report of every difference in model, optimizers, schedules and data.
     """
-    mine = run.strategy.module_tensors(run.module)
+    mine = run.strategy.weights.module_tensors(run.module)
     found = weight_differences(mine, model_shapes(shapes), run.module)
     found += _optimizers(run, state["optimizers"]) + _schedules(run.optimization, state["schedulers"])
     fix = None
@@ -115,7 +115,7 @@ def _optimizers(run: Comparable, saved: dict[str, Any]) -> list[str]:
     found: list[str] = []
     for index, optimizer in enumerate(optimizers):
         then, name = saved[str(index)], type(optimizer).__name__
-        _, now = run.strategy.optimizer_state(run.module, optimizer)
+        _, now = run.strategy.weights.optimizer_state(run.module, optimizer)
         if then["class"] != name:
             found.append(f"optimizer: {then['class']} in the checkpoint, {name} now")
         groups, groups_then = now["groups"], then["groups"]

@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...errors import PacelineError, nearest
-from ...strategies import Single, Strategy
-from ...strategies.ranks.collectives import Collectives
+from ...strategies import Strategy, Weights
 from ..plain_names import plain_name, plain_names_in
 from ..utils.paths import as_path, writing
 from . import pretrained
@@ -34,9 +33,9 @@ def export(module: Any, strategy: Strategy, folder: Path, submodule: str | None)
         )
     part, prefix = (module, "") if submodule is None else (parts[submodule], f"{submodule}.")
     pretrained.refuse_hidden_adapters(part, submodule or "")
-    everything = strategy.full_tensors(module)
+    everything = strategy.weights.full_tensors(module)
     tensors = {n.removeprefix(prefix): v for n, v in everything.items() if n.startswith(prefix)}
-    Collectives(strategy).on_rank_zero(lambda: _export_part(module, part, tensors, folder))
+    strategy.collectives.on_rank_zero(lambda: _export_part(module, part, tensors, folder))
     return folder
 
 
@@ -147,7 +146,7 @@ def _loaded(source: Path, manifest: dict[str, Any], wanted: dict[str, str | None
             where=str(source),
             got=", ".join(name for name in wanted if name not in stored),
         )
-    tensors = Single().load_tensors(files.tensor_files(source, manifest), stored.values())
+    tensors = Weights().load_tensors(files.tensor_files(source, manifest), stored.values())
     return {name: tensors[other] for name, other in stored.items()}
 
 
@@ -211,9 +210,9 @@ def consolidate(source: Path, target: Path, compared: Callable[[int], object] | 
     if target.exists():
         raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))
     stored = files.tensor_files(source, manifest)
-    tensors = Single().load_tensors(stored, stored_shapes(source, manifest))
+    tensors = Weights().load_tensors(stored, stored_shapes(source, manifest))
     tensors = {plain_name(name): value for name, value in tensors.items()}
-    shard = Single().shard(str(target), tensors, lambda name, tensor: tensor)
+    shard = Weights().shard(str(target), tensors, lambda name, tensor: tensor)
     state = plain_names_in((source / files.STATE).read_text())
     with writing("the checkpoint", target):
         files.begin(target)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ...errors import PacelineError
 from ...strategies import Strategy
-from ...strategies.ranks.collectives import Collectives
 from ..faults.nonfinite import Guard
 from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger
@@ -28,8 +27,7 @@ class CheckpointManager:
     """Writes what a ``RunState`` gives.
 
     Args:
-        strategy: Says which part of which tensor each rank writes.
-        ranks: Rank 0 commits and deletes.
+        strategy: Says which part of which tensor each rank writes; its rank 0 commits and deletes.
         logger: Knows whether an evaluation is under way, in which the state is not whole.
         watchdog: Notified when a save begins.
         guard: Knows whether the last update was skipped; None where nothing looks.
@@ -45,7 +43,6 @@ class CheckpointManager:
     def __init__(
         self,
         strategy: Strategy,
-        ranks: Collectives,
         run_state: RunState,
         logger: MetricLogger,
         watchdog: Watchdog,
@@ -54,10 +51,10 @@ class CheckpointManager:
         remote: RemoteRun | None = None,
         before_save: Callable[[], None] = lambda: None,
     ) -> None:
-        self._ranks, self._run_state, self._logger = ranks, run_state, logger
+        self._ranks, self._run_state, self._logger = strategy.collectives, run_state, logger
         self._watchdog, self._guard, self._folder = watchdog, guard, folder
         self._remote, self._before_save = remote, before_save
-        self._writer = CheckpointWriter(strategy, ranks.on_rank_zero, remote)
+        self._writer = CheckpointWriter(strategy, remote)
         self._repeated = ""
         self.seconds = 0.0
         self.newest: Path | None = None

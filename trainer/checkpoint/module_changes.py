@@ -92,7 +92,7 @@ class ModuleChanges:
             count = len(optimizer.param_groups)
             if len(then) <= count:
                 continue
-            _, now = self._strategy.optimizer_state(self._module, optimizer)
+            _, now = self._strategy.weights.optimizer_state(self._module, optimizer)
             names = [name for group in then[count:] for name in group]
             found = [parameters[name] for name in names if name in parameters]
             same = [group["params"] for group in now["groups"]] == then[:count]

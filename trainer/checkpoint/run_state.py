@@ -82,11 +82,11 @@ class RunState:
 
     @property
     def _rank(self) -> int:
-        return self.strategy.data_rank
+        return self.strategy.collectives.data_rank
 
     @property
     def _world_size(self) -> int:
-        return self.strategy.data_world_size
+        return self.strategy.collectives.data_world_size
 
     def _shared(self) -> dict[str, Stateful]:
         """What is the same on all ranks; saved and restored in this order."""
@@ -114,7 +114,7 @@ class RunState:
     def capture(self, weights_only: bool) -> Content:
         """What a checkpoint at this step boundary is to hold. To be called on all ranks."""
         module, strategy = self.module, self.strategy
-        whole = strategy.module_tensors(module)  # what another rank writes is on meta here
+        whole = strategy.weights.module_tensors(module)  # what another rank writes is on meta here
         tensors = {f"model.{name}": value for name, value in whole.items() if not value.is_meta}
         # Equal tensors are divided among the ranks. Buffers are each rank's own, and rank 0's the run's.
         if self._rank:
@@ -156,7 +156,7 @@ class RunState:
             parts = callback.parameter_state()
             if not parts:
                 continue
-            saved = self.strategy.save_parts(self.module, parts)
+            saved = self.strategy.weights.save_parts(self.module, parts)
             for name, parameter in self.module.named_parameters(remove_duplicate=False):
                 value = saved.get(first[parameter])
                 if value is not None and not value.is_meta:
@@ -177,7 +177,7 @@ class RunState:
             return {}
         own = {name: tensors[name] for name in _own_buffers(self.module, tensors)}
         sums = {name: checksum_of(buffer) for name, buffer in own.items()}
-        first = self.strategy.broadcast(sums)
+        first = self.strategy.collectives.broadcast(sums)
         return {f"own.{self._rank}.{n}": own[n] for n, value in sums.items() if first.get(n) != value}
 
     def _plain_state(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class RunState:
             tensors |= {f"grad.{_owner(g, self._rank)}.{name}": g for name, g in grads.items()}
         numbers: dict[str, Any] = {}
         for index, optimizer in enumerate(self.optimization.optimizers):
-            found, plain = strategy.optimizer_state(module, optimizer)
+            found, plain = strategy.weights.optimizer_state(module, optimizer)
             tensors |= {f"optim.{index}.{name}": value for name, value in found.items()}
             configured = self.optimization.configured[index]
             numbers[str(index)] = plain | {"class": type(optimizer).__name__, "configured": configured}
@@ -196,7 +196,7 @@ class RunState:
         self.hooks.call("on_save_checkpoint", self.trainer, hooks)
         own = {name: part.state_dict() for name, part in self._own().items()}
         return {
-            "ranks": strategy.one_per_data_rank(strategy.all_gather(own)),
+            "ranks": strategy.collectives.gather_data(own),
             "optimizers": numbers,
             "datamodule": {},
             **{name: part.state_dict() for name, part in self._shared().items()},
@@ -225,7 +225,7 @@ class RunState:
         optimizers, schedulers = state["optimizers"], state["schedulers"]
         line = resume_settings(self.optimization, optimizers, schedulers, allow)
         if line is not None:
-            self.strategy.log_line(line)
+            self.strategy.settings.log_line(line)
         inexact = callback_differences(self.callbacks, state["callbacks"])
         for name, part in self._shared().items():
             if name == "strategy" and manifest["world"] != _world(self.strategy):
@@ -274,7 +274,7 @@ class RunState:
             pending: Whether the run is to be where the checkpoint left it: its epoch's data, its gradients.
         """
         strategy = self.strategy
-        with begin(folder, strategy) as check:
+        with begin(folder, strategy.collectives) as check:
             manifest = check.manifest
             if pending:
                 self.feed.prepare(manifest["counters"]["epoch"])
@@ -287,8 +287,8 @@ class RunState:
             like = self._wanted(shapes, data_ranks_of(manifest), mine)
             like = {n: t for n, t in like.items() if pending or not n.startswith("grad.")}
             present = {n: t for n, t in like.items() if t is not None}
-            tensors = strategy.load_tensors(files.tensor_files(folder, manifest), like, present)
-            finish_on_all(check, strategy)
+            tensors = strategy.weights.load_tensors(files.tensor_files(folder, manifest), like, present)
+            finish_on_all(check, strategy.collectives)
         if strategy.environment.is_global_zero:
             files.warn_of_unlisted(folder, manifest)
         return manifest, state, tensors
@@ -327,15 +327,15 @@ class RunState:
         module, strategy = self.module, self.strategy
         own = those_of(f"own.{self._rank}.")  # of a checkpoint of as many ranks
         with loading(folder, "extra_state"):
-            strategy.load_module(module, {**those_of("model."), **own, **state["extra_state"]})
+            strategy.weights.load_module(module, {**those_of("model."), **own, **state["extra_state"]})
         for index, optimizer in enumerate(self.optimization.optimizers):
             moments = those_of(f"optim.{index}.")
             with loading(folder, f"optimizers.{index}"):
-                strategy.load_optimizer(module, optimizer, moments, state["optimizers"][str(index)])
+                strategy.weights.load_optimizer(module, optimizer, moments, state["optimizers"][str(index)])
         for callback in self.callbacks:
             parts = those_of(callback_tensor(callback.state_key, ""))
             if parts:
-                callback.load_parameter_state(strategy.load_parts(module, parts))
+                callback.load_parameter_state(strategy.weights.load_parts(module, parts))
         parameters = dict(module.named_parameters())
         for full, value in those_of("grad.").items():
             owner, _, name = full.partition(".")
@@ -362,7 +362,7 @@ class RunState:
         if self.strategy.environment.is_global_zero:
             own["logged"].load_state_dict(logged)
             own["rng"].load_state_dict(ranks[0]["rng"])
-        if 1 < self.strategy.simulated_ranks == len(ranks):
+        if 1 < self.strategy.collectives.simulated_ranks == len(ranks):
             if same_data:
                 self.feed.load_state_dict(ranks[0]["data"])
             return []
@@ -381,7 +381,7 @@ class RunState:
 
 def _world(strategy: Strategy) -> dict[str, Any]:
     found = {"size": strategy.environment.world_size, "strategy": strategy.name}
-    split = strategy.tensor_parallel_size
+    split = strategy.collectives.tensor_parallel_size
     return found | ({"tensor": split} if split > 1 else {})
 
 

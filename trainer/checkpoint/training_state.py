@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 
 from ...errors import PacelineError
-from ...strategies import Single
+from ...strategies import Weights
 from ...strategies.tensors.tensor_state import by_parameter
 from ..utils.paths import as_path
 from .files import format as files
@@ -61,7 +61,7 @@ def export_training_state(
     manifest = verify(source, compared=compared)
     check_manifest(source, manifest)
     files.warn_of_unlisted(source, manifest)
-    tensors = Single().load_tensors(files.tensor_files(source, manifest), stored_shapes(source, manifest))
+    tensors = Weights().load_tensors(files.tensor_files(source, manifest), stored_shapes(source, manifest))
     inside = "" if submodule is None else f"{submodule}."
     model = _below(_MODEL + inside, tensors)
     if not model:

@@ -172,12 +172,12 @@ def load_weights(
     if not files.is_checkpoint(path):
         _load_external(module, path, external_weights.read(path), strategy, strict, fix)
         return
-    with begin(path, strategy) as check:
+    with begin(path, strategy.collectives) as check:
         shapes = stored_shapes(path, check.manifest)
         of_model = model_shapes(shapes)
         state = read_state(path, check.manifest)
         make_buffers(module, state.get("module", {}), of_model, strategy.device)
-        mine = strategy.module_tensors(module)
+        mine = strategy.weights.module_tensors(module)
         differences = weight_differences(mine, of_model, module)
         if strict:
             refuse("the checkpoint is of another model", path, differences, fix)
@@ -185,19 +185,20 @@ def load_weights(
             of_model = _fitting(of_model, mine, path, differences)
         names = stored_names(of_model, shapes, check.manifest)
         like = {stored: mine[name] for name, stored in names.items() if name in mine}
-        loaded = strategy.load_tensors(files.tensor_files(path, check.manifest), names.values(), like)
-        finish_on_all(check, strategy)
+        found = files.tensor_files(path, check.manifest)
+        loaded = strategy.weights.load_tensors(found, names.values(), like)
+        finish_on_all(check, strategy.collectives)
     if strategy.environment.is_global_zero:
         files.warn_of_unlisted(path, check.manifest)
         if not strict:
             _warn_of(differences, path)
     values = {name: loaded[stored] for name, stored in names.items()}
     if not strict:
-        kept = {**strategy.module_tensors(module), **extra_state(module)}
+        kept = {**strategy.weights.module_tensors(module), **extra_state(module)}
         values = kept | values
         state["extra_state"] = _only(state["extra_state"], kept)
     with loading(path, "extra_state"):
-        strategy.load_module(module, {**values, **state["extra_state"]})
+        strategy.weights.load_module(module, {**values, **state["extra_state"]})
 
 
 def _only(values: dict[str, V], names: Collection[str]) -> dict[str, V]:
@@ -238,7 +239,7 @@ def _load_external(
     strict: bool = True,
     fix: str | None = None,
 ) -> None:
-    mine = strategy.module_tensors(module)
+    mine = strategy.weights.module_tensors(module)
     ties = [names for names in names_of_parameters(module).values() if len(names) > 1]
     values = external_weights.fit_names(content.tensors, mine, ties, strict)
     shapes = {name: list(value.shape) for name, value in values.items()}
@@ -249,7 +250,7 @@ def _load_external(
         values = mine | _only(values, _fitting(shapes, mine, path, differences))
         if strategy.environment.is_global_zero:
             _warn_of(differences, path)
-    strategy.load_module(module, {**values, **extra_state(module)})
+    strategy.weights.load_module(module, {**values, **extra_state(module)})
 
 
 def find_weights(path: Any, words: Sequence[str] = ()) -> Path:

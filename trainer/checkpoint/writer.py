@@ -119,17 +119,13 @@ class CheckpointWriter:
     """The one place where a run's checkpoints are written.
 
     Args:
-        on_rank_zero: Runs a function on rank 0 while all wait, and raises its error on all of them.
+        strategy: Of the run.
         remote: Where the run's checkpoints are sent to, if anywhere.
     """
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        on_rank_zero: Callable[[Callable[[], Any]], Any],
-        remote: RemoteRun | None = None,
-    ) -> None:
-        self._strategy, self._on_rank_zero, self._remote = strategy, on_rank_zero, remote
+    def __init__(self, strategy: Strategy, remote: RemoteRun | None = None) -> None:
+        self._strategy, self._remote = strategy, remote
+        self._on_rank_zero = strategy.collectives.on_rank_zero
         self._under_way: Save | None = None
         self._copy = HostCopy()
 
@@ -164,7 +160,7 @@ class CheckpointWriter:
         """
         self.wait()
         faultpoint("save.begin")
-        save, zero = Save(target), self._strategy.environment.is_global_zero
+        save, ranks = Save(target), self._strategy.collectives
         text = ""
 
         def prepare() -> str | None:
@@ -182,7 +178,7 @@ class CheckpointWriter:
         if problem is not None:
             save.error = _not_written(target, problem)
             return save
-        all_gather = self._strategy.exchange() if background else self._strategy.all_gather
+        all_gather = ranks.exchange() if background else ranks.all_gather
         try:
             shard = self._collect(target, content, background)
         except BaseException:
@@ -198,10 +194,14 @@ class CheckpointWriter:
             try:
                 written = _together(all_gather, target, write, shard.nbytes)
                 entries = {name: entry for part in written for name, entry in part.items()}
-                seal = partial(_seal, target, text, content.manifest, entries) if zero else dict
+                seal = (
+                    partial(_seal, target, text, content.manifest, entries)
+                    if ranks.is_global_zero
+                    else dict
+                )
                 _together(all_gather, target, seal, len(text), shard.nbytes)
                 if self._remote is not None and self._remote.holds(target):
-                    _send(all_gather, zero, self._remote, target, written[self._strategy.environment.rank])
+                    _send(all_gather, ranks.is_global_zero, self._remote, target, written[ranks.rank])
             except BaseException:
                 files.remove(files.staging_of(target))
                 raise
@@ -231,9 +231,9 @@ class CheckpointWriter:
     def _collect(self, target: Path, content: Content, background: bool) -> Shard:
         folder = str(files.staging_of(target))
         if not background:
-            return self._strategy.shard(folder, _unshared(content.tensors), _as_it_is)
+            return self._strategy.weights.shard(folder, _unshared(content.tensors), _as_it_is)
         self._copy.begin()
-        shard = self._strategy.shard(folder, content.tensors, self._copy.take)
+        shard = self._strategy.weights.shard(folder, content.tensors, self._copy.take)
         self._copy.planned()
         return shard
 

@@ -120,7 +120,7 @@ class LoaderReader(BatchReader):
         if isinstance(loader.dataset, RowsDataset):
             loader.dataset.forget()
         seeded = isinstance(loader.dataset, SeededDataset)
-        compares = self._settings.compares and seeded
+        compares = self._settings.ranks.world_size > 1 and seeded
         source.make = lambda: islice(order.indices(start, seeded, compares), passed, None)
         source.length = order.layout.micro_batches(order.total, start) - passed
         assert loader.generator is not None

@@ -100,7 +100,7 @@ class CombinedFeed(Feed):
             feeds = [make(loader, one) for loader, one in zip(data.named.values(), own, strict=True)]
         self._parts = [_Part(name, feed) for name, feed in zip(data.named, feeds, strict=True)]
         self.micro_batches = max(feed.micro_batches for feed in feeds)
-        self._pieces = self.micro_batches * settings.world_size
+        self._pieces = self.micro_batches * settings.ranks.data_world_size
         self._check_parts()
         self.step_size = _sum_of_known([feed.step_size for feed in feeds])
         lengths = [feed.steps_per_epoch for feed in feeds]
@@ -138,7 +138,11 @@ class CombinedFeed(Feed):
                 raise self._uneven(part.name)
 
     def _uneven(self, name: str) -> PacelineError:
-        ranks = f"{self.settings.world_size} ranks" if self.settings.world_size > 1 else "one device"
+        ranks = (
+            f"{self.settings.ranks.data_world_size} ranks"
+            if self.settings.ranks.data_world_size > 1
+            else "one device"
+        )
         return PacelineError(
             f"the last step of training loader {name!r} is not a full one, and its samples would not count "
             "alike beside those of the other loaders",

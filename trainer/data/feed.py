@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
 from ...common.faultpoints import faultpoint
 from ...errors import PacelineError
+from ...strategies.ranks.collectives import Collectives
 from ..faults.signals import Signals
 from ..rng import cpu_state, derive, set_cpu_state
 
@@ -36,6 +35,7 @@ class FeedSettings:
     """What every feed needs to know.
 
     Args:
+        ranks: Among whom the samples are divided; where there are others, their data is compared.
         simulated_ranks: For how many ranks this process takes the micro-batches, one after the other.
         limit: At most so many of the loader's batches an epoch (int), or that part of them (float).
         limit_per_rank: Each rank has so many; else they are counted over all, the same on any number.
@@ -46,16 +46,10 @@ class FeedSettings:
         dataloader_idx: The number of this loader, from 0.
         signals: Ends a read of data that is waited for.
         log_line: Takes lines for the log.
-        compares: Whether there are other ranks, whose data is to be compared with this one's.
-        all_gather: One value of every rank that has its own samples, on each; called by all alike.
-        highest: The element-wise maximum of all ranks' tensors, on each; called by all alike.
-        total: The sum over the ranks that have their own samples, on each; called by all alike.
-        same_everywhere: Whether all ranks have the same value; called by all alike.
     """
 
     seed: int = 0
-    rank: int = 0
-    world_size: int = 1
+    ranks: Collectives = field(default_factory=Collectives)
     accumulate: int = 1
     simulated_ranks: int = 1
     global_batch: int | None = None
@@ -68,11 +62,6 @@ class FeedSettings:
     dataloader_idx: int = 0
     signals: Signals = field(default_factory=Signals)
     log_line: Callable[[str], None] = print
-    compares: bool = False
-    all_gather: Callable[[Any], list[Any]] = lambda value: [value]
-    highest: Callable[[Tensor], Tensor] = lambda numbers: numbers
-    total: Callable[[Tensor], Tensor] = lambda numbers: numbers
-    same_everywhere: Callable[[Any], bool] = lambda value: True
 
 
 class Feed(ABC):

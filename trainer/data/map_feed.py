@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from ...errors import PacelineError
 from ...strategies.machine.devices import pins
+from ...strategies.ranks.comparison import gather_alike, same_everywhere
 from ..rng import cpu_state, generators_of, order_seed, seed_for_sample, seed_generator, set_cpu_state
 from ..utils.nested import count_samples
 from .batch_plan import Layout, Piece
@@ -46,8 +47,8 @@ class MapFeed(Feed):
             )
         plain = type(loader.batch_sampler) is BatchSampler
         self._units = not plain
-        rank = settings.rank if settings.simulated_ranks == 1 else None
-        world_size = settings.world_size * settings.simulated_ranks
+        rank = settings.ranks.data_rank if settings.simulated_ranks == 1 else None
+        world_size = settings.ranks.data_world_size * settings.simulated_ranks
         if self._units:
             refuse_global_batch(settings, "the loader's batch sampler makes the batches")
             self._sampler: Any = loader.batch_sampler if self._collates else loader.sampler
@@ -66,7 +67,7 @@ class MapFeed(Feed):
         self._batch_size = self._layout.micro_batch
         self._order: EpochOrder | None = None
         self._cut_again = False
-        self._compares = settings.compares
+        self._compares = settings.ranks.world_size > 1
         self._pieces: list[Piece] = []
         self._span = (0, 0)  # of the step under way, in the order
         self._reader: BatchReader | None = None
@@ -92,7 +93,7 @@ class MapFeed(Feed):
         self.micro_batches = self._layout.micro_batches(self._layout.step_size)
         if total is not None and self.step_size is not None:
             rest = 0 if self._layout.drop_last else self._cut(total) % self.step_size
-            pieces = self.micro_batches * self.settings.world_size
+            pieces = self.micro_batches * self.settings.ranks.data_world_size
             self.even = not rest and self.step_size % pieces == 0
 
     def _length(self) -> int | None:
@@ -145,13 +146,13 @@ class MapFeed(Feed):
         Raises:
             PacelineError: on every rank, when a sampler gives each another.
         """
-        if not self.settings.compares:
+        if self.settings.ranks.world_size == 1:
             return
         raw = order if isinstance(order, array) else repr(order).encode()
         address = not isinstance(raw, array) and b" at 0x" in raw  # an address, not content
         mine = 0 if address else zlib.crc32(raw)
-        if not self.settings.same_everywhere(mine):
-            found = self.settings.all_gather(mine)
+        if not same_everywhere(self.settings.ranks, mine):
+            found = gather_alike(self.settings.ranks, mine)
             rank = next(r for r, other in enumerate(found) if other != found[0])
             maker = type(self._sampler).__name__
             raise PacelineError(
@@ -167,9 +168,9 @@ class MapFeed(Feed):
         """
         dataset, kind = self._copied.loader.dataset, type(self.data.dataset).__name__
         mine = dataset.probed if isinstance(dataset, SeededDataset) else None
-        if self.settings.same_everywhere(mine):
+        if same_everywhere(self.settings.ranks, mine):
             return
-        found = self.settings.all_gather(mine)
+        found = gather_alike(self.settings.ranks, mine)
         index = index[0] if self._units else index
         for rank, other in enumerate(found):
             if None not in (other, found[0]) and other != found[0]:
@@ -235,7 +236,7 @@ class MapFeed(Feed):
                 self._size(p, b, sizes) - (missing if p.size else 0)
                 for p, (b, missing) in zip(pieces, read, strict=True)
             ]
-            alone = sum(mine) if self.settings.world_size == 1 else None
+            alone = sum(mine) if self.settings.ranks.data_world_size == 1 else None
             known = self._collates and not self._errors.skips
             yield StepBatches(batches, mine, moved if known else alone, moved)
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ...errors import PacelineError
+from ...strategies.ranks.comparison import gather_alike, same_everywhere
 from ..rng import derive, order_seed, seed_for_sample
 from ..utils.nested import checksum, count_samples
 from .batch_plan import BatchSizes, split
@@ -45,7 +46,7 @@ class StreamFeed(Feed):
         self._loader = isinstance(source, DataLoader)
         self._drop_last = bool(getattr(source, "drop_last", False))
         self.micro_batches = settings.accumulate * settings.simulated_ranks
-        self._in_step = self.micro_batches * settings.world_size  # batches, over all ranks
+        self._in_step = self.micro_batches * settings.ranks.data_world_size  # batches, over all ranks
         self._sizes: list[int] = []  # of those batches, where the loader can be asked for them
         self._seeded: SeededStream | None = None
         self._workers: WorkerProcesses | None = None
@@ -56,7 +57,7 @@ class StreamFeed(Feed):
             refuse_global_batch(settings, "the batches come ready made")
         limit = settings.limit
         if settings.limit_per_rank and isinstance(limit, int):
-            limit *= settings.world_size * settings.simulated_ranks
+            limit *= settings.ranks.data_world_size * settings.simulated_ranks
         try:
             batches: int | None = limited(len(source), limit)
         except (TypeError, NotImplementedError):
@@ -95,7 +96,11 @@ class StreamFeed(Feed):
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         duplicate = private_copy(loader)
-        wanted, size, world_size = self.settings.global_batch, loader.batch_size, self.settings.world_size
+        wanted, size, world_size = (
+            self.settings.global_batch,
+            loader.batch_size,
+            self.settings.ranks.data_world_size,
+        )
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
         else:
@@ -123,7 +128,7 @@ class StreamFeed(Feed):
             if callable(set_epoch):
                 set_epoch(epoch)
         self.ended = False
-        alone = self._in_step == self.settings.world_size == 1
+        alone = self._in_step == self.settings.ranks.data_world_size == 1
         if self._ready and alone and self._on_device:
             return self._ready_steps(position)
         return self._read_steps(epoch, position)
@@ -226,13 +231,13 @@ class StreamFeed(Feed):
             return (batch, number) if hooked else self._moved(batch, epoch, number)
 
         shared = SharedSteps(cursor, self.settings, moved, self._in_step)
-        if not self.settings.compares:
+        if self.settings.ranks.world_size == 1:
             return shared
         first = cursor.peek()
         mine = None if first is None else checksum(first[0])
-        if self.settings.same_everywhere(mine):
+        if same_everywhere(self.settings.ranks, mine):
             return shared
-        found = self.settings.all_gather(mine)
+        found = gather_alike(self.settings.ranks, mine)
         if None in found:
             raise PacelineError(
                 "each rank reads its own part of the data, and some ranks have none",
@@ -240,12 +245,12 @@ class StreamFeed(Feed):
                 fix="make at least as many shards as ranks, or let all ranks read all of it: each takes "
                 "its own batches of it",
             )
-        even = self.micro_batches * self.settings.world_size
+        even = self.micro_batches * self.settings.ranks.data_world_size
         if self._sizes and self._sizes != [self._sizes[0]] * even:
             raise PacelineError(
                 "global_batch_size cannot be met: each rank reads its own part of the data, "
                 "and the parts would not be even",
-                got=f"global_batch_size={sum(self._sizes)} on {self.settings.world_size} ranks",
+                got=f"global_batch_size={sum(self._sizes)} on {self.settings.ranks.data_world_size} ranks",
                 fix="a multiple of the ranks times the loader's batch_size",
             )
         self._say_once(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import PacelineError
+from ...strategies.ranks.comparison import gather_alike, total_read
 from ..utils.nested import count_samples
 from .feed import FeedSettings, StepBatches, read_isolated
 
@@ -76,7 +77,7 @@ class StreamSteps(ABC):
     def __init__(
         self, cursor: Cursor, settings: FeedSettings, moved: Callable[[Any, int], Any], full: int
     ) -> None:
-        self._cursor, self._settings, self._moved, self._full = cursor, settings, moved, full
+        self._cursor, self._ranks, self._moved, self._full = cursor, settings.ranks, moved, full
 
     @abstractmethod
     def gather(self) -> StepBatches:
@@ -100,7 +101,7 @@ class SharedSteps(StreamSteps):
     own_part = False
 
     def gather(self) -> StepBatches:
-        rank, world_size = self._settings.rank, self._settings.world_size
+        rank, world_size = self._ranks.data_rank, self._ranks.data_world_size
         batches: list[Any] = []
         sizes: list[int] = []
         total = count = 0
@@ -112,7 +113,7 @@ class SharedSteps(StreamSteps):
                 batches.append(self._moved(batch, start + count))
                 sizes.append(size)
             total, count = total + size, count + 1
-        if self._settings.compares:
+        if self._ranks.world_size > 1:
             self._check_alike(count, total)
         self.short = count < self._full
         if len(batches) < -(-count // world_size):  # a rank left without one computes with the first
@@ -126,11 +127,13 @@ class SharedSteps(StreamSteps):
         Raises:
             PacelineError: on all ranks, naming what each has read.
         """
-        highest = self._settings.highest(torch.tensor([batches, -batches, samples, -samples])).tolist()
+        highest = self._ranks.all_reduce(
+            torch.tensor([batches, -batches, samples, -samples]), "max"
+        ).tolist()
         if highest[0] == -highest[1] and highest[2] == -highest[3]:
             return
         cursor = self._cursor
-        everyone = self._settings.all_gather((cursor.samples, cursor.spent))
+        everyone = gather_alike(self._ranks, (cursor.samples, cursor.spent))
         counts = [
             f"rank {rank}: {count} samples{'' if spent else ' or more'}"
             for rank, (count, spent) in enumerate(everyone)
@@ -167,9 +170,9 @@ class OwnSteps(StreamSteps):
             batches.append(self._moved(found[0], self._cursor.handed_out - 1))
             sizes.append(found[1])
         self._last = batches[-1] if batches else self._last
-        most, least = self._settings.highest(torch.tensor([len(sizes), -len(sizes)])).tolist()
+        most, least = self._ranks.all_reduce(torch.tensor([len(sizes), -len(sizes)]), "max").tolist()
         # Both are compared where ranks split layers: 8 samples in two batches are not the same as in one.
-        total = int(self._settings.total(torch.tensor([sum(sizes), len(sizes)]))[0])
+        total = int(total_read(self._ranks, torch.tensor([sum(sizes), len(sizes)]))[0])
         missing, self.short = most - len(sizes), -least < self._full
         return StepBatches(batches + [self._last] * missing, sizes + [0] * missing, total, total)
 

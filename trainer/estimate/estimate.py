@@ -9,7 +9,7 @@ import torch
 
 from ...common.argument_checks import COUNT_OR_NONE, check_arguments
 from ...errors import PacelineError
-from ...strategies import Layout, ModelBytes, Strategy
+from ...strategies import Description, Layout, ModelBytes, Strategy
 from ...strategies.machine.devices import accelerator_here, device_memory
 from ...strategies.memory_estimate import DECISION, estimated_strategies
 from ..module import TrainModule
@@ -69,10 +69,10 @@ def estimate_run(
             got=type(module).__name__,
             fix="TrainModule.of(model, loss, optimizer) makes one of a model",
         )
-    if trainer.strategy.tensor_parallel_size > 1:
+    if trainer.ranks.tensor_parallel_size > 1:
         raise PacelineError(
             "estimate does not know how parallelize(mesh) splits the layers",
-            got=f"tensor={trainer.strategy.tensor_parallel_size}",
+            got=f"tensor={trainer.ranks.tensor_parallel_size}",
             fix="estimate with the strategy without tensor=: parameters, gradients and optimizer state of "
             "layers that are split take as much on each rank",
         )
@@ -87,18 +87,18 @@ def estimate_run(
         torch.device(_kind_to_trace(environment)),
         precision,
         precision.param_dtype,
-        trainer.strategy.activation_checkpointing,
+        trainer.strategy.activations.checkpointing,
         accumulate,
         accelerated,
     )
     traced: dict[torch.dtype, tuple[ModelBytes, Work]] = {}
     rows = []
     for name, strategy in _strategies(trainer, layout).items():
-        dtype = strategy.computes_in(precision)
+        dtype = strategy.description.computes_in(precision)
         if dtype not in traced:
             traced[dtype] = trace_step(module, batch, replace(setting, dtype=dtype), trainer)
         ranks = layout if strategy.many_ranks else Layout(1, 1)
-        row = _row(name, strategy, *traced[dtype], ranks, assumed, accelerated)
+        row = _row(name, strategy.description, *traced[dtype], ranks, assumed, accelerated)
         rows.append(replace(row, fits=row.needed <= _LIMIT * there))
     model, work = next(iter(traced.values()))
     return Estimate(
@@ -160,18 +160,18 @@ def _kind_to_trace(environment: Any) -> str:
 
 def _row(
     name: str,
-    strategy: Strategy,
+    description: Description,
     model: ModelBytes,
     work: Work,
     layout: Layout,
     assumed: Assumptions | None,
     accelerated: bool,
 ) -> EstimateRow:
-    held = strategy.rank_bytes(model, layout)
+    held = description.rank_bytes(model, layout)
     needed = held.reserved if accelerated else held.total
     if assumed is None:
         return EstimateRow(name, layout.ranks, held, needed, fits=False)
-    time = step_time(strategy, model, work, layout, assumed)
+    time = step_time(description, model, work, layout, assumed)
     rate = layout.ranks * model.micro_batches / time.seconds
     tokens = None if work.tokens is None else work.tokens * rate
     return EstimateRow(name, layout.ranks, held, needed, False, time, work.samples * rate, tokens)

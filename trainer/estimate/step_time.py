@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import PacelineError, nearest
-from ...strategies import Strategy
+from ...strategies import Description
 from ...strategies.estimate.description import Collective, Layout
 from ...strategies.estimate.model_bytes import ModelBytes
 from .devices import Device
@@ -131,12 +131,12 @@ class StepTime:
 
 
 def step_time(
-    strategy: Strategy, model: ModelBytes, work: Work, layout: Layout, assumed: Assumptions
+    description: Description, model: ModelBytes, work: Work, layout: Layout, assumed: Assumptions
 ) -> StepTime:
     """The time of a step under a strategy.
 
     Args:
-        strategy: Says what it communicates.
+        description: The strategy's: what it communicates.
         model: The model and its step on one device.
         work: What the step computes.
         layout: The ranks.
@@ -145,10 +145,10 @@ def step_time(
     bandwidth = assumed.bandwidth * assumed.bandwidth_attainable
     computing = work.flops / (assumed.peak * assumed.attainable) + work.moved / bandwidth
     computing = max(computing, work.operations * assumed.launch)
-    memory = assumed.host_bandwidth if strategy.updates_on_host else bandwidth
-    updating = work.updated * strategy.update_share(layout) / memory
+    memory = assumed.host_bandwidth if description.updates_on_host else bandwidth
+    updating = work.updated * description.update_share(layout) / memory
     by_phase: dict[Any, float] = {None: 0.0, "forward": 0.0, "backward": 0.0}
-    for collective in strategy.collectives_of_step(model, layout):
+    for collective in description.collectives_of_step(model, layout):
         by_phase[collective.phase] += collective_time(collective, layout, assumed)
     windows = {"forward": computing / 3, "backward": computing * 2 / 3}
     hidden = sum(min(assumed.overlap * by_phase[phase], window) for phase, window in windows.items())

@@ -74,7 +74,7 @@ def find_origin(step: FailedStep) -> Origin:
         with suppress(PacelineError):  # a graph that was promised to be static averages always
             strategy.synchronise_gradients(False)
         for index, batch in enumerate(step.batches):
-            watch.begin(batch, step.sizes[index], step.samples[index], strategy.rank_of(index))
+            watch.begin(batch, step.sizes[index], step.samples[index], strategy.collectives.rank_of(index))
             known = watch.found is not None
             with step.uncompiled(), watch.watching():
                 step.take(index, watch)
@@ -84,7 +84,7 @@ def find_origin(step: FailedStep) -> Origin:
                     step.take(index, None)
                 description = "; ".join([watch.found[0], *(f"computed at {line}" for line in lines)])
                 watch.found = (description, *watch.found[1:])
-        found = strategy.all_gather(watch.found)
+        found = strategy.collectives.all_gather(watch.found)
     except Exception as error:  # the others see their connection closed
         return Origin(f"repeating the step failed: {type(error).__name__}: {error}"[:200])
     shown = {rank: one for rank, one in enumerate(found) if one is not None}

@@ -147,7 +147,7 @@ class Guard:
             self._flag.zero_()
             self._seen |= _not_finite(unread)
         elif self._seen and self._automatic:  # a loss that no gradient comes from
-            if self.strategy.environment.world_size == 1:
+            if self.strategy.collectives.world_size == 1:
                 return True
             if not self._policy.most_skipped:
                 raise self._error(None, [self._mine(0)])
@@ -190,7 +190,9 @@ class Guard:
         """The strategy skipped an update by itself: whether a loss or gradient is to blame."""
         if not self.strategy.precision.scales:
             return True
-        return bool(self.strategy.all_reduce(torch.tensor([bool(self._seen)], dtype=torch.int64), "max"))
+        return bool(
+            self.strategy.collectives.all_reduce(torch.tensor([bool(self._seen)], dtype=torch.int64), "max")
+        )
 
     def hold_back(
         self,
@@ -213,7 +215,7 @@ class Guard:
         """
         mine = self._mine(micro_batches)
         optimizer.zero_grad(set_to_none=True)
-        everyone = self.strategy.all_gather(mine)
+        everyone = self.strategy.collectives.all_gather(mine)
         if any(one["no loss"] for one in everyone):
             return True
         most = self._policy.most_skipped
@@ -241,7 +243,7 @@ class Guard:
         samples = self._samples(max(micro_batches, *(index + 1 for index in seen), 1))
         return {
             "no loss": no_loss,
-            "rank": self.strategy.rank_of(min(seen, default=0)),
+            "rank": self.strategy.collectives.rank_of(min(seen, default=0)),
             "losses": [seen[index] for index in sorted(seen)],
             "samples": [sample for index in sorted(seen) for sample in samples[index]],
             "all": [sample for part in samples for sample in part],

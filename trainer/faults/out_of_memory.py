@@ -81,12 +81,13 @@ def _ways(strategy: Strategy, module: Any, where: str, micro_batch: int) -> list
             f"DataLoader(batch_size={size // 2}) and Trainer(global_batch_size={plan.samples}), half at "
             f"once in the same steps{auto}"
         )
-    if where == "step" and not strategy.activation_checkpointing:
+    if where == "step" and not strategy.activations.checkpointing:
         ways.append(f"strategy={type(strategy).__name__}(activation_checkpointing=True)")
     if strategy.precision.compute_dtype == torch.float32:
         ways.append('precision="bf16"')
-    if strategy.smaller_strategy is not None:
-        ways.append(f"{strategy.smaller_strategy}, which spreads the model over the ranks")
+    smaller = strategy.description.smaller
+    if smaller is not None:
+        ways.append(f"{smaller}, which spreads the model over the ranks")
     return ways
 
 

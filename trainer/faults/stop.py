@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...strategies import Strategy
+from ...strategies.ranks.collectives import Collectives
 from ..state import Clock, Limits, TrainState
 
 _SECONDS = 0.5
@@ -23,7 +23,7 @@ class StopController:
     """Whether a run is to end, and why.
 
     Args:
-        strategy: Carries the word between the ranks.
+        ranks: Carry the word between them.
         state: The counters of the run.
         limits: When the run ends.
         clock: The seconds of training.
@@ -32,8 +32,8 @@ class StopController:
         epoch_over: Whether the epoch is to end after the step under way; every rank sets it alike.
     """
 
-    def __init__(self, strategy: Strategy, state: TrainState, limits: Limits, clock: Clock) -> None:
-        self._strategy, self._state, self._limits, self._clock = strategy, state, limits, clock
+    def __init__(self, ranks: Collectives, state: TrainState, limits: Limits, clock: Clock) -> None:
+        self._ranks, self._state, self._limits, self._clock = ranks, state, limits, clock
         self._agreed_seconds = 0.0
         self._agreement: _Agreement | None = None
         self.begin_stage(shared=False)
@@ -48,8 +48,8 @@ class StopController:
         self._wanted: str | None = None
         self._signal: int | None = None
         self._is_over = self.epoch_over = False
-        several = shared and self._strategy.environment.world_size > 1
-        self._agreement = _Agreement(self._strategy, self._word, self._take) if several else None
+        several = shared and self._ranks.world_size > 1
+        self._agreement = _Agreement(self._ranks, self._word, self._take) if several else None
 
     def end_stage(self) -> None:
         """There is nobody to agree with any longer."""
@@ -101,7 +101,7 @@ class StopController:
             self._wanted = why
         if signal is not None:
             self._signal = signal
-        if self._strategy.environment.world_size == 1:
+        if self._ranks.world_size == 1:
             self._asked = self._wanted
 
     @property
@@ -119,7 +119,7 @@ class StopController:
         To be called on all ranks. Requests after it change nothing.
         """
         if self._agreement is not None:
-            received = self._strategy.all_gather(self._signal)
+            received = self._ranks.all_gather(self._signal)
             self._signal = next((number for number in received if number is not None), None)
             self._is_over = True
 
@@ -127,7 +127,7 @@ class StopController:
 
     def seconds(self) -> float:
         """The seconds of training, the same on all ranks: rank 0's, as of the last agreement."""
-        if self._strategy.environment.world_size == 1:
+        if self._ranks.world_size == 1:
             return self._clock.seconds()
         return max(self._agreed_seconds, self._state.elapsed)
 
@@ -142,13 +142,13 @@ class StopController:
             self._agreement.at_boundary()
 
     def _word(self) -> tuple[bool, int]:
-        is_zero = self._strategy.environment.is_global_zero
+        is_zero = self._ranks.is_global_zero
         return self._wanted is not None, int(self._clock.seconds() * 1e6) if is_zero else 0
 
     def _take(self, wanted: bool, microseconds: int) -> None:
         self._agreed_seconds = microseconds / 1e6
         if wanted and self._asked is None:
-            self._agree_to_stop(self._strategy.all_gather((self._wanted, self._signal)))
+            self._agree_to_stop(self._ranks.all_gather((self._wanted, self._signal)))
 
     def _agree_to_stop(self, requests: list[tuple[str | None, int | None]]) -> None:
         """Stop, for the reason of the first rank that has one."""
@@ -167,9 +167,9 @@ class _Agreement:
     """
 
     def __init__(
-        self, strategy: Strategy, word: Callable[[], tuple[bool, int]], take: Callable[[bool, int], None]
+        self, ranks: Collectives, word: Callable[[], tuple[bool, int]], take: Callable[[bool, int], None]
     ) -> None:
-        self._strategy, self._own_word, self._take = strategy, word, take
+        self._ranks, self._own_word, self._take = ranks, word, take
         self._pending: Callable[[], Tensor] | None = None
         self._count, self._next = 0, 1
         self._sent_at = (time.perf_counter(), 0)
@@ -180,7 +180,7 @@ class _Agreement:
         if self._count < self._next:
             return
         if self._pending is None:
-            self._pending = self._strategy.all_reduce_async(self._word(), "max")
+            self._pending = self._ranks.all_reduce_async(self._word(), "max")
             self._next = self._count + 1
         else:
             self._next = self._count + self._read()
@@ -189,7 +189,7 @@ class _Agreement:
         """Agree here and wait for it: where a validation or an epoch has ended anyway."""
         if self._pending is not None:
             self._read()
-        self._pending = self._strategy.all_reduce_async(self._word(), "max")
+        self._pending = self._ranks.all_reduce_async(self._word(), "max")
         self._read()
         self._next = self._count + 1  # what follows may take another time per boundary
 

@@ -26,10 +26,10 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from ...durations import Duration
 from ...errors import is_users_frame
-from ...strategies import Strategy
 from ...strategies.launch.job_notes import job_folder, note_verdict
 from ...strategies.launch.process_group import reaches_rank_zero
 from ...strategies.ranks import recursive_doubling
+from ...strategies.ranks.collectives import Collectives
 from ..state import TrainState
 from ..utils.paths import shown_path
 from .signals import end_at_once
@@ -102,7 +102,7 @@ class Watchdog:
     """Watches one stage of a run; ``close`` ends that.
 
     Args:
-        strategy: Knows the rank, and the processes of the others.
+        ranks: Of whom this is one; their processes are asked for.
         state: What counts the progress.
         directory: Where stacks are written, and lines logged.
         seconds: The longest time without progress, by phase; empty: nothing is watched.
@@ -113,11 +113,11 @@ class Watchdog:
     """
 
     def __init__(
-        self, strategy: Strategy, state: TrainState, directory: RunFolder, seconds: dict[str, float]
+        self, ranks: Collectives, state: TrainState, directory: RunFolder, seconds: dict[str, float]
     ) -> None:
         self.phase, self.beats = "start", 0
         self._state, self._directory, self._seconds = state, directory, seconds
-        self._rank, self._world_size = strategy.environment.rank, strategy.environment.world_size
+        self._rank, self._world_size = ranks.rank, ranks.world_size
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._from_step = -1
@@ -126,7 +126,7 @@ class Watchdog:
         if not seconds:
             return
         self._main = threading.main_thread()
-        self._processes = strategy.all_gather((platform.node(), os.getpid()))
+        self._processes = ranks.all_gather((platform.node(), os.getpid()))
         self._hosts = [host for host, _ in self._processes]
         self._every = min(max(min(seconds.values()) / 20, 0.02), 2.0)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -66,11 +66,11 @@ class RunContext:
         quiet: bool = False,
     ) -> RunContext:
         """A new run: counters at zero, no folder, nothing logged."""
-        ranks, state = Collectives(strategy), TrainState()
+        ranks, state = strategy.collectives, TrainState()
         clock, limits = Clock(state), _limits(settings)
-        stop = StopController(strategy, state, limits, clock)
+        stop = StopController(ranks, state, limits, clock)
         directory = RunDirectory(ranks, None if settings.fast_dev_run else settings.run_dir, quiet)
-        strategy.log_to(directory.log_line)
+        strategy.settings = replace(strategy.settings, log_line=directory.log_line)
         line = directory.log_line
         queues = [LoggerQueue(callback, line) for callback in callbacks if isinstance(callback, Logger)]
         return cls(
@@ -87,7 +87,7 @@ class RunContext:
             stop=stop,
             counters=RunCounters(state, limits, stop),
             directory=directory,
-            logger=MetricLogger(strategy, state, clock, queues, directory.log_line),
+            logger=MetricLogger(ranks, state, clock, queues, directory.log_line),
         )
 
 

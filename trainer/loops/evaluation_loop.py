@@ -36,7 +36,7 @@ class EvaluationLoop:
 
     def __init__(self, context: StageContext, stage: str, feeds: dict[str, Feed]) -> None:
         self.context, self.stage, self.feeds = context, stage, feeds
-        self.store = MetricStore(PHASES[stage], context.directory.log_line, context.strategy)
+        self.store = MetricStore(PHASES[stage], context.directory.log_line, context.ranks)
         step = getattr(context.module, STEPS[stage])
         self.step = context.strategy.step_function(context.module, STEPS[stage])
         self.takes = min(positional_arguments(step), 3)

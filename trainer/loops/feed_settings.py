@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from ...errors import PacelineError
-from ...strategies import Strategy
-from ...strategies.ranks.comparison import same_everywhere, same_in_tensor_groups
 from ..data.device_transfer import HookedTransfer, batch_hooks_of, make_transfer
 from ..data.feed import FeedSettings
 from ..phases import PHASES
@@ -23,33 +16,26 @@ class FeedRequest:
 
     def __init__(self, context: StageContext) -> None:
         arguments, strategy = context.settings, context.strategy
-        environment = strategy.environment
         self._arguments, self._stage = arguments, context.name
-        if strategy.tensor_parallel_size > 1 and arguments.on_data_error.startswith("skip"):
+        if context.ranks.tensor_parallel_size > 1 and arguments.on_data_error.startswith("skip"):
             raise PacelineError(
                 "ranks that split each layer compute with the same samples, and one that cannot be read "
                 "would be skipped by one of them alone",
                 got=f"on_data_error={arguments.on_data_error!r}",
                 allowed="raise, retry",
             )
-        self._simulated_ranks = strategy.simulated_ranks
-        device, dtype = environment.device, strategy.precision.input_dtype
+        self._simulated_ranks = context.ranks.simulated_ranks
+        device, dtype = strategy.device, strategy.precision.input_dtype
         transfer = make_transfer(device, dtype, arguments.channels_last)
         hooks = batch_hooks_of(context.datamodule, context.module)
         self._common = FeedSettings(
             seed=arguments.seed,
-            rank=strategy.data_rank,
-            world_size=strategy.data_world_size,
-            compares=environment.world_size > 1,
+            ranks=context.ranks,
             on_error=arguments.on_data_error,
             transfer=transfer,
             hooked_transfer=HookedTransfer(hooks, transfer, device, dtype) if hooks else None,
             signals=context.signals,
             log_line=context.directory.log_line,
-            all_gather=partial(gather_alike, strategy),
-            highest=lambda numbers: strategy.all_reduce(numbers, "max"),
-            total=partial(total_read, strategy),
-            same_everywhere=partial(same_everywhere, strategy),
         )
 
     def for_training(self, accumulate: int, global_batch: int | None = None) -> FeedSettings:
@@ -82,54 +68,3 @@ class FeedRequest:
         if stage == "predict" and policy.startswith("skip"):
             policy = "retry"  # no prediction is skipped: they are in the order of the data
         return replace(self._common, limit=limit, on_error=policy, fixed_order=True)
-
-
-def gather_alike(strategy: Strategy, value: Any) -> list[Any]:
-    """What each data rank has read, in their order. To be called on all ranks.
-
-    Args:
-        strategy: Carries the values.
-        value: The same on all ranks that compute with the same samples.
-
-    Raises:
-        PacelineError: on all ranks, where it is not.
-    """
-    everyone = strategy.all_gather(value)
-    found = strategy.one_per_data_rank(everyone)
-    size = strategy.tensor_parallel_size
-    for rank, other in enumerate(everyone):
-        if other != found[rank // size]:
-            raise PacelineError(
-                f"ranks {rank - rank % size} and {rank} split each layer between them, and read other data",
-                fix="give both the same data: divide it by data_rank and data_world_size of trainer.ranks, "
-                "not by rank and world size, and draw from torch, random or numpy, which are seeded",
-            )
-    return found
-
-
-def require_alike(strategy: Strategy, value: Any) -> None:
-    """See that ranks that split each layer have read the same. To be called on all ranks.
-
-    Args:
-        strategy: Carries the values.
-        value: Of this rank; plain data.
-
-    Raises:
-        PacelineError: on all ranks, naming two that have not.
-    """
-    if not same_in_tensor_groups(strategy, value):
-        gather_alike(strategy, value)
-
-
-def total_read(strategy: Strategy, numbers: Tensor) -> Tensor:
-    """What all data ranks have read together. To be called on all ranks.
-
-    Args:
-        strategy: Carries the values.
-        numbers: Counts of this rank, of one shape on all.
-
-    Raises:
-        PacelineError: on all ranks, where ranks that split each layer have read other data.
-    """
-    require_alike(strategy, numbers.tolist())
-    return strategy.all_reduce(numbers if strategy.tensor_rank == 0 else torch.zeros_like(numbers))

@@ -17,7 +17,7 @@ from ...callbacks.loggers.logger import guarded
 from ...callbacks.trainer_view import TrainerView
 from ...common.faultpoints import faultpoint
 from ...errors import PacelineError
-from ...strategies import Environment, Precision, Strategy, start_ranks
+from ...strategies import Environment, Precision, Strategy, StrategySettings, start_ranks
 from ...strategies.launch.job_notes import launcher_requeues, note_trained
 from ...strategies.launch.slurm import ignore_signals
 from ..datamodule import DataModule
@@ -47,7 +47,7 @@ def attach(
     if environment.world_size > 1:  # whoever is late is to be named, which torch's own limit does not
         longest = max(deadlines(settings.timeouts, environment.world_size).values(), default=_A_YEAR)
         collective_timeout = longest + _MARGIN
-    strategy.configure(
+    strategy.settings = StrategySettings(
         debug=settings.debug,
         sync_batchnorm=settings.sync_batchnorm,
         channels_last=settings.channels_last,
@@ -199,7 +199,7 @@ def _open_stage(
     closing.callback(_close_signals, signals, run.stop)
     closing.push(partial(_agree_on_signals, run.stop))
     seconds = deadlines(settings.timeouts, run.ranks.world_size)
-    watchdog = Watchdog(strategy, run.state, run.directory, seconds)
+    watchdog = Watchdog(run.ranks, run.state, run.directory, seconds)
     closing.callback(watchdog.close)
     compilation = None
     if settings.compile is not False:
@@ -216,7 +216,7 @@ def _open_stage(
         compilation=compilation,
         closing=closing,
     )
-    closing.enter_context(merged_over(strategy.data_group, module))  # for compute() in hooks
+    closing.enter_context(merged_over(run.ranks.data_group, module))  # for compute() in hooks
     closing.callback(_close_compilation, context)
     closing.callback(strategy.close)
     closing.callback(run.directory.release)

@@ -73,6 +73,7 @@ class OptimizerStep:
         self.takes_index = positional_arguments(module.training_step) > 1
         self.loss_value = self.store.value("loss")
         self.has_weights: bool | None = None
+        self.ranks = context.ranks
         self.world_size, self.data_ranks = context.ranks.world_size, context.ranks.data_world_size
         self.optimizer = optimization.optimizers[0]
         self.guard = context.guard
@@ -84,8 +85,8 @@ class OptimizerStep:
         self.schedules = optimization.of_interval("step") if automatic else []
         self.note_used = optimization.note_used
         self.on_step_start = context.hooks["on_step_start"]
-        if self.strategy.tensor_parallel_size > 1:
-            self.on_step_start = (SameSamples(self.strategy), *self.on_step_start)
+        if context.ranks.tensor_parallel_size > 1:
+            self.on_step_start = (SameSamples(context.ranks), *self.on_step_start)
         self.trained = context.trained
         if self.trained is not None:  # after the hooks, which may change it
             self.on_step_start = (*self.on_step_start, self.trained.follow)
@@ -183,7 +184,7 @@ class OptimizerStep:
         if many or self.world_size > 1:
             loss = self.weigh(loss, weight, step.weights, index, size * self.data_ranks / (total or 1))
         if step.weights and is_last:  # on an accelerator it is on its way while backward runs
-            step.sum_of_weights = self.strategy.all_reduce_async(self.as_word(sum(step.weights)))
+            step.sum_of_weights = self.ranks.all_reduce_async(self.as_word(sum(step.weights)))
         if self.trained is not None:
             self.trained.check_within_step(lambda: f"{self.state.step_label}{self.source}")
         faultpoint("step.backward")
@@ -350,7 +351,7 @@ class OptimizerStep:
         """
         # A power of two near the weights: scaled losses keep the range of the loss, exactly.
         near = None if weight is None else 2.0 ** round(math.log2(float(weight))) if weight > 0 else 1.0
-        everyone = self.strategy.all_gather(near)
+        everyone = self.ranks.all_gather(near)
         without = [rank for rank, found in enumerate(everyone) if found is None]
         if 0 < len(without) < len(everyone):
             raise weights_of_some_ranks(self.state.step_label, without)

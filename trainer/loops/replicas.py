@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from torch import nn
 
@@ -21,18 +22,19 @@ class Replicas:
     """
 
     def __init__(self, module: nn.Module, strategy: Strategy, step: int) -> None:
-        self._module, self._strategy = module, strategy
+        self._module, self._ranks = module, strategy.collectives
+        self._parts = partial(strategy.weights.parameter_parts, module)
         self._equal_after: int | None = None
         self._begun_at = step
 
     @property
     def exist(self) -> bool:
         """Whether a parameter has a copy on another rank."""
-        return bool(copies(self._strategy, self._module))
+        return bool(copies(self._ranks, self._module, self._parts()))
 
     def due_after(self, step: int) -> float:
         """The next step after which they are to be compared: 1, 2, 4, 8 ... of this session."""
-        if self._strategy.environment.world_size == 1:
+        if self._ranks.world_size == 1:
             return math.inf
         return self._begun_at + (1 << (step - self._begun_at).bit_length())
 
@@ -42,9 +44,9 @@ class Replicas:
         Raises:
             PacelineError: on every rank, where they differ.
         """
-        if self._equal_after == step or self._strategy.environment.world_size == 1:
+        if self._equal_after == step or self._ranks.world_size == 1:
             return
-        difference = find_difference(self._strategy, self._module)
+        difference = find_difference(self._ranks, self._module, self._parts())
         if difference is not None:
             before = "" if self._equal_after is None else f"; all were equal after step {self._equal_after}"
             raise PacelineError(

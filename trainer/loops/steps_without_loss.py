@@ -63,7 +63,7 @@ class StepsWithoutLoss:
 
     def _refusal(self, loss: Tensor | None) -> PacelineError:
         strategy, guard = self._strategy, self._guard
-        if strategy.sync_batchnorm:
+        if strategy.settings.sync_batchnorm:
             place = "with sync_batchnorm=True"
         elif loss is None:
             place = f"with strategy={strategy.name!r}"

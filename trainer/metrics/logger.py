@@ -8,7 +8,7 @@ from typing import Any
 
 from ...callbacks.loggers.media import Media
 from ...errors import PacelineError, nearest
-from ...strategies import Strategy
+from ...strategies.ranks.collectives import Collectives
 from ..state import Clock, TrainState
 from .logger_queue import LoggerQueue
 from .store import MetricStore
@@ -23,11 +23,11 @@ class NoLogging(MetricStore):
     Args:
         place: The hook or stage, for the error.
         log_line: As a store takes it.
-        strategy: As a store takes it.
+        ranks: As a store takes them.
     """
 
-    def __init__(self, place: str, log_line: Callable[[str], None], strategy: Strategy) -> None:
-        super().__init__("", log_line, strategy)
+    def __init__(self, place: str, log_line: Callable[[str], None], ranks: Collectives) -> None:
+        super().__init__("", log_line, ranks)
         self._place = place
 
     def log(self, name: str, *args: Any, **options: Any) -> None:
@@ -59,7 +59,7 @@ class MetricLogger:
     """Takes values, reduces them at log points, and passes rows to the loggers on rank 0.
 
     Args:
-        strategy: Reduces over the ranks.
+        ranks: Over which values are reduced.
         state, clock: Where the run is, for the rows.
         queues: Each passes rows and media to a logger, as ``callbacks.Logger`` describes them.
         log_line: Takes a line for the log.
@@ -72,15 +72,13 @@ class MetricLogger:
         is_evaluating: Whether values belong to an evaluation at the moment.
 
     Example:
-        >>> from paceline.strategies import find_environment, make_precision, make_strategy
-        >>> strategy = make_strategy("single")
-        >>> strategy.attach(find_environment("cpu", 1), make_precision("32"))
+        >>> from paceline.strategies import Collectives
         >>> state, rows = TrainState(global_step=3), []
         >>> class Keeps(Logger):
         ...     background = False
         ...     def write(self, row):
         ...         rows.append(row)
-        >>> logger = MetricLogger(strategy, state, Clock(state), [LoggerQueue(Keeps(), print)], print)
+        >>> logger = MetricLogger(Collectives(), state, Clock(state), [LoggerQueue(Keeps(), print)], print)
         >>> logger.log("accuracy", 0.5)
         >>> logger.publish(logger.train.close_window())
         >>> rows
@@ -89,17 +87,17 @@ class MetricLogger:
 
     def __init__(
         self,
-        strategy: Strategy,
+        ranks: Collectives,
         state: TrainState,
         clock: Clock,
         queues: Iterable[LoggerQueue],
         log_line: Callable[[str], None],
     ) -> None:
         self._state, self._clock = state, clock
-        self._queues = list(queues) if strategy.environment.is_global_zero else []
+        self._queues = list(queues) if ranks.is_global_zero else []
         self._log_line = log_line
-        self._strategy = strategy
-        self.train = self.current = MetricStore("train", log_line, strategy)
+        self._ranks = ranks
+        self.train = self.current = MetricStore("train", log_line, ranks)
         self.latest: dict[str, float] = {}
         self.publishes, self.is_evaluating = True, False
         self._tokens, self._tokens_step = 0.0, -1
@@ -142,7 +140,7 @@ class MetricLogger:
         Args:
             place: The hook or stage, for the error.
         """
-        with self._storing_in(NoLogging(place, self._log_line, self._strategy)):
+        with self._storing_in(NoLogging(place, self._log_line, self._ranks)):
             yield
 
     @contextmanager
@@ -240,7 +238,7 @@ class MetricLogger:
         failed: Exception | None = None
         for queue in self._queues:
             queue.flush(SECONDS)
-        store = MetricStore("train", self._log_line, self._strategy)
+        store = MetricStore("train", self._log_line, self._ranks)
         with self._storing_in(store):
             for hook in hooks:
                 try:

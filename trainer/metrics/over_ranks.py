@@ -7,7 +7,7 @@ import math
 import torch
 
 from ...errors import PacelineError
-from ...strategies import Strategy
+from ...strategies.ranks.collectives import Collectives
 from .accumulator import Sums
 
 
@@ -15,11 +15,11 @@ class SumsOverRanks:
     """Merges the sums of all data ranks under the names that any of them has logged.
 
     Args:
-        strategy: Carries the values.
+        ranks: Carry the values.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
+    def __init__(self, ranks: Collectives) -> None:
+        self._ranks = ranks
         self._agreed: list[tuple[str, str]] = []  # (name, reduction), in one order on all ranks
 
     def merged(self, mine: dict[str, Sums]) -> dict[str, Sums]:
@@ -34,21 +34,21 @@ class SumsOverRanks:
         Raises:
             PacelineError: on all ranks, for a name that two of them log with different reductions.
         """
-        counted = mine if self._strategy.tensor_rank == 0 else {}
+        counted = mine if self._ranks.tensor_rank == 0 else {}
         while True:
             known = {name for name, _ in self._agreed}
             new = [name for name in mine if name not in known]
             rows = [counted.get(name) or Sums(reduce) for name, reduce in self._agreed]
             words = [number for sums in rows for number in (_added(sums), sums.weight, sums.count)]
-            reduced = self._strategy.all_reduce_async(_as_tensor(words))
-            extremes = self._strategy.all_reduce_async(_as_tensor([bool(new), *map(_highest, rows)]), "max")
+            reduced = self._ranks.all_reduce_async(_as_tensor(words))
+            extremes = self._ranks.all_reduce_async(_as_tensor([bool(new), *map(_highest, rows)]), "max")
             words, (any_new, *highest) = reduced().tolist(), extremes().tolist()
             if not any_new:
                 return {
                     name: _merged(reduce, words[3 * n : 3 * n + 3], highest[n])
                     for n, (name, reduce) in enumerate(self._agreed)
                 }
-            named = self._strategy.all_gather([(name, mine[name].reduce) for name in new])
+            named = self._ranks.all_gather([(name, mine[name].reduce) for name in new])
             self._agreed += dict.fromkeys(pair for pairs in named for pair in pairs)
             _refuse_two_reductions(self._agreed)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...callbacks.monitors.monitor import full_name
 from ...callbacks.monitors.scalars import on_host
 from ...errors import PacelineError, nearest
-from ...strategies import Strategy
+from ...strategies.ranks.collectives import Collectives
 from ...strategies.ranks.comparison import same_everywhere
 from ...strategies.tensors.sharding import whole
 from ..utils.nested import describe
@@ -43,12 +43,12 @@ class MetricStore:
     """
 
     def __init__(
-        self, phase: str, log_line: Callable[[str], None], strategy: Strategy | None = None
+        self, phase: str, log_line: Callable[[str], None], ranks: Collectives | None = None
     ) -> None:
         self.phase = phase
-        several = strategy is not None and strategy.environment.world_size > 1
-        self._strategy = strategy if several else None
-        self._over_ranks = None if self._strategy is None else SumsOverRanks(self._strategy)
+        several = ranks is not None and ranks.world_size > 1
+        self._ranks = ranks if several else None
+        self._over_ranks = None if self._ranks is None else SumsOverRanks(self._ranks)
         self.weight: float = 1
         self.loader_name = ""
         self.shown: dict[str, None] = {}
@@ -285,10 +285,10 @@ class MetricStore:
         self.reset_objects()
 
     def _compute_objects(self) -> None:
-        names, strategy = sorted(self.objects), self._strategy  # one order on all ranks: each communicates
+        names, ranks = sorted(self.objects), self._ranks  # one order on all ranks: each communicates
         self._compare_objects(names)
         for name in names:
-            with merged_over(None if strategy is None else strategy.data_group, self.objects[name]):
+            with merged_over(None if ranks is None else ranks.data_group, self.objects[name]):
                 self._of_objects |= _computed(name, self.objects[name])
         for metric in self.objects.values():  # after them all: one may have two names
             if States(metric):
@@ -298,11 +298,11 @@ class MetricStore:
         self.objects.clear()
 
     def _compare_objects(self, names: list[str]) -> None:
-        if self._strategy is None:
+        if self._ranks is None:
             return
-        if same_everywhere(self._strategy, names):
+        if same_everywhere(self._ranks, names):
             return
-        everyone = self._strategy.all_gather(names)
+        everyone = self._ranks.all_gather(names)
         for rank, theirs in enumerate(everyone):
             missing = sorted(set().union(*everyone) - set(theirs))
             if missing:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PacelineError
-from ...strategies import Strategy
 from ...strategies.launch.job_notes import interrupted_run
 from ...strategies.ranks.collectives import Collectives
 from ..checkpoint.external_weights import is_readable
@@ -38,12 +37,11 @@ class ResumeSearch:
 
     def __init__(
         self,
-        strategy: Strategy,
         ranks: Collectives,
         directory: RunDirectory,
         module_name: str,
     ) -> None:
-        self._strategy, self._ranks, self._directory = strategy, ranks, directory
+        self._ranks, self._directory = ranks, directory
         self._runs = directory.runs
         self._module_name = module_name
         self._fetched_again: set[Path] = set()
@@ -142,7 +140,7 @@ class ResumeSearch:
             self._fetched_again.add(folder)
             if self._ranks.on_rank_zero(lambda: remote.has(folder.name)):
                 self._directory.log_line(f"fetching a damaged checkpoint again: {problem}")
-                if self._strategy.environment.local_rank == 0:
+                if self._ranks.environment.local_rank == 0:
                     files.delete(folder)
                 self._ranks.barrier()
                 self._ranks.on_rank_zero(lambda: remote.pull(to_write=True))
@@ -169,7 +167,7 @@ class ResumeSearch:
         self._ranks.on_rank_zero(lambda: files.recover(run / "checkpoints"))
         while found := self._ranks.on_rank_zero(lambda: self._candidates(run)):
             try:
-                with begin(found[-1], self._strategy):
+                with begin(found[-1], self._ranks):
                     return found[-1]
             except files.CheckpointError as damage:
                 self.pass_over(found[-1], damage)

@@ -128,7 +128,7 @@ class Trials:
         if device.type != "cpu":
             torch.accelerator.empty_cache()
         reason = None if failed is None else first_line(failed)
-        reasons = trainer.strategy.all_gather(reason)
+        reasons = trainer.ranks.all_gather(reason)
         if failed is not None:
             raise failed
         rank = next((rank for rank, one in enumerate(reasons) if one is not None), None)
@@ -136,7 +136,7 @@ class Trials:
             what = f"a trial of batch size {self.size} failed on rank {rank}"
             raise PacelineError(what, got=reasons[rank])
         assert self.size is not None
-        found = trainer.strategy.all_gather((fits, peak, meter.first_step, meter.speed if fits else 0.0))
+        found = trainer.ranks.all_gather((fits, peak, meter.first_step, meter.speed if fits else 0.0))
         if any(first is not None and first < self.size * self.accumulate for _, _, first, _ in found):
             return None
         fits = all(one[0] for one in found)

@@ -15,7 +15,7 @@ STRATEGIES = sys.argv[2:]
 
 
 def exported(trainer, module):
-    tensors = trainer.strategy.full_tensors(module).items()
+    tensors = trainer.strategy.weights.full_tensors(module).items()
     return {name: t.float() for name, t in tensors if not t.is_meta}
 
 

@@ -19,7 +19,7 @@ def main() -> None:
     for strategy in ("ddp", "fsdp", "deepspeed_stage_2"):
         module = Net()
         trainer = fit(module, strategy=strategy, **usual)
-        weight = trainer.strategy.full_tensors(module)["net.weight"].item()
+        weight = trainer.strategy.weights.full_tensors(module)["net.weight"].item()
         found = {"steps": trainer.global_step, "weight": weight}
         (FOLDER / f"{strategy}-{trainer.rank}.json").write_text(json.dumps(found))
     fit(Net(), Checkpoint(8, keep=None), strategy="ddp", run_dir=FOLDER / "runs", name="saved", **usual)

@@ -19,7 +19,7 @@ def main() -> None:
     for strategy in sys.argv[2:]:
         module = Net()
         trainer = fit(module, schedule, size=2, devices=2, strategy=strategy)
-        weights = {n: t.tolist() for n, t in trainer.strategy.full_tensors(module).items()}
+        weights = {n: t.tolist() for n, t in trainer.strategy.weights.full_tensors(module).items()}
         found = {"steps": trainer.global_step, "weights": weights}
         (FOLDER / f"{strategy}-{trainer.rank}.json").write_text(json.dumps(found))
     kept = {"run_dir": FOLDER / "runs", "name": "saved", "devices": 2, "strategy": "ddp"}

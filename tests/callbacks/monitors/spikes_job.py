@@ -20,7 +20,7 @@ def main() -> None:
             module, folder = Net(), FOLDER / strategy / action
             callbacks = [LossSpikes(4.0, 5, action=action), Checkpoint("4st", keep=None)]
             trainer = fit(module, *callbacks, size=2, devices=2, strategy=strategy, run_dir=folder)
-            found[action] = trainer.strategy.full_tensors(module)
+            found[action] = trainer.strategy.weights.full_tensors(module)
         if trainer.is_global_zero:
             torch.save(found, FOLDER / f"{strategy}.pt")
 

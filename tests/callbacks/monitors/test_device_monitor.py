@@ -87,7 +87,8 @@ class Ranks:
 
     def __init__(self, other=None):
         self.other, self.global_step, self.folder = other, 4, None
-        self.strategy = SimpleNamespace(device=torch.device("cuda", 0), all_gather=self.all_gather)
+        self.strategy = SimpleNamespace(device=torch.device("cuda", 0))
+        self.ranks = SimpleNamespace(all_gather=self.all_gather)
         self.said, self.published = [], {}
         self.log_line, self.publish = self.said.append, self.published.update
 

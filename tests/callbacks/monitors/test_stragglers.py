@@ -117,7 +117,8 @@ class Ranks:
         self.reports, self.world_size = list(reports), world
         self.module, self.global_step = nn.Linear(1, 1), 0
         self.counters = SimpleNamespace(samples_in_epoch=1)
-        self.strategy = SimpleNamespace(device=torch.device("cpu"), all_gather=self.all_gather)
+        self.strategy = SimpleNamespace(device=torch.device("cpu"))
+        self.ranks = SimpleNamespace(all_gather=self.all_gather)
         self.said, self.metrics = [], {}
 
     def all_gather(self, mine):

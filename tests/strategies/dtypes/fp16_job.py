@@ -58,7 +58,7 @@ class Watch(Callback):
         self.norms: list[float] = []
 
     def on_step_end(self, trainer: Any) -> None:
-        weights = trainer.strategy.full_tensors(trainer.module)
+        weights = trainer.strategy.weights.full_tensors(trainer.module)
         whole = {n: w for n, w in weights.items() if not w.is_meta}
         self.steps.append(
             {
@@ -74,7 +74,7 @@ class Reader(Watch):
     """Reads the gradients too; without such a hook nothing unscales them before the update."""
 
     def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
-        found = trainer.strategy.full_gradients(trainer.module).values()
+        found = trainer.strategy.weights.full_gradients(trainer.module).values()
         self.norms.append(torch.stack([g.double().square().sum() for g in found]).sum().sqrt().item())
 
 

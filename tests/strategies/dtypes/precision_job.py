@@ -77,12 +77,12 @@ class Watch(Callback):
         self.dtypes: dict[str, str] = {}
 
     def on_step_end(self, trainer: Any, outputs: Any) -> None:
-        mean = trainer.strategy.all_reduce(torch.stack([o.detach().double() for o in outputs]).mean())
+        mean = trainer.ranks.all_reduce(torch.stack([o.detach().double() for o in outputs]).mean())
         self.losses.append(mean.item() / trainer.world_size)
         if trainer.global_step > 1:
             return
         named = dict(trainer.module.named_parameters())["blocks.0.up.weight"]
-        tensors, _ = trainer.strategy.optimizer_state(trainer.module, trainer.optimizers[0])
+        tensors, _ = trainer.strategy.weights.optimizer_state(trainer.module, trainer.optimizers[0])
         moments = {t.dtype for name, t in tensors.items() if name.endswith((".exp_avg", "momentum_buffer"))}
         assert len(moments) == 1, moments
         self.dtypes = {"parameters": str(named.dtype), "moments": str(moments.pop())}
@@ -154,7 +154,7 @@ class Gradients(Callback):
         self.found: list[dict[str, list[float]]] = []
 
     def on_before_optimizer_step(self, trainer: Any, optimizer: Any) -> None:
-        found = trainer.strategy.full_gradients(trainer.module)
+        found = trainer.strategy.weights.full_gradients(trainer.module)
         self.found.append({n: g.double().flatten().tolist() for n, g in found.items()})
 
 

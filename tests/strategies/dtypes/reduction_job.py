@@ -36,7 +36,7 @@ class Seen(Callback):
         self.means = []
 
     def on_before_optimizer_step(self, trainer, optimizer):
-        found = trainer.strategy.full_gradients(trainer.module)["weight"]
+        found = trainer.strategy.weights.full_gradients(trainer.module)["weight"]
         self.means.append(sorted(set(found.float().tolist())))
 
 

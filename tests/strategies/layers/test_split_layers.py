@@ -98,7 +98,7 @@ def test_a_tpu_is_answered_with_what_serves_it():
 
 def test_an_estimate_says_that_it_does_not_know_the_plan():
     trainer = Trainer(run_dir=None)
-    trainer.strategy.tensor_parallel_size = 2
+    trainer.ranks.tensor_parallel_size = 2
     with pytest.raises(PacelineError, match="does not know how parallelize"):
         tools.estimate(trainer, Net(), None)
 

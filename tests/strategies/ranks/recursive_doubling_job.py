@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,52 +19,51 @@ from paceline.strategies.ranks.comparison import same_everywhere, same_in_tensor
 from paceline.strategies.ranks.recursive_doubling import MOST_BYTES
 from paceline.trainer.data.feed import FeedSettings
 from paceline.trainer.data.stream_steps import Cursor, OwnSteps
-from paceline.trainer.loops.feed_settings import total_read
 
 
 def on_rank(folder: Path) -> dict[str, Any]:
     strategy = Trainer(strategy="ddp", accelerator="cpu", run_dir=None).strategy
-    rank, ranks = strategy.environment.rank, strategy.environment.world_size
+    together, rank, ranks = strategy.collectives, strategy.environment.rank, strategy.environment.world_size
     found: dict[str, Any] = {}
     for op in ("sum", "max", "min"):
         found[op] = {}
         for dtype in (torch.int64, torch.float64, torch.float32):
             values = torch.tensor([rank, -rank, 1], dtype=dtype)
-            found[op][str(dtype).removeprefix("torch.")] = strategy.all_reduce(values, op).tolist()
-    tenths = strategy.all_reduce(torch.tensor([(rank + 1) / 10], dtype=torch.float64))
+            found[op][str(dtype).removeprefix("torch.")] = together.all_reduce(values, op).tolist()
+    tenths = together.all_reduce(torch.tensor([(rank + 1) / 10], dtype=torch.float64))
     found["tenths"] = tenths.item().hex()
     given = torch.tensor([float(rank), 1.5])
-    strategy.all_reduce(given)
+    together.all_reduce(given)
     found["given"] = given.tolist()
 
-    first = strategy.all_reduce_async(torch.tensor([1]))
-    second = strategy.all_reduce_async(torch.tensor([10]))
+    first = together.all_reduce_async(torch.tensor([1]))
+    second = together.all_reduce_async(torch.tensor([10]))
     found["crossed"] = [0, second().item(), first().item()]
     found["crossed"][0] = first().item()  # what was read once can be read again
 
-    found["in another order"] = _in_another_order(strategy, rank)
+    found["in another order"] = _in_another_order(together, rank)
     grid = torch.arange(6.0).view(2, 3) * (rank + 1)
-    found["transposed"] = strategy.all_reduce(grid.t()).tolist()
+    found["transposed"] = together.all_reduce(grid.t()).tolist()
     zero = torch.tensor([0.0 if rank % 2 else -0.0])
-    found["zeros"] = [strategy.all_reduce(zero, op).item().hex() for op in ("max", "min")]
-    found["product"] = strategy.all_reduce(torch.tensor([2.0]), "product").item()
+    found["zeros"] = [together.all_reduce(zero, op).item().hex() for op in ("max", "min")]
+    found["product"] = together.all_reduce(torch.tensor([2.0]), "product").item()
     with torch.device("meta"):  # as an accelerator would be
-        found["elsewhere"] = [strategy.all_gather([rank]), same_everywhere(strategy, "order")]
+        found["elsewhere"] = [together.all_gather([rank]), same_everywhere(together, "order")]
 
-    found["objects"] = strategy.all_gather([rank, "x" * 1000 * rank])
-    large = strategy.all_reduce(torch.ones(MOST_BYTES // 8 + 1, dtype=torch.float64))
+    found["objects"] = together.all_gather([rank, "x" * 1000 * rank])
+    large = together.all_reduce(torch.ones(MOST_BYTES // 8 + 1, dtype=torch.float64))
     found["large"] = [large[0].item(), int((large == ranks).sum())]
 
     found["same"] = [
-        same_everywhere(strategy, "order"),
-        same_everywhere(strategy, {"a": [1, 2.5, None]}),
-        same_everywhere(strategy, rank == ranks - 1),
-        same_everywhere(strategy, [0, "x" * rank]),
+        same_everywhere(together, "order"),
+        same_everywhere(together, {"a": [1, 2.5, None]}),
+        same_everywhere(together, rank == ranks - 1),
+        same_everywhere(together, [0, "x" * rank]),
     ]
     found["sockets"] = _sockets()
-    strategy.tensor_parallel_size = ranks  # all ranks are one group
-    found["groups alike"] = same_in_tensor_groups(strategy, [3, 48])
-    found["groups apart"] = [same_in_tensor_groups(strategy, [3, 48 + (rank == r)]) for r in range(ranks)]
+    together.tensor_parallel_size = ranks  # all ranks are one group
+    found["groups alike"] = same_in_tensor_groups(together, [3, 48])
+    found["groups apart"] = [same_in_tensor_groups(together, [3, 48 + (rank == r)]) for r in range(ranks)]
     return found
 
 
@@ -75,25 +73,23 @@ def with_many_ranks(folder: Path) -> dict[str, Any]:
     return on_rank(folder)
 
 
-def _in_another_order(strategy: Any, rank: int) -> list[float]:
+def _in_another_order(together: Any, rank: int) -> list[float]:
     """Rank 1 reads the second of two reductions first, and a third not at all before it starts another."""
-    first, second = (strategy.all_reduce_async(torch.tensor([value])) for value in (1.0, 10.0))
+    first, second = (together.all_reduce_async(torch.tensor([value])) for value in (1.0, 10.0))
     results = [second().item(), first().item()] if rank == 1 else [first().item(), second().item()][::-1]
-    of_one_reader = strategy.all_reduce_async(torch.tensor([100.0]))
+    of_one_reader = together.all_reduce_async(torch.tensor([100.0]))
     if rank == 1:
-        return [*results, strategy.all_reduce(torch.tensor([1000.0])).item()]
+        return [*results, together.all_reduce(torch.tensor([1000.0])).item()]
     of_one_reader()
-    return [*results, strategy.all_reduce(torch.tensor([1000.0])).item()]
+    return [*results, together.all_reduce(torch.tensor([1000.0])).item()]
 
 
 def unequal_batches(folder: Path) -> dict[str, Any]:
     """Two ranks that split layers read 8 samples as two batches and as one: the error of each."""
     strategy = Trainer(strategy="ddp", accelerator="cpu", run_dir=None).strategy
-    strategy.tensor_parallel_size = 2
+    strategy.collectives.tensor_parallel_size = 2
     sizes = [4, 4] if strategy.environment.rank == 0 else [8]
-    settings = FeedSettings(
-        highest=lambda numbers: strategy.all_reduce(numbers, "max"), total=partial(total_read, strategy)
-    )
+    settings = FeedSettings(ranks=strategy.collectives)
     cursor = Cursor(iter(torch.zeros(size, 1) for size in sizes), None, lambda _: None, 0, 0)
     try:
         OwnSteps(cursor, settings, lambda batch, _: batch, 2).gather()
@@ -117,7 +113,7 @@ def train_and_resume(folder: Path, connected_at_first_use: bool) -> dict[str, An
         trainer = Trainer(max_steps=steps, run_dir=folder, name="run", seed=1, **usual)
         module = Net()
         trainer.fit(module, data, resume="auto")
-    weights = trainer.strategy.full_tensors(module)
+    weights = trainer.strategy.weights.full_tensors(module)
     return {"weights": {n: w.tolist() for n, w in weights.items()}, "steps": trainer.global_step}
 
 

@@ -46,7 +46,7 @@ class Drifts(Callback):
     def on_step_end(self, trainer, outputs):
         if trainer.rank == 1 and trainer.global_step == self.step:
             with torch.no_grad():
-                part = trainer.strategy.parameter_parts(trainer.module)[self.name]
+                part = trainer.strategy.weights.parameter_parts(trainer.module)[self.name]
                 part.view(-1)[0] = torch.nextafter(part.view(-1)[0], torch.tensor(9.0))
 
 

@@ -4,16 +4,15 @@ import pytest
 import torch
 
 from paceline import PacelineError
-from paceline.strategies import Environment, Single, make_precision
+from paceline.strategies import Distributed, Environment, GroupCollectives, Single, make_precision
 from paceline.strategies.ranks.collectives import Attempt, Collectives, run_on_all
 
 
-class Scripted(Single):
+class Scripted(GroupCollectives):
     """A rank of two; what the other one sends is given by the test."""
 
     def __init__(self, rank, received=None):
-        super().__init__()
-        self.attach(Environment(torch.device("cpu"), rank=rank, world_size=2), make_precision("32"))
+        super().__init__(Environment(torch.device("cpu"), rank=rank, world_size=2))
         self.received, self.sent = received, []
 
     def broadcast(self, value, source=0):
@@ -33,7 +32,7 @@ def fails():
 def test_on_one_device_all_is_immediate():
     strategy = Single()
     strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
-    ranks = Collectives(strategy)
+    ranks = strategy.collectives
     assert (ranks.rank, ranks.world_size, ranks.is_global_zero) == (0, 1, True)
     assert ranks.broadcast(3) == 3
     assert ranks.all_gather(3) == [3]
@@ -45,34 +44,34 @@ def test_on_one_device_all_is_immediate():
 
 
 def test_the_process_that_starts_ranks_talks_to_nobody():
-    strategy = Scripted(0)
+    strategy = Distributed()
     strategy.attach(Environment(torch.device("cpu"), world_size=2, starts=2), make_precision("32"))
-    ranks = Collectives(strategy)
+    ranks = strategy.collectives
     ranks.barrier()
     assert ranks.broadcast("value") == "value"
-    assert strategy.sent == []
+    assert type(ranks) is Collectives
 
 
 def test_rank_zero_alone_calls_and_the_others_get_the_result():
     zero, one = Scripted(0), Scripted(1, received=("folder", None))
-    assert Collectives(zero).on_rank_zero(lambda: "folder") == "folder"
+    assert zero.on_rank_zero(lambda: "folder") == "folder"
     assert zero.sent == [("folder", None)]
-    assert Collectives(one).on_rank_zero(fails) == "folder"
+    assert one.on_rank_zero(fails) == "folder"
 
 
 def test_an_error_of_rank_zero_is_its_own_there_and_a_paceline_error_on_the_others():
     zero, one = Scripted(0), Scripted(1, received=(None, "no space"))
     with pytest.raises(OSError, match="no space"):
-        Collectives(zero).on_rank_zero(fails)
+        zero.on_rank_zero(fails)
     with pytest.raises(PacelineError, match="no space"):
-        Collectives(one).on_rank_zero(lambda: None)
+        one.on_rank_zero(lambda: None)
 
 
 def test_what_fails_on_the_first_process_is_reported_on_the_others():
     one = Scripted(1, received=["OSError: no space"])
     with (
         pytest.raises(PacelineError, match="rank 0 failed in what it does first: OSError: no space"),
-        Collectives(one).main_process_first(),
+        one.main_process_first(),
     ):
         raise AssertionError("the block must not run")
 

@@ -338,7 +338,7 @@ def test_a_strategy_object_keeps_its_settings():
     strategy = Single()
     trainer = quiet(strategy=strategy)
     tools.find_learning_rate(trainer, Quadratic(), loader(), steps=3)
-    assert strategy.skip_nonfinite
+    assert strategy.settings.skip_nonfinite
     assert trainer.strategy is strategy
 
 

@@ -54,7 +54,7 @@ def on_rank(folder, strategy, epochs, name, resume=None, devices=2):
         trainer.fit(module, DataLoader(TensorDataset(X), 4 // devices), resume=resume)
     except PacelineError as error:
         return {"error": str(error)}
-    weights = trainer.strategy.full_tensors(module)
+    weights = trainer.strategy.weights.full_tensors(module)
     groups = [group["lr"] for group in trainer.optimizers[0].param_groups]
     flags = {name: p.requires_grad for name, p in module.named_parameters()}
     return {

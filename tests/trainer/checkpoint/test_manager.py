@@ -8,7 +8,6 @@ import torch
 
 from paceline import PacelineError, TrainModule
 from paceline.strategies import Environment, Single, make_precision
-from paceline.strategies.ranks.collectives import Collectives
 from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.files.pointers import read_pointer
 from paceline.trainer.checkpoint.manager import CheckpointManager
@@ -65,7 +64,7 @@ def make(folder, step=0):
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
     state = TrainState(global_step=step)
     clock = Clock(state)
-    logger = MetricLogger(strategy, state, clock, [], print)
+    logger = MetricLogger(strategy.collectives, state, clock, [], print)
     run = RunState(
         module=module,
         strategy=strategy,
@@ -82,8 +81,7 @@ def make(folder, step=0):
         config={"name": "net"},
     )
     watchdog = SimpleNamespace(during=lambda phase: nullcontext())
-    ranks = Collectives(strategy)
-    return CheckpointManager(strategy, ranks, run, logger, watchdog, None, folder), run
+    return CheckpointManager(strategy, run, logger, watchdog, None, folder), run
 
 
 def train(run):

@@ -23,7 +23,7 @@ def main() -> None:
             saves = Checkpoint(4, keep=None)
             kept = {"run_dir": FOLDER / "runs", "name": kind} if strategy == "ddp" else {}
             trainer = fit(module, data, saves, strategy=strategy, devices=2, **kept)
-            weight = trainer.strategy.full_tensors(module)["net.weight"].item()
+            weight = trainer.strategy.weights.full_tensors(module)["net.weight"].item()
             found = {"weight": weight, "samples": trainer.counters.samples}
             (FOLDER / f"{strategy}-{kind}-{trainer.rank}.json").write_text(json.dumps(found))
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.feeds import same_state
+from helpers.feeds import ranks_of, same_state
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
@@ -154,8 +154,9 @@ def test_a_step_over_workers_parts_is_the_same_on_any_number_of_ranks(world):
         parts = []
         for rank in range(world):
             loader = DataLoader(Sharing(96), batch_size=4, num_workers=2)
-            options = {"rank": rank, "world_size": world, "all_gather": lambda v: [v, v]}
-            feed, _ = feed_of(loader, global_batch=12, **options)
+            ranks = ranks_of(rank, world)
+            ranks.all_gather = lambda v: [v, v]
+            feed, _ = feed_of(loader, global_batch=12, ranks=ranks)
             parts.append([rows([s]) if sum(s[1]) else [] for s in feed.steps(0)])
         return [{row[0] for part in step for row in part} for step in zip(*parts, strict=True)]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.feeds import ranks_of
 from helpers.pairwise import soaked
 from torch.utils.data import (
     BatchSampler,
@@ -153,7 +154,7 @@ def test_steps_of_several_ranks_and_from_the_middle():
     for position in (0, 8, 16):
         found = {}
         for rank in (0, 1):
-            feed = make_feed(loader, FeedSettings(seed=SEED, rank=rank, world_size=2, accumulate=2))
+            feed = make_feed(loader, FeedSettings(seed=SEED, ranks=ranks_of(rank, 2), accumulate=2))
             found[rank] = [[b[0].tolist() for b in s[0]] for s in feed.steps(0, position)]
         steps = zip(found[0], found[1], strict=True)
         pairs = [pair for mine, other in steps for pair in zip(mine, other, strict=True)]

@@ -213,8 +213,8 @@ def test_a_strategy_of_a_plugin_has_a_default():
         name = "plugin"
 
     model, layout = ModelBytes.of(nn.Linear(10, 10)), Layout(4)
-    assert Plugin().rank_bytes(model, layout).total == 16 * 110
-    (collective,) = Plugin().collectives_of_step(model, layout)
+    assert Plugin().description.rank_bytes(model, layout).total == 16 * 110
+    (collective,) = Plugin().description.collectives_of_step(model, layout)
     assert (collective.operation, collective.size) == ("all_reduce", 440)
 
 

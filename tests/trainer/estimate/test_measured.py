@@ -101,12 +101,16 @@ def estimated(case: dict):
         case["model"],
         case.get("size"),
         precision,
-        strategy.computes_in(make_precision(precision)),
-        strategy.activation_checkpointing,
+        strategy.description.computes_in(make_precision(precision)),
+        strategy.activations.checkpointing,
         case.get("accumulate", 1),
     )
     layout = Layout(2 if strategy.many_ranks else 1)
-    return strategy, strategy.rank_bytes(model, layout), strategy.states(model, layout)
+    return (
+        strategy,
+        strategy.description.rank_bytes(model, layout),
+        strategy.description.states(model, layout),
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

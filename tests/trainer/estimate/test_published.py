@@ -53,7 +53,7 @@ def test_zero_s_table_is_reproduced_to_its_digits(numbers, ranks):
         optimizer=int(12 * numbers),
     )
     for stage, printed in zip((1, 2, 3), ZERO[numbers][ranks], strict=True):
-        found = DeepSpeed(stage).states(model, Layout(ranks)).total / 1e9
+        found = DeepSpeed(stage).description.states(model, Layout(ranks)).total / 1e9
         digits = len(printed.partition(".")[2])
         # The paper rounds small numbers and cuts large ones off: 4187.5 is printed as 4187.
         cut = int(found * 10**digits) / 10**digits
@@ -79,7 +79,9 @@ def llama():
     module = load_job(Path(__file__).with_name("llama.py"))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     strategy, precision = FSDP(mixed_precision=policy), make_precision("32")
-    setting = Setting(torch.device("cpu"), precision, strategy.computes_in(precision), accelerated=True)
+    setting = Setting(
+        torch.device("cpu"), precision, strategy.description.computes_in(precision), accelerated=True
+    )
 
     @cache
     def of(rows):
@@ -98,7 +100,9 @@ def test_torchtitan_s_llama_3_8b_is_reproduced(llama, name):
     strategy, model, work = llama(rows)
     layout = Layout(ranks, 8)
     if gib is not None:
-        assert strategy.rank_bytes(model, layout).reserved / 2**30 == pytest.approx(gib, rel=0.1)
+        assert strategy.description.rank_bytes(model, layout).reserved / 2**30 == pytest.approx(
+            gib, rel=0.1
+        )
     assumed = assumptions(find_device(device), torch.bfloat16, assume)
-    time = step_time(strategy, model, work, layout, assumed)
+    time = step_time(strategy.description, model, work, layout, assumed)
     assert work.tokens / time.seconds == pytest.approx(tokens, rel=0.25)

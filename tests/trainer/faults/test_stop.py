@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from paceline.strategies import Environment, Single, make_precision
+from paceline.strategies import Collectives, Environment
 from paceline.trainer.faults.stop import StopController
 from paceline.trainer.state import Clock, Limits, TrainState
 
 
-class TwoRanks(Single):
+class TwoRanks(Collectives):
     """Rank 0 of two; the other one says what the test gives it.
 
     Attributes:
@@ -17,8 +17,7 @@ class TwoRanks(Single):
     """
 
     def __init__(self):
-        super().__init__()
-        self.attach(Environment(torch.device("cpu"), rank=0, world_size=2), make_precision("32"))
+        super().__init__(Environment(torch.device("cpu"), rank=0, world_size=2))
         self.other, self.request = [0, 1, 0], (None, None)
         self.words = 0
 
@@ -31,19 +30,13 @@ class TwoRanks(Single):
         return [value, self.request]
 
 
-def one_device():
-    strategy = Single()
-    strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
-    return strategy
-
-
-def controller(strategy, limits=None, state=None):
+def controller(ranks, limits=None, state=None):
     state = state or TrainState()
-    return StopController(strategy, state, limits or Limits(max_steps=3), Clock(state))
+    return StopController(ranks, state, limits or Limits(max_steps=3), Clock(state))
 
 
 def test_on_one_device_a_request_counts_at_once_and_the_first_reason_is_kept():
-    stop = controller(one_device())
+    stop = controller(Collectives())
     assert (stop.done, stop.asked, stop.reason) == (False, False, None)
     stop.request("enough")
     stop.request("later")
@@ -52,29 +45,29 @@ def test_on_one_device_a_request_counts_at_once_and_the_first_reason_is_kept():
 
 
 def test_a_signal_interrupts():
-    stop = controller(one_device())
+    stop = controller(Collectives())
     stop.request("SIGTERM received", 15)
     assert (stop.interrupted, stop.signal, stop.reason) == (True, 15, "SIGTERM received")
 
 
 def test_a_limit_is_a_reason_that_nobody_asked_for():
     state = TrainState(global_step=3)
-    stop = controller(one_device(), state=state)
+    stop = controller(Collectives(), state=state)
     assert (stop.reason, stop.asked) == ("max_steps=3 reached", False)
     state.validating = "step"  # a validation that was cut short is repeated before the run ends
     assert stop.reason is None
 
 
 def test_a_new_stage_forgets_the_request_of_the_one_before():
-    stop = controller(one_device())
+    stop = controller(Collectives())
     stop.request("enough", 15)
     stop.begin_stage()
     assert (stop.reason, stop.signal) == (None, None)
 
 
 def test_on_several_ranks_a_request_waits_for_the_agreement():
-    strategy = TwoRanks()
-    stop = controller(strategy)
+    ranks = TwoRanks()
+    stop = controller(ranks)
     stop.begin_stage()
     stop.request("enough")
     assert not stop.done
@@ -84,10 +77,10 @@ def test_on_several_ranks_a_request_waits_for_the_agreement():
 
 @pytest.mark.parametrize("signal", [None, 15])
 def test_the_request_of_another_rank_stops_this_one(signal):
-    strategy = TwoRanks()
-    stop = controller(strategy)
+    ranks = TwoRanks()
+    stop = controller(ranks)
     stop.begin_stage()
-    strategy.other, strategy.request = [1, 1, 0], ("early stopping", signal)
+    ranks.other, ranks.request = [1, 1, 0], ("early stopping", signal)
     stop.agree()
     assert stop.reason == "early stopping on rank 1"
     assert stop.signal == signal
@@ -95,21 +88,21 @@ def test_the_request_of_another_rank_stops_this_one(signal):
 
 
 def test_a_word_is_started_at_one_boundary_and_read_at_the_next():
-    strategy = TwoRanks()
-    stop = controller(strategy)
+    ranks = TwoRanks()
+    stop = controller(ranks)
     stop.begin_stage()
-    strategy.other, strategy.request = [1, 1, 0], ("enough", None)
+    ranks.other, ranks.request = [1, 1, 0], ("enough", None)
     stop.at_boundary()
-    assert (strategy.words, stop.done) == (1, False)
+    assert (ranks.words, stop.done) == (1, False)
     stop.at_boundary()
-    assert (strategy.words, stop.done) == (1, True)
+    assert (ranks.words, stop.done) == (1, True)
 
 
 def test_time_is_rank_0s_as_of_the_last_agreement():
-    strategy, state = TwoRanks(), TrainState()
-    stop = controller(strategy, Limits(max_time="1s", max_seconds=1.0), state)
+    ranks, state = TwoRanks(), TrainState()
+    stop = controller(ranks, Limits(max_time="1s", max_seconds=1.0), state)
     stop.begin_stage()
-    strategy.other = [0, 1, 2_000_000]
+    ranks.other = [0, 1, 2_000_000]
     assert stop.reason is None
     stop.agree()
     assert stop.seconds() == 2.0

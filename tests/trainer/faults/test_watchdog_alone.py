@@ -5,9 +5,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from paceline.strategies import Environment, Single, make_precision
+from paceline.strategies import Collectives
 from paceline.strategies.ranks import recursive_doubling
 from paceline.trainer.faults import watchdog as module
 from paceline.trainer.faults.watchdog import PHASES, Watchdog, deadlines
@@ -21,10 +20,8 @@ def made(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "end_at_once", ends.append)
 
     def make(seconds, state=None):
-        strategy = Single()
-        strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
         folder = SimpleNamespace(path=tmp_path, log_line=lambda text, console=True: lines.append(text))
-        open_ones.append(Watchdog(strategy, state or TrainState(), folder, seconds))
+        open_ones.append(Watchdog(Collectives(), state or TrainState(), folder, seconds))
         return open_ones[-1], lines, ends
 
     yield make

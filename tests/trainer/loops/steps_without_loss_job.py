@@ -30,7 +30,7 @@ def train(module, strategy, batch_size=4, **settings):
 
 
 def note(name, trainer, module):
-    weight = trainer.strategy.full_tensors(module)["net.weight"].item()
+    weight = trainer.strategy.weights.full_tensors(module)["net.weight"].item()
     found = {"skipped": trainer.counters.skipped_steps, "weight": weight}
     (FOLDER / f"{name}-{trainer.rank}.json").write_text(json.dumps(found))
 

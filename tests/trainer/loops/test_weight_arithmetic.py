@@ -12,6 +12,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from helpers.feeds import ranks_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from paceline import Trainer, TrainModule
 from paceline.callbacks.hooks import HookTable
-from paceline.strategies import Single
+from paceline.strategies import Collectives, Environment, Single
 from paceline.strategies.base import parameters_of
 from paceline.trainer.data.batch_plan import Layout
 from paceline.trainer.data.factory import make_feed
@@ -69,18 +70,17 @@ class Counting(TrainModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-class Rank(Single):
-    """One rank, with what all have said so far; None where that is still to come.
+class Said(Collectives):
+    """What a rank says, with what all have said so far; None where that is still to come.
 
     Attributes:
-        words, raw: What this one says: the weights of its steps, and its gradients where they would meet.
+        words: What this one says: the weights of its steps.
     """
 
-    def __init__(self, reference: list, everyone: list[Rank] | None):
-        super().__init__()
+    def __init__(self, environment: Environment, reference: list, everyone: list[Rank] | None):
+        super().__init__(environment)
         self.reference, self.everyone = reference, everyone
         self.words: list[float] = []
-        self.raw: list[torch.Tensor] = []
 
     def all_gather(self, value):
         if not self.reference:
@@ -91,8 +91,26 @@ class Rank(Single):
         assert op == "sum"
         step = len(self.words)
         self.words.append(float(values))
-        total = 1.0 if self.everyone is None else sum(rank.words[step] for rank in self.everyone)
+        said = None if self.everyone is None else [rank.collectives.words[step] for rank in self.everyone]
+        total = 1.0 if said is None else sum(said)
         return lambda: torch.tensor([total], dtype=torch.float64)
+
+
+class Rank(Single):
+    """One rank, with what all have computed so far; None where that is still to come.
+
+    Attributes:
+        raw: Its gradients where they would meet.
+    """
+
+    def __init__(self, reference: list, everyone: list[Rank] | None):
+        super().__init__()
+        self.reference, self.everyone = reference, everyone
+        self.raw: list[torch.Tensor] = []
+
+    def attach(self, environment, precision):
+        super().attach(environment, precision)
+        self.collectives = Said(environment, self.reference, self.everyone)
 
     def unscale(self, optimizer):
         (parameter,) = parameters_of(optimizer)
@@ -120,9 +138,9 @@ class World:
         module, trainer = Counting(self.tokens, self.returns), self.trainer
         strategy.attach(trainer.strategy.environment, trainer.strategy.precision)
         run = RunContext.begin(trainer.settings, strategy, [])
-        layout = {name: self.layout[name] for name in ("world_size", "accumulate", "global_batch")}
+        layout = {name: self.layout[name] for name in ("accumulate", "global_batch")}
         loader = DataLoader(range(len(self.tokens)), self.layout["micro_batch"])
-        feed = make_feed(loader, FeedSettings(rank=number, **layout))
+        feed = make_feed(loader, FeedSettings(ranks=ranks_of(number, self.layout["world_size"]), **layout))
         optimizer = module.configure_optimizers()
         context = FitContext(
             **parts_of(run),
@@ -147,7 +165,7 @@ class World:
         trainer._run = trainer._fit = context
         vars(module).update(_trainer=trainer, _logger=context.logger)
         steps = OptimizerStep(context)
-        steps.world_size = steps.data_ranks = layout["world_size"]
+        steps.world_size = steps.data_ranks = self.layout["world_size"]
         step = steps.automatic if module.automatic_optimization else steps.manual
         store = context.logger.train
         found = []

@@ -1,11 +1,10 @@
 """The metric logger, built without a Trainer."""
 
 import pytest
-import torch
 
 from paceline import PacelineError
 from paceline.callbacks import Logger
-from paceline.strategies import Environment, Single, make_precision
+from paceline.strategies import Collectives
 from paceline.trainer.metrics.logger import MetricLogger
 from paceline.trainer.metrics.logger_queue import LoggerQueue
 from paceline.trainer.metrics.store import MetricStore
@@ -34,10 +33,9 @@ def lines():
 
 @pytest.fixture
 def logger(rows, lines):
-    strategy, state = Single(), TrainState(global_step=3, epoch=1, samples=24)
-    strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
+    state = TrainState(global_step=3, epoch=1, samples=24)
     queue = LoggerQueue(Writes(rows.append), lines.append)
-    return MetricLogger(strategy, state, Clock(state), [queue], lines.append)
+    return MetricLogger(Collectives(), state, Clock(state), [queue], lines.append)
 
 
 def test_published_values_are_the_latest_and_a_row(logger, rows):

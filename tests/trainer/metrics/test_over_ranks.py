@@ -14,7 +14,7 @@ from paceline.trainer.metrics.over_ranks import SumsOverRanks
 
 
 class OneOfTwo:
-    """A strategy on one of two ranks: the words of the other are known.
+    """One of two ranks: the words of the other are known.
 
     Args:
         others: The words of the other rank, for each reduction in order.
@@ -53,15 +53,15 @@ INF, NAN = math.inf, math.nan
 )
 def test_each_reduction(reduce: str, mine: tuple, others: tuple, expected: list) -> None:
     names = [("x", reduce)]
-    strategy = OneOfTwo([[], [1], *others], names)
-    merged = SumsOverRanks(strategy).merged({"x": Sums(reduce, *mine)})
+    ranks = OneOfTwo([[], [1], *others], names)
+    merged = SumsOverRanks(ranks).merged({"x": Sums(reduce, *mine)})
     assert merged["x"].plain() == expected
 
 
 @pytest.mark.parametrize("reduce", ["min", "max"])
 def test_a_nan_of_one_rank_stays(reduce: str) -> None:
-    strategy = OneOfTwo([[], [1], [NAN, 0.0, 1], [0, -INF]], [("x", reduce)])
-    total = SumsOverRanks(strategy).merged({"x": Sums(reduce, 2.0, 0.0, 1)})["x"].total
+    ranks = OneOfTwo([[], [1], [NAN, 0.0, 1], [0, -INF]], [("x", reduce)])
+    total = SumsOverRanks(ranks).merged({"x": Sums(reduce, 2.0, 0.0, 1)})["x"].total
     assert total != total
     mine = OneOfTwo([[], [1], [0.0, 0.0, 1], [0, 5.0]], [("x", reduce)])
     total = SumsOverRanks(mine).merged({"x": Sums(reduce, NAN, 0.0, 1)})["x"].total
@@ -70,20 +70,20 @@ def test_a_nan_of_one_rank_stays(reduce: str) -> None:
 
 
 def test_what_ranks_that_split_layers_log_is_counted_once() -> None:
-    strategy = OneOfTwo([[], [1], [4.0, 1.0, 1], [0, -INF]], [("x", "mean")], tensor_rank=1)
-    merged = SumsOverRanks(strategy).merged({"x": Sums("mean", 4.0, 1.0, 1)})
+    ranks = OneOfTwo([[], [1], [4.0, 1.0, 1], [0, -INF]], [("x", "mean")], tensor_rank=1)
+    merged = SumsOverRanks(ranks).merged({"x": Sums("mean", 4.0, 1.0, 1)})
     assert merged["x"].plain() == ["mean", 4.0, 1.0, 1]
 
 
 def test_names_are_gathered_once_and_then_never() -> None:
-    strategy = OneOfTwo([[], [1], *[[0.0] * 6, [0, -INF, -INF]] * 2], [("y", "sum")])
-    over = SumsOverRanks(strategy)
+    ranks = OneOfTwo([[], [1], *[[0.0] * 6, [0, -INF, -INF]] * 2], [("y", "sum")])
+    over = SumsOverRanks(ranks)
     assert list(over.merged({"x": Sums("mean", 1.0, 1.0, 1)})) == ["x", "y"]
-    strategy.all_gather = None  # type: ignore[assignment]
+    ranks.all_gather = None  # type: ignore[assignment]
     assert list(over.merged({"x": Sums("mean", 1.0, 1.0, 1)})) == ["x", "y"]
 
 
 def test_a_name_with_another_reduction_on_another_rank_is_refused() -> None:
-    strategy = OneOfTwo([[], [1]], [("x", "sum")])
+    ranks = OneOfTwo([[], [1]], [("x", "sum")])
     with pytest.raises(PacelineError, match=r"log\('x'\): the same name is logged with two reductions"):
-        SumsOverRanks(strategy).merged({"x": Sums("mean", 1.0, 1.0, 1)})
+        SumsOverRanks(ranks).merged({"x": Sums("mean", 1.0, 1.0, 1)})

@@ -4,20 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from paceline import PacelineError
-from paceline.strategies import Environment, Single, make_precision
 from paceline.strategies.ranks.collectives import Collectives
 from paceline.trainer.run.directory import RunDirectory
 from paceline.trainer.run.numbering import make_run_folder, numbered
 
 
 def directory(run_dir=Path("runs"), **options):
-    strategy = Single()
-    strategy.attach(Environment(torch.device("cpu")), make_precision("32"))
-    found = RunDirectory(Collectives(strategy), run_dir, **options)
+    found = RunDirectory(Collectives(), run_dir, **options)
     found.begin_stage("net")
     return found
 

@@ -64,7 +64,7 @@ def run(folder: Path, strategy: str, channels_last: bool) -> dict[str, Any]:
         name="n",
     )
     done = trainer.fit(module, DataLoader(data(), 4))
-    weights = trainer.strategy.full_tensors(module)["first.weight"]
+    weights = trainer.strategy.weights.full_tensors(module)["first.weight"]
     again = Net.load_from_checkpoint(done.latest)
     return {
         "inputs": module.inputs,

@@ -66,7 +66,7 @@ def train(
     begins: list[int] = []
     module.on_fit_start = lambda: begins.append(trainer.global_step)
     run = trainer.fit(module, DataLoader(data, 8 // devices // num_nodes, shuffle=True), resume=resume)
-    whole = trainer.strategy.module_tensors(module)
+    whole = trainer.strategy.weights.module_tensors(module)
     weights = torch.cat(
         [t.full_tensor().flatten() if hasattr(t, "full_tensor") else t.flatten() for t in whole.values()]
     )

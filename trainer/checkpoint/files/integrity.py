@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from ....common.remote_paths import url_of
 from ....common.retries import retried
-from ....strategies import Strategy
-from ....strategies.ranks.collectives import run_on_all
+from ....strategies.ranks.collectives import Collectives, run_on_all
 from ...storage.remote import RemoteError
 from . import reading
 from .format import MANIFEST, CheckpointError, UnreadableError, crc_of, read_manifest, unreadable
@@ -155,21 +154,20 @@ def verify_part(folder: Path, name: str, manifest: dict[str, Any]) -> None:
         check.finish()
 
 
-def begin(folder: Path, strategy: Strategy) -> Verification:
+def begin(folder: Path, ranks: Collectives) -> Verification:
     """A verification that all ranks share: all call this, and ``finish_on_all``."""
-    rank, world_size = strategy.environment.rank, strategy.environment.world_size
     if url_of(folder) is not None:
-        _fetch_on_all(folder, strategy)
+        _fetch_on_all(folder, ranks)
 
     def opened() -> Verification:
-        return Verification(folder, rank, world_size, manifest=reading.read_manifest(folder))
+        return Verification(folder, ranks.rank, ranks.world_size, manifest=reading.read_manifest(folder))
 
-    return _on_all(strategy, opened)
+    return _on_all(ranks, opened)
 
 
-def _fetch_on_all(folder: Path, strategy: Strategy) -> None:
+def _fetch_on_all(folder: Path, ranks: Collectives) -> None:
     """The copy of one checkpoint on every machine: that of rank 0, wherever others come from."""
-    is_zero = strategy.environment.is_global_zero
+    is_zero = ranks.is_global_zero
 
     def first() -> bytes | None:
         if not is_zero:
@@ -177,17 +175,17 @@ def _fetch_on_all(folder: Path, strategy: Strategy) -> None:
         complete(folder)
         return (folder / MANIFEST).read_bytes()
 
-    manifest = strategy.broadcast(_on_all(strategy, first))
-    _on_all(strategy, lambda: complete(folder, manifest))
+    manifest = ranks.broadcast(_on_all(ranks, first))
+    _on_all(ranks, lambda: complete(folder, manifest))
 
 
-def finish_on_all(check: Verification, strategy: Strategy) -> None:
+def finish_on_all(check: Verification, ranks: Collectives) -> None:
     """``check.finish()`` on all ranks: what one of them finds is raised on each."""
-    _on_all(strategy, check.finish)
+    _on_all(ranks, check.finish)
 
 
-def _on_all(strategy: Strategy, function: Callable[[], T]) -> T:
-    return run_on_all(strategy.all_gather, function, CheckpointError, UnreadableError, RemoteError)
+def _on_all(ranks: Collectives, function: Callable[[], T]) -> T:
+    return run_on_all(ranks.all_gather, function, CheckpointError, UnreadableError, RemoteError)
 
 
 def set_aside(folder: Path) -> None:

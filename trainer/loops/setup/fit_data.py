@@ -145,10 +145,10 @@ class FitFeeds:
         Raises:
             PacelineError: on all ranks, naming one that made other data.
         """
-        mine, strategy = str(feed.fingerprint()), self._context.strategy
-        if same_everywhere(strategy, mine):
+        mine, ranks = str(feed.fingerprint()), self._context.ranks
+        if same_everywhere(ranks, mine):
             return
-        found = strategy.all_gather(mine)
+        found = ranks.all_gather(mine)
         for rank, other in enumerate(found):
             if other != found[0]:
                 raise PacelineError(

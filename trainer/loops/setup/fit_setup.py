@@ -118,7 +118,7 @@ def prepare(
 
 def _about(context: StageContext, weights: Any) -> dict[str, Any]:
     """What env.json has of the fit."""
-    split = context.strategy.tensor_parallel_size
+    split = context.ranks.tensor_parallel_size
     about = {"fit": context.fit_number, "world": context.ranks.world_size, "weights": weights}
     return about | ({"tensor": split} if split > 1 else {})
 
@@ -185,7 +185,6 @@ def _put_together(
     replicas = Replicas(module, strategy, context.state.global_step)
     checkpoints = CheckpointManager(
         strategy,
-        context.ranks,
         run_state,
         context.logger,
         context.watchdog,

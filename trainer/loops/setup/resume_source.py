@@ -30,7 +30,6 @@ class Source:
         self._resume, self._allow, self._fit = resume.source, resume.allow, context.fit_number
         self._newest = isinstance(resume.source, str) and resume.source in ("auto", "latest")
         self._search = ResumeSearch(
-            context.strategy,
             context.ranks,
             context.directory,
             type(context.module).__name__,

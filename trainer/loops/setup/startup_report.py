@@ -40,7 +40,7 @@ def first_lines(
         + (f" in {shown_path(directory.path)}" if directory.path else ", nothing is written"),
         f"{ranks} ({environment.device}), strategy {strategy.name}{_split(strategy)}, "
         f"precision {strategy.precision.description}{_arithmetic(environment.device, optimizers)}",
-        _global_batch(feed, strategy.data_world_size),
+        _global_batch(feed, strategy.collectives.data_world_size),
         _steps(context, feed),
         f"resumes from {shown_path(source)}" if source else "starts fresh",
     ]
@@ -48,7 +48,7 @@ def first_lines(
         lines.append(_settings(context.directory.other_settings, optimizers))
     synced = context.settings.sync_batchnorm
     inexact = inexact + not_as_in_one_batch(
-        context.module, strategy.data_world_size, feed.micro_batches, synced
+        context.module, strategy.collectives.data_world_size, feed.micro_batches, synced
     )
     waits = _unfused(context, optimizers)
     if waits:
@@ -94,7 +94,7 @@ def _unfused(context: StageContext, optimizers: Sequence[Optimizer]) -> str:
 
 
 def _split(strategy: Strategy) -> str:
-    size = strategy.tensor_parallel_size
+    size = strategy.collectives.tensor_parallel_size
     return f" with each layer split over {size}" if size > 1 else ""
 
 

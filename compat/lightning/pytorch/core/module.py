@@ -205,7 +205,7 @@ class LightningModule(HyperparametersMixin, DataMethods, ModuleHooks, Weights, B
         if self._paceline_session is None or self._paceline_session.ours.world_size == 1:
             return data
         ours, tensor = self._paceline_session.ours, torch.as_tensor(data, device=self.device)
-        gather = ours.strategy.gather_with_gradients if sync_grads else ours.ranks.gather_data
+        gather = ours.strategy.collectives.gather_with_gradients if sync_grads else ours.ranks.gather_data
         return torch.stack(gather(tensor))
 
     # -- what users write ----------------------------------------------------------------------

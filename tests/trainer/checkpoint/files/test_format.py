@@ -171,7 +171,7 @@ def test_auto_and_latest_fall_back_and_a_path_raises(tmp_path, run, capsys):
 
 def test_a_committed_checkpoint_is_not_written_over(run, tmp_path):
     content = {p.name: p.read_bytes() for p in run.latest.iterdir()}
-    writer = CheckpointWriter(train_strategy(), lambda function: function())
+    writer = CheckpointWriter(train_strategy())
     with pytest.raises(files.CheckpointError, match="never overwritten"):
         writer.write(run.latest, Content({}, str, {}), background=False)
     assert content == {p.name: p.read_bytes() for p in run.latest.iterdir()}
