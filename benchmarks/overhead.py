@@ -1,11 +1,12 @@
 """Microseconds a step over a hand-written loop, on ready batches: only the loop is measured.
 
-    python benchmarks/overhead.py [--steps 4000] [--rounds 7] [--json FILE]
+    python benchmarks/overhead.py [--steps 4000] [--rounds 7] [--only TABLE] [--json FILE]
 
 "off": no progress bar, no loggers, no checkpoint, no record of steps. "typical": a progress bar,
 TensorBoard, metrics.jsonl and one value logged per step. "full": that with three loggers and five
-callbacks. Peers that are installed run too (``peers.py``). The loops run interleaved, round by round;
-medians are shown.
+callbacks. Peers that are installed run too (``peers.py``). "iterable": nothing on, the same batches in a
+list, from an object with ``__iter__`` and ``__len__``, and from one whose ``__iter__`` is a generator.
+The loops run interleaved, round by round; medians are shown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import peers
@@ -55,7 +56,27 @@ def raw(batches: list) -> float:
     return time.perf_counter() - begun
 
 
-def off(batches: list) -> float:
+class Batches:
+    """What other libraries' loaders are to a trainer."""
+
+    def __init__(self, batches: list) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class Generated(Batches):
+    """Batches made one by one."""
+
+    def __iter__(self) -> Iterator:
+        yield from self.batches
+
+
+def off(batches: list | Batches) -> float:
     """Ours, nothing on."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -144,6 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", help="one of the tables")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -151,9 +173,17 @@ def main() -> None:
         "off": {"raw": raw, "paceline": off} | peers.found(typical=False),
         "typical": {"raw": raw, "paceline": typical} | peers.found(typical=True),
         "full": {"raw": raw, "paceline": full},
+        "iterable": {
+            "raw": raw,
+            "list": off,
+            "object": lambda batches: off(Batches(batches)),
+            "generator": lambda batches: off(Generated(batches)),
+        },
     }
     result = {}
     for title, loops in tables.items():
+        if arguments.only not in (None, title):
+            continue
         result[title] = over_raw(measure(loops, arguments.steps, arguments.rounds))
         show(title, result[title])
     if arguments.json:

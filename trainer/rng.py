@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..common.argument_checks import SEED, SWITCH, check_arguments, refuse_unknown
+from . import numpy_watch
 
 # For each generator of the CPU, whether it is meant: torch's, ``random``'s, numpy's.
 Generators = tuple[bool, bool, bool]
@@ -106,7 +107,7 @@ def seed_for_sample(seed: int, which: Generators = (True, True, True)) -> None:
     if which[1]:
         random.seed(seed)
     if which[2]:
-        np.random.seed(seed & 0xFFFFFFFF)
+        numpy_watch.seed(seed & 0xFFFFFFFF)
 
 
 def cpu_state() -> CPUState:
@@ -121,11 +122,24 @@ def set_cpu_state(state: CPUState) -> None:
     np.random.set_state(state[2])
 
 
+def keep_cpu_state() -> CPUState:
+    """``cpu_state`` at less cost, for ``put_back_cpu_state``, which is called once."""
+    return torch.get_rng_state(), random.getstate(), numpy_watch.keep()
+
+
+def put_back_cpu_state(state: CPUState) -> None:
+    """Put back what ``keep_cpu_state`` gave."""
+    torch.set_rng_state(state[0])
+    random.setstate(state[1])
+    numpy_watch.put_back(state[2])
+
+
 def drawn_since(seed: int, which: Generators) -> Generators:
     """Of the CPU generators that ``seed_for_sample(seed, which)`` seeded, those that were drawn from since.
 
     They are as freshly seeded afterwards. A draw from each is compared: to read numpy's state takes 50 us.
     """
+    which = which[0], which[1], which[2] and numpy_watch.used_since_seeded()
     found = _draws(which)
     seed_for_sample(seed, which)
     fresh = _draws(which)

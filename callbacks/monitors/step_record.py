@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import zlib
 from array import array
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...common.argument_checks import SWITCH, check_arguments
+from ...common.checksums import crc32
 from ...errors import PacelineError
 from ..base import Callback
 from .scalars import on_host
@@ -150,7 +150,7 @@ def _opened(path: Path, step: int) -> IO[bytes]:
 
 
 def _checksum(samples: Sequence[Any]) -> int:
-    return zlib.crc32(samples if type(samples) is array else repr(list(samples)).encode())
+    return crc32(samples if type(samples) is array else repr(list(samples)).encode())
 
 
 def _device_generator(device: torch.device) -> Callable[[Any], Tensor] | None:
@@ -173,9 +173,9 @@ def _as_numbers(rows: list[tuple[Any, ...]]) -> Tensor:
     measured = iter(_on_host([one for facts, *_, rate, norm in rows for one in (rate, _norm(facts, norm))]))
     numbers = []
     for facts, of_cpu, of_device, *_ in rows:
-        random = zlib.crc32(of_cpu.numpy()[_STATE])
+        random = crc32(of_cpu.numpy()[_STATE])
         if of_device is not None:
-            random = zlib.crc32(of_device.numpy(), random)
+            random = crc32(of_device.numpy(), random)
         total = weight = 0.0
         for _ in facts.losses:
             loss, share = next(flat), next(flat)

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ...callbacks import Callback
+from ...common.checksums import crc32
 from ...errors import PacelineError
 from .diff import ROUNDING, FirstStep
 from .replay import checkpoint_before
@@ -139,7 +139,7 @@ class Trace(Callback):
                 "kind": kind,
                 "shape": list(tensor.shape),
                 "dtype": str(tensor.dtype),
-                "checksum": zlib.crc32(flat.view(torch.uint8).numpy().data),
+                "checksum": crc32(flat.view(torch.uint8).numpy().data),
                 "values": flat[::stride].clone(),
             }
         )

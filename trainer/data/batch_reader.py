@@ -18,7 +18,7 @@ from .batch_plan import Piece
 from .epoch_order import EpochOrder
 from .feed import FeedSettings, read_isolated
 from .read_errors import Collate, DataErrors, Delivered, explain_samples, name_sample
-from .seeded_loader import SeededDataset, Source, may_draw, private_copy
+from .seeded_loader import SeededDataset, Source, begin_here, may_draw, private_copy
 from .tensor_dataset import Rows, RowsDataset, handed_on
 from .workers.loader_reader import Reader, open_reader
 from .workers.worker_processes import WorkerProcesses, processes_of
@@ -125,7 +125,7 @@ class LoaderReader(BatchReader):
         source.length = order.layout.micro_batches(order.total, start) - passed
         assert loader.generator is not None
         loader.generator.manual_seed(order_seed(order.seed, order.epoch))
-        return open_reader(loader, self._settings.signals, self._copied.workers)
+        return open_reader(loader, self._settings.signals, self._copied.workers, begin_here)
 
     def read(self, piece: Piece, number: int, first: int) -> tuple[Any, int]:
         tries = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...common.checksums import crc32
 from ..utils.tensor_checksum import checksum_of
 from .mixtures.mixture import Mixture
 from .mixtures.mixture_datasets import is_stream
@@ -57,7 +57,7 @@ def _add(item: Any, value: int) -> int:
         if item.layout is torch.strided and not item.is_quantized:
             value = checksum_of(item, value)
     elif isinstance(item, np.ndarray) and item.dtype.kind in "biuf":
-        value = zlib.crc32(np.ascontiguousarray(item).tobytes(), value)
+        value = crc32(np.ascontiguousarray(item).tobytes(), value)
     elif isinstance(item, (bool, int, float, str)):
-        value = zlib.crc32(repr(item).encode(), value)
+        value = crc32(repr(item).encode(), value)
     return value

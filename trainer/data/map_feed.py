@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
+from ...common.checksums import crc32
 from ...errors import PacelineError
 from ...strategies.machine.devices import pins
 from ...strategies.ranks.comparison import gather_alike, same_everywhere
@@ -150,7 +150,7 @@ class MapFeed(Feed):
             return
         raw = order if isinstance(order, array) else repr(order).encode()
         address = not isinstance(raw, array) and b" at 0x" in raw  # an address, not content
-        mine = 0 if address else zlib.crc32(raw)
+        mine = 0 if address else crc32(raw)
         if not same_everywhere(self.settings.ranks, mine):
             found = gather_alike(self.settings.ranks, mine)
             rank = next(r for r, other in enumerate(found) if other != found[0])

@@ -196,6 +196,26 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
             set_epoch(epoch)
 
 
+class ReadHere:
+    """What iterating over a loader of a ``SeededDataset`` does without workers, and no more."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._indices = iter(loader.batch_sampler or ())
+        self._read, self._collate = loader.dataset.__getitems__, loader.collate_fn  # type: ignore[attr-defined]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._collate(self._read(next(self._indices)))
+
+
+def begin_here(loader: DataLoader[Any]) -> Iterator[Any]:
+    """An iterator over a loader without workers."""
+    plain = type(loader) is DataLoader and isinstance(loader.dataset, SeededDataset)
+    return ReadHere(loader) if plain and loader.batch_sampler and not loader.pin_memory else iter(loader)
+
+
 class WorkerInit:
     """Runs in each loader worker: leaves signals to the main process, shows user code its own dataset.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from ...errors import PacelineError
 from ...strategies.ranks.comparison import gather_alike, same_everywhere
-from ..rng import derive, order_seed, seed_for_sample
+from ..rng import deriver, order_seed, seed_for_sample
 from ..utils.nested import checksum, count_samples
 from .batch_plan import BatchSizes, split
 from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
@@ -153,13 +154,13 @@ class StreamFeed(Feed):
                 self._keeper().load_state_dict(restored["source"])  # where the next epoch begins
             if position and restored is None:
                 self._pass_over(position, cursor, steps)
-            upcoming = steps.gather()
+            upcoming, keeper = steps.gather(), self._keeper()
             while upcoming.batches and not (self._drop_last and steps.short):
                 # Read one step ahead, to know the epoch's last one; the source's state is that of before.
-                current, state = upcoming, self._state_now(cursor, steps)
+                current, state = upcoming, self._state_now(keeper, cursor, steps)
                 upcoming = steps.gather()
                 self.ended = not upcoming.batches or (self._drop_last and steps.short)
-                self._state = self._state_now(cursor, steps) if self.ended else state
+                self._state = self._state_now(keeper, cursor, steps) if self.ended else state
                 if self.settings.hooked_transfer is not None:  # hooks see the run at their own step
                     moved = [self._moved(batch, epoch, number) for batch, number in current.batches]
                     current = current._replace(batches=moved)
@@ -265,11 +266,13 @@ class StreamFeed(Feed):
             self.settings.log_line(line)
 
     def _isolation(self, epoch: int) -> Isolation:
+        seed_of, before = deriver(self.settings.seed, epoch), self._reader
+
         def of(number: int) -> Callable[[], None] | None:
-            if self._ready:
+            reader = self._reader  # of this pass from its first read on, whose ``__iter__`` may draw
+            if self._ready or (reader is not None and reader is not before and reader.in_memory):
                 return None
-            seed = derive(self.settings.seed, epoch, number)
-            return lambda: seed_for_sample(seed)
+            return partial(seed_for_sample, seed_of(number))
 
         return of
 
@@ -295,9 +298,8 @@ class StreamFeed(Feed):
     def state_dict(self) -> dict[str, Any]:
         return self._state
 
-    def _state_now(self, cursor: Cursor, steps: StreamSteps) -> dict[str, Any]:
+    def _state_now(self, keeper: Any, cursor: Cursor, steps: StreamSteps) -> dict[str, Any]:
         self._warn_read_by_each()
-        keeper = self._keeper()
         if keeper is None:
             return {}
         state = {

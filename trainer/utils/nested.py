@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import zlib
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from typing import Any, cast
@@ -12,6 +11,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+
+from ...common.checksums import crc32
 
 _LISTED = 8
 
@@ -52,16 +53,16 @@ def checksum(batch: Any, depth: int = 0) -> int:
         if batch.layout is not torch.strided:  # sparse
             return checksum(batch.detach().to_dense(), depth)
         raw = batch.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-        return zlib.crc32(raw.numpy().tobytes(), zlib.crc32(describe(batch).encode()))
+        return crc32(raw.numpy(), crc32(describe(batch).encode()))
     if batch is None or isinstance(batch, (bool, int, float, str, bytes)):
-        return zlib.crc32(repr(batch).encode())
+        return crc32(repr(batch).encode())
     if isinstance(batch, (np.ndarray, np.generic)):
         content = repr(batch.tolist()).encode() if batch.dtype.hasobject else batch.tobytes()
-        return zlib.crc32(content, zlib.crc32(f"{batch.dtype}{batch.shape}".encode()))
+        return crc32(content, crc32(f"{batch.dtype}{batch.shape}".encode()))
     items = _children(batch)
     if not items and depth < 6 and hasattr(batch, "__dict__") and not isinstance(batch, type):
         items = list(vars(batch).values())  # a graph, an object of the user's own
-    return zlib.crc32(repr([checksum(item, depth + 1) for item in items]).encode())
+    return crc32(repr([checksum(item, depth + 1) for item in items]).encode())
 
 
 def _children(batch: Any) -> list[Any]:

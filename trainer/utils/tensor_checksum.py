@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...common.checksums import crc32
 from ...strategies.tensors.sharding import is_sharded
 
 _NUMBERS = 8
@@ -19,7 +19,7 @@ _WHOLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 def checksum_of(tensor: Tensor, value: int = 0) -> int:
     """The CRC-32 of a tensor's bytes; ``value`` is that of what came before."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    return zlib.crc32(plain.view(torch.uint8).numpy().tobytes(), value)
+    return crc32(plain.view(torch.uint8).numpy(), value)
 
 
 def exact_parts_of(item: Any, value: int = 0) -> int:
@@ -30,14 +30,14 @@ def exact_parts_of(item: Any, value: int = 0) -> int:
     """
     is_array = isinstance(item, (Tensor, np.ndarray))
     kind = f"{item.dtype} {tuple(item.shape)}" if is_array else type(item).__name__
-    value = zlib.crc32(kind.encode(), value)
+    value = crc32(kind.encode(), value)
     if isinstance(item, (list, tuple, Mapping)):
         for part in item.items() if isinstance(item, Mapping) else item:
             value = exact_parts_of(part, value)
     elif isinstance(item, (bool, int, str, bytes, np.integer)):
-        value = zlib.crc32(repr(item).encode(), value)
+        value = crc32(repr(item).encode(), value)
     elif isinstance(item, np.ndarray) and item.dtype.kind in "biu":
-        value = zlib.crc32(np.ascontiguousarray(item).tobytes(), value)
+        value = crc32(np.ascontiguousarray(item).tobytes(), value)
     elif isinstance(item, Tensor) and item.dtype in _WHOLE and item.layout is torch.strided:
         value = checksum_of(item, value)
     return value

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.feeds import Quiet, feed_of, read, rows, same_state, take
+from helpers.feeds import SEED, Quiet, feed_of, read, rows, same_state, take
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from paceline.errors import PacelineError
 from paceline.trainer.data.stream_feed import StreamFeed
-from paceline.trainer.rng import cpu_state
+from paceline.trainer.rng import cpu_state, derive, seed_everything
 
 pytestmark = [
     pytest.mark.ranks,  # loader workers are processes too
@@ -516,6 +516,68 @@ def test_draws_inside_a_generator_leave_the_main_generators_alone_and_are_repeat
     assert read(batches()) == whole
     assert read(batches(), 0, 4) == whole[4:]
     assert len(set(whole)) == 12
+
+
+class Made:
+    """Any iterable: its order is drawn as it begins, its batches lie in memory or are drawn one by one."""
+
+    def __init__(self, lazily: bool) -> None:
+        self.lazily = lazily
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        order = [torch.rand(2) + i + random.random() + np.random.rand() for i in range(6)]
+        random.shuffle(order)
+        return iter(order) if not self.lazily else (batch + np.random.randn() for batch in order)
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_an_iterable_and_training_draw_apart_in_every_epoch(lazily):
+    def training() -> list[float]:
+        return [torch.rand(()).item(), random.gauss(0, 1), np.random.randn()]  # the last two in pairs
+
+    def epochs(feed: Any) -> tuple[list[Any], list[Any]]:
+        draws, found = [training()], []
+        for epoch in range(3):
+            for step in feed.steps(epoch):
+                found += step.batches[0].tolist()
+                draws.append(training())
+        return found, draws
+
+    seed_everything(3)
+    found, draws = epochs(feed_of(Made(lazily)))
+    seed_everything(3)
+    assert draws == [training() for _ in range(1 + 3 * 6)]
+    assert len(set(found)) == 3 * 12
+    for epoch in range(3):
+        assert read(Made(lazily), epoch) == found[12 * epoch : 12 * epoch + 12]
+        assert read(Made(lazily), epoch, 6) == found[12 * epoch + 6 : 12 * epoch + 12]
+
+
+@pytest.mark.parametrize("number", [0, 1, 4])
+def test_a_batch_of_an_iterable_is_drawn_under_the_seed_of_its_place(number):
+    def batches() -> Iterator[torch.Tensor]:
+        for _ in range(6):
+            yield torch.tensor([[torch.rand(()).item(), random.random(), np.random.rand()]])
+
+    seed_everything(derive(SEED, 2, number))
+    expected = [torch.rand(()).item(), random.random(), np.random.rand()]
+    assert torch.equal(take(feed_of(batches()), 2)[number].batches[0], torch.tensor([expected]))
+
+
+def test_a_seed_that_an_iterable_sets_is_its_own():
+    def batches() -> Iterator[torch.Tensor]:
+        for i in range(4):
+            np.random.seed(i)
+            yield torch.tensor([np.random.rand()], dtype=torch.float32)
+
+    before = cpu_state()
+    assert read(batches()) == [
+        torch.tensor(np.random.RandomState(i).rand()).float().item() for i in range(4)
+    ]
+    assert same_state(before, cpu_state())
 
 
 @pytest.mark.parametrize("workers", [0, 2])

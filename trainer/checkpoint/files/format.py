@@ -17,7 +17,6 @@ import os
 import shutil
 import threading
 import warnings
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -26,6 +25,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ....common.checksums import crc32
 from ....common.retries import retried
 from ....errors import PacelineError
 
@@ -35,7 +35,7 @@ STEP, WEIGHTS = "step-", "weights-"
 _STAGING = ".staging-"
 _REPLACED = ".replaced"
 _BLOCK = 4 << 20
-_CHUNK = 256 << 10
+_CHUNK = 1 << 20
 _THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -390,6 +390,6 @@ def crc_of(path: Path, start: int, length: int) -> str:
     with path.open("rb", buffering=0) as file:
         file.seek(start)
         while length > 0 and (found := file.readinto(view[: min(length, _CHUNK)])):
-            value = zlib.crc32(view[:found], value)
+            value = crc32(view[:found], value)
             length -= found
     return f"{value:08x}"

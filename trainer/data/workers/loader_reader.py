@@ -28,6 +28,7 @@ from .worker_processes import WorkerProcesses
 
 _ASK_EVERY = 0.1  # seconds of waiting for a batch, until signals are looked at
 _GRACE = 1.0  # seconds for workers to finish what they do, until they are killed
+_IN_MEMORY = (type(iter([])), type(iter(())))
 _LOST_AFTER = 10.0  # seconds without a batch; torch itself looks for dead workers every 5
 
 
@@ -36,9 +37,11 @@ class Reader(ABC):
 
     Attributes:
         ended: Number and exit code of the workers that had ended when a read failed.
+        in_memory: Whether the batches that are left lie in a list or a tuple: to read them runs no code.
     """
 
     ended: list[tuple[int, int]]
+    in_memory = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -56,7 +59,12 @@ class Reader(ABC):
         """
 
 
-def open_reader(source: Any, signals: Signals, workers: WorkerProcesses | None = None) -> Reader:
+def open_reader(
+    source: Any,
+    signals: Signals,
+    workers: WorkerProcesses | None = None,
+    begin: Callable[[Any], Iterator[Any]] = iter,
+) -> Reader:
     """Begin a pass over a loader, or over anything that gives batches.
 
     A thread reads ahead of the loop. What counts what it gave (``state_dict``), or runs code of the user in
@@ -66,9 +74,10 @@ def open_reader(source: Any, signals: Signals, workers: WorkerProcesses | None =
         source: A DataLoader, or any iterable of batches.
         signals: Ends a read that waits for data.
         workers: The loader's; None where ``source`` is no DataLoader.
+        begin: Makes the iterator of a loader without workers.
     """
     if workers is None or not source.num_workers:
-        return DirectReader(source, signals, workers)
+        return DirectReader(source, signals, workers, begin)
     if type(source).__iter__ is not DataLoader.__iter__ or hasattr(source, "state_dict"):
         return DirectReader(source, signals, workers)
     return ThreadReader(source, signals, workers)
@@ -77,15 +86,22 @@ def open_reader(source: Any, signals: Signals, workers: WorkerProcesses | None =
 class DirectReader(Reader):
     """Reads in the thread that asks; a signal may raise ``StopWaiting`` while it reads."""
 
-    def __init__(self, source: Any, signals: Signals, workers: WorkerProcesses | None) -> None:
-        self._source, self._signals, self._workers = source, signals, workers
+    def __init__(
+        self,
+        source: Any,
+        signals: Signals,
+        workers: WorkerProcesses | None,
+        begin: Callable[[Any], Iterator[Any]] = iter,
+    ) -> None:
+        self._source, self._signals, self._workers, self._begin = source, signals, workers, begin
         self._iterator: Any = None
         self.ended = []
 
     def __next__(self) -> Any:
         try:
             if self._iterator is None:
-                self._iterator = self._signals.call_interruptible(iter, self._source)
+                self._iterator = self._signals.call_interruptible(self._begin, self._source)
+                self.in_memory = type(self._iterator) in _IN_MEMORY
             batch = self._signals.call_interruptible(next, self._iterator)
             if self._workers is not None:
                 self._signals.quiet_children()
