@@ -40,12 +40,14 @@ class Lock:
         self.kept: Kept | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As ``threading.RLock`` does, and do what is pending."""
         taken = self._lock.acquire(blocking, timeout)
         if taken and self.pending:
             self._begin_use()
         return taken
 
     def release(self) -> None:
+        """As ``threading.RLock`` does."""
         self._lock.release()
 
     def __enter__(self) -> None:
