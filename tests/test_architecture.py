@@ -204,6 +204,14 @@ def test_private_names_of_libraries_are_in_one_file_each():
     assert found["strategies/torch_internals.py"] >= {"_worker_info", "_foreach_mul_"}
 
 
+def test_the_map_names_files_that_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    files = [f"/{name_of(path)}" for path in (*FILES, *(ROOT / "tests").glob("*.py"))]
+    named = set(re.findall(r"`([\w/]+\.py)`", page))
+    assert len(named) > 100
+    assert [name for name in sorted(named) if not any(file.endswith(f"/{name}") for file in files)] == []
+
+
 def test_public_face_is_exactly_the_documented_names():
     page = (ROOT / "docs" / "architecture.md").read_text()
     documented = re.search(r"<!-- public face -->\n(.*?)\n<!-- end -->", page, re.DOTALL)[1]
