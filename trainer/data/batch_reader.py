@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -18,7 +19,7 @@ from .batch_plan import Piece
 from .epoch_order import EpochOrder
 from .feed import FeedSettings, read_isolated
 from .read_errors import Collate, DataErrors, Delivered, explain_samples, name_sample
-from .seeded_loader import SeededDataset, Source, begin_here, may_draw, private_copy
+from .seeded_loader import SeededDataset, Source, begin_here, collates_freely, may_draw, private_copy
 from .tensor_dataset import Rows, RowsDataset, handed_on
 from .workers.loader_reader import Reader, open_reader
 from .workers.worker_processes import WorkerProcesses, processes_of
@@ -92,7 +93,8 @@ class LoaderCopy:
         if by_rows:
             inside["dataset"], inside["collate_fn"] = RowsDataset(users.dataset), handed_on
         elif may_draw(users):
-            inside["dataset"] = SeededDataset(users.dataset, users.num_workers, skips)
+            draws = collates_freely(users)
+            inside["dataset"] = SeededDataset(users.dataset, users.num_workers, skips, draws)
             if skips:
                 inside["collate_fn"] = Collate(users.collate_fn)
         send_small_by_value(loader)
@@ -153,9 +155,9 @@ class LoaderReader(BatchReader):
         """What to seed before a read; None where a read cannot draw in this process."""
         if not self._draws_here:
             return None
-        # The dataset seeds its own samples; a subclass's __iter__ draws outside of it.
-        seed = derive(self._order.seed, self._order.epoch, start)
-        return lambda: seed_for_sample(seed) if self._copied.own_iter else None
+        if not self._copied.own_iter:
+            return _nothing  # the dataset seeds its own samples
+        return partial(seed_for_sample, derive(self._order.seed, self._order.epoch, start))
 
     def _place_of(self, worker: int) -> str:
         """What a worker was reading."""
@@ -168,6 +170,10 @@ class LoaderReader(BatchReader):
 
     def close(self, for_good: bool = True) -> None:
         self._reader.close(for_good)
+
+
+def _nothing() -> None:
+    pass
 
 
 def has_own_iter(loader: DataLoader[Any]) -> bool:

@@ -30,7 +30,7 @@ from torch.utils.data import (
 
 from ...strategies.torch_internals import drop_iterator
 from ..faults.signals import WATCHED
-from ..rng import NONE, Generators, derive, deriver, drawn_since, seed_for_sample
+from ..rng import NONE, Generators, derive, deriver, drawn_since, seed_for_sample, seeder
 from ..utils.nested import listed
 from ..utils.tensor_checksum import exact_parts_of
 from .dataset_proxy import DatasetProxy
@@ -79,9 +79,13 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
     Args:
         workers: How many read it.
         skips: A sample that cannot be read is skipped.
+        collating_draws: Whether the collate function, which is called next, may draw.
     """
 
-    def __init__(self, dataset: Any, workers: int = 0, skips: bool = False) -> None:
+    def __init__(
+        self, dataset: Any, workers: int = 0, skips: bool = False, collating_draws: bool = True
+    ) -> None:
+        self._collating_draws = collating_draws
         # A Mixture may be read by another loader too, such as that of the validation, in another epoch.
         self._own = isinstance(dataset, Mixture)
         self.inner, self._skips = copy.copy(dataset) if self._own else dataset, skips
@@ -130,7 +134,7 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
             except Exception as error:
                 failed = error
             of_batch = by_batch and found is not None and not isinstance(found, (list, tuple))
-            new = NONE if of_batch else drawn_since(seed, (not seeded[0], not seeded[1], not seeded[2]))
+            new = NONE if of_batch else self._drawn_since(seed, seeded)
             if any(new):
                 for kind, is_new in enumerate(new):
                     self._drawn[kind] = is_new or drawn[kind]
@@ -139,6 +143,11 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
                 raise failed
             else:
                 return found
+
+    def _drawn_since(self, seed: int, seeded: Generators) -> Generators:
+        """Of the generators that were not seeded for each sample, those that samples drew from."""
+        others = not seeded[0], not seeded[1], not seeded[2]
+        return drawn_since(seed, others, self._collating_draws)
 
     @property
     def probed(self) -> int | None:
@@ -160,13 +169,14 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
 
     def _read_samples(self, indices: list[Any], origin: SamplePosition, seeded: Generators) -> list[Any]:
         """Sample by sample, these generators seeded for each."""
-        inner, takes_batches, seeds = self.inner, self._takes_batches, any(seeded)
+        inner, takes_batches = self.inner, self._takes_batches
+        seed = seeder(seeded) if any(seeded) else None
         worker = None if self._at is None else get_worker_info()
         seed_of = deriver(origin.seed, origin.epoch)
         found = Samples()
         for position, index in enumerate(indices, origin.start):
-            if seeds:
-                seed_for_sample(seed_of(position), seeded)
+            if seed is not None:
+                seed(seed_of(position))
             if worker is not None:
                 self._note(worker, position)
             try:
@@ -294,6 +304,10 @@ def may_draw(loader: DataLoader[Any]) -> bool:
 
     Or depends on the epoch, which workers that live on must be given with each batch too.
     """
-    plain_collate = loader.collate_fn in (default_collate, default_convert)
     by_epoch = hasattr(loader.dataset, "set_epoch")
-    return by_epoch or not (plain_collate and reads_plainly(loader.dataset))
+    return by_epoch or collates_freely(loader) or not reads_plainly(loader.dataset)
+
+
+def collates_freely(loader: DataLoader[Any]) -> bool:
+    """Whether the collate function is the user's, and may draw random numbers."""
+    return loader.collate_fn not in (default_collate, default_convert)

@@ -800,8 +800,14 @@ def test_collating_draws_the_same_whatever_samples_drew_before():
 @pytest.fixture
 def seeds(monkeypatch):
     """Which generators were seeded, time by time; () for all."""
-    found, seed = [], sampling.seed_for_sample
+    found, seed, seeder = [], sampling.seed_for_sample, sampling.seeder
+
+    def noted(which: Any) -> Any:
+        seed_one = seeder(which)
+        return lambda number: (found.append((which,)), seed_one(number))
+
     monkeypatch.setattr(sampling, "seed_for_sample", lambda *a: (found.append(a[1:]), seed(*a)))
+    monkeypatch.setattr(sampling, "seeder", noted)
     return found
 
 
