@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+_random: Any = np.random  # whose stubs lack two of its names
+
 
 class Kept:
     """What ``keep`` gives and ``put_back`` takes.
@@ -88,18 +90,18 @@ class MT19937(np.random.MT19937):
         self._watching = lock
 
     @property
-    def lock(self) -> Any:
+    def lock(self) -> Any:  # type: ignore[override]
         return self._watching
 
     @property
     def state(self) -> Any:
         with self._watching:
-            return np.random.MT19937.state.__get__(self)
+            return vars(np.random.MT19937)["state"].__get__(self)
 
     @state.setter
     def state(self, value: Any) -> None:
         with self._watching:
-            np.random.MT19937.state.__set__(self, value)
+            vars(np.random.MT19937)["state"].__set__(self, value)
 
     def random_raw(self, *args: Any, **kwargs: Any) -> Any:
         with self._watching:
@@ -119,12 +121,12 @@ _takes_locks: bool | None = None
 def is_watched() -> bool:
     """Whether numpy's global generator is; it is made so where that is possible."""
     global _ours
-    if _ours is not None and np.random.get_bit_generator() is _ours:
+    if _ours is not None and _random.get_bit_generator() is _ours:
         return True
-    if type(np.random.get_bit_generator()) is not np.random.MT19937 or not _shows_all_uses():
+    if type(_random.get_bit_generator()) is not np.random.MT19937 or not _shows_all_uses():
         return False
     ours, state = MT19937(_lock), np.random.get_state()
-    np.random.set_bit_generator(ours)
+    _random.set_bit_generator(ours)
     np.random.set_state(state)
     _lock.seed, _lock.kept, _lock.pending, _ours = None, None, False, ours
     return True
@@ -159,7 +161,7 @@ def _is_seen(use: Callable[[Any], Any]) -> bool:
     lock.expect(5)
     given = _bytes_of(use(plain)) == _bytes_of(use(watched))
     left = _bytes_of(plain.get_state()) == _bytes_of(watched.get_state())
-    return given and left and _bytes_of(kept.state) == _bytes_of(other.get_state())
+    return bool(given and left and _bytes_of(kept.state) == _bytes_of(other.get_state()))
 
 
 def _bytes_of(found: Any) -> Any:

@@ -28,7 +28,7 @@ from .worker_processes import WorkerProcesses
 
 _ASK_EVERY = 0.1  # seconds of waiting for a batch, until signals are looked at
 _GRACE = 1.0  # seconds for workers to finish what they do, until they are killed
-_IN_MEMORY = (type(iter([])), type(iter(())))
+_IN_MEMORY: tuple[type, ...] = (type(iter([])), type(iter(())))
 _LOST_AFTER = 10.0  # seconds without a batch; torch itself looks for dead workers every 5
 
 
