@@ -42,12 +42,14 @@ class Lock:
         self.kept: Kept | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As that of a lock of ``threading``."""
         taken = self._lock.acquire(blocking, timeout)
         if taken and self.pending:
             self._begin_use()
         return taken
 
     def release(self) -> None:
+        """As that of a lock of ``threading``."""
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -91,10 +93,12 @@ class MT19937(np.random.MT19937):
 
     @property
     def lock(self) -> Any:  # type: ignore[override]
+        """What numpy takes before each use."""
         return self._watching
 
     @property
     def state(self) -> Any:
+        """numpy's; it would be read without the lock."""
         with self._watching:
             return vars(np.random.MT19937)["state"].__get__(self)
 
@@ -104,6 +108,7 @@ class MT19937(np.random.MT19937):
             vars(np.random.MT19937)["state"].__set__(self, value)
 
     def random_raw(self, *args: Any, **kwargs: Any) -> Any:
+        """numpy's; it would be drawn without the lock."""
         with self._watching:
             return super().random_raw(*args, **kwargs)
 
