@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.random import mtrand  # where numpy's types have get_bit_generator and set_bit_generator
+
+_random: Any = np.random  # whose stubs lack two of its names
 
 
 class Kept:
@@ -41,14 +42,14 @@ class Lock:
         self.kept: Kept | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As ``threading.RLock`` does, and do what is pending."""
+        """As that of a lock of ``threading``."""
         taken = self._lock.acquire(blocking, timeout)
         if taken and self.pending:
             self._begin_use()
         return taken
 
     def release(self) -> None:
-        """As ``threading.RLock`` does."""
+        """As that of a lock of ``threading``."""
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -92,19 +93,22 @@ class MT19937(np.random.MT19937):
 
     @property
     def lock(self) -> Any:  # type: ignore[override]
+        """What numpy takes before each use."""
         return self._watching
 
     @property
     def state(self) -> Any:
+        """numpy's; it would be read without the lock."""
         with self._watching:
-            return np.random.MT19937.state.__get__(self)
+            return vars(np.random.MT19937)["state"].__get__(self)
 
     @state.setter
     def state(self, value: Any) -> None:
         with self._watching:
-            np.random.MT19937.state.__set__(self, value)  # type: ignore[attr-defined]
+            vars(np.random.MT19937)["state"].__set__(self, value)
 
     def random_raw(self, *args: Any, **kwargs: Any) -> Any:
+        """numpy's; it would be drawn without the lock."""
         with self._watching:
             return super().random_raw(*args, **kwargs)
 
@@ -122,12 +126,12 @@ _takes_locks: bool | None = None
 def is_watched() -> bool:
     """Whether numpy's global generator is; it is made so where that is possible."""
     global _ours
-    if _ours is not None and mtrand.get_bit_generator() is _ours:
+    if _ours is not None and _random.get_bit_generator() is _ours:
         return True
-    if type(mtrand.get_bit_generator()) is not np.random.MT19937 or not _shows_all_uses():
+    if type(_random.get_bit_generator()) is not np.random.MT19937 or not _shows_all_uses():
         return False
     ours, state = MT19937(_lock), np.random.get_state()
-    mtrand.set_bit_generator(ours)
+    _random.set_bit_generator(ours)
     np.random.set_state(state)
     _lock.seed, _lock.kept, _lock.pending, _ours = None, None, False, ours
     return True
