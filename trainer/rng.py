@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from ..common.argument_checks import SEED, SWITCH, check_arguments, refuse_unknown
-from . import numpy_watch
 
 # For each generator of the CPU, whether it is meant: torch's, ``random``'s, numpy's.
 Generators = tuple[bool, bool, bool]
@@ -108,7 +107,7 @@ def seed_for_sample(seed: int, which: Generators = (True, True, True)) -> None:
     if which[1]:
         random.seed(seed)
     if which[2]:
-        numpy_watch.seed(seed & 0xFFFFFFFF)
+        np.random.seed(seed & 0xFFFFFFFF)
 
 
 def seeder(which: Generators) -> Callable[[int], object]:
@@ -130,18 +129,6 @@ def set_cpu_state(state: CPUState) -> None:
     np.random.set_state(state[2])
 
 
-def keep_cpu_state() -> CPUState:
-    """``cpu_state`` at less cost, for ``put_back_cpu_state``, which is called once."""
-    return torch.get_rng_state(), random.getstate(), numpy_watch.keep()
-
-
-def put_back_cpu_state(state: CPUState) -> None:
-    """Put back what ``keep_cpu_state`` gave."""
-    torch.set_rng_state(state[0])
-    random.setstate(state[1])
-    numpy_watch.put_back(state[2])
-
-
 def drawn_since(seed: int, which: Generators, again: bool = True) -> Generators:
     """Of the CPU generators that ``seed_for_sample(seed, which)`` seeded, those that were drawn from since.
 
@@ -152,7 +139,6 @@ def drawn_since(seed: int, which: Generators, again: bool = True) -> Generators:
         which: Those that are asked about.
         again: Leave them as freshly seeded; else nothing may draw from them until they are seeded again.
     """
-    which = which[0], which[1], which[2] and numpy_watch.used_since_seeded()
     found = _draws(which)
     seed_for_sample(seed, which)
     fresh = _draws(which)

@@ -11,7 +11,7 @@ from ...common.faultpoints import faultpoint
 from ...errors import PacelineError
 from ...strategies.ranks.collectives import Collectives
 from ..faults.signals import Signals
-from ..rng import derive, keep_cpu_state, put_back_cpu_state
+from ..rng import cpu_state, derive, set_cpu_state
 
 
 class StepBatches(NamedTuple):
@@ -154,12 +154,12 @@ def read_isolated(batches: Iterator[Any], isolate: Callable[[], None] | None) ->
     faultpoint("data.read")
     if isolate is None:
         return next(batches)
-    before = keep_cpu_state()
+    before = cpu_state()
     try:
         isolate()
         return next(batches)
     finally:
-        put_back_cpu_state(before)
+        set_cpu_state(before)
 
 
 class NoFeed(Feed):
