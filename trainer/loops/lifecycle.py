@@ -17,7 +17,7 @@ from ...callbacks.loggers.logger import guarded
 from ...callbacks.trainer_view import TrainerView
 from ...common.faultpoints import faultpoint
 from ...errors import PacelineError
-from ...strategies import Environment, Precision, Strategy, StrategySettings, start_ranks
+from ...strategies import Collectives, Environment, Precision, Strategy, StrategySettings, start_ranks
 from ...strategies.launch.job_notes import launcher_requeues, note_trained
 from ...strategies.launch.slurm import ignore_signals
 from ..datamodule import DataModule
@@ -55,8 +55,17 @@ def attach(
         collective_timeout=collective_timeout,
     )
     strategy.attach(environment, precision)
-    if not environment.starts:
-        precision.attach(environment.device)
+    if environment.starts:
+        return
+    several = strategy.many_ranks and environment.world_size > 1
+    if several and type(strategy.collectives) is Collectives:  # that of a process alone
+        raise PacelineError(
+            f"strategy {strategy.name!r} is one of {environment.world_size} ranks, and its collectives reach "
+            "no other",
+            fix="derive it from paceline.strategies.Distributed, or set self.collectives in attach, to "
+            "GroupCollectives(environment) or a subclass of Collectives",
+        )
+    precision.attach(environment.device)
 
 
 def check_stage(name: str, module: Any, current: str) -> None:

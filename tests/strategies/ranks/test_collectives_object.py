@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from paceline import PacelineError
+from paceline import PacelineError, Trainer
 from paceline.strategies import Distributed, Environment, GroupCollectives, Single, make_precision
 from paceline.strategies.ranks.collectives import Attempt, Collectives, run_on_all
+from paceline.trainer.loops.lifecycle import attach
 
 
 class Scripted(GroupCollectives):
@@ -50,6 +51,17 @@ def test_the_process_that_starts_ranks_talks_to_nobody():
     ranks.barrier()
     assert ranks.broadcast("value") == "value"
     assert type(ranks) is Collectives
+
+
+def test_a_strategy_of_several_ranks_that_reaches_no_other_is_refused():
+    class Alone(Single):
+        name, many_ranks = "alone", True
+
+    settings, precision = Trainer(accelerator="cpu", devices=1).settings, make_precision("32")
+    attach(Alone(), settings, Environment(torch.device("cpu")), precision)
+    with pytest.raises(PacelineError, match="'alone' is one of 2 ranks") as raised:
+        attach(Alone(), settings, Environment(torch.device("cpu"), rank=1, world_size=2), precision)
+    assert "set self.collectives in attach" in str(raised.value)
 
 
 def test_rank_zero_alone_calls_and_the_others_get_the_result():
