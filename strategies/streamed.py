@@ -26,7 +26,7 @@ _HOST, _DISK = "host", "disk"
 
 
 class StreamedWeights(Weights):
-    """Weights that come to the device block by block.
+    """Weights that are copied to the device block by block.
 
     Args:
         on_disk: The blocks stay in the files that ``load_tensors`` finds.

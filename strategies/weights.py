@@ -19,7 +19,7 @@ class Weights:
     """The parameters of a module, their gradients and the optimizer's state. Here each rank holds all.
 
     ``ShardedWeights`` are those of which each rank holds a part. A strategy that keeps them in another way
-    has a subclass of its own, and then checkpoints, averages of weights and exports are as of any other.
+    has its own subclass, and then checkpoints, averages of weights and exports are as of any other.
 
     Args:
         ranks: Who hold them together; None: this process is alone.

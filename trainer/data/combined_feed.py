@@ -138,11 +138,8 @@ class CombinedFeed(Feed):
                 raise self._uneven(part.name)
 
     def _uneven(self, name: str) -> PacelineError:
-        ranks = (
-            f"{self.settings.ranks.data_world_size} ranks"
-            if self.settings.ranks.data_world_size > 1
-            else "one device"
-        )
+        many = self.settings.ranks.data_world_size
+        ranks = f"{many} ranks" if many > 1 else "one device"
         return PacelineError(
             f"the last step of training loader {name!r} is not a full one, and its samples would not count "
             "alike beside those of the other loaders",

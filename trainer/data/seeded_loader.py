@@ -210,7 +210,8 @@ class ReadHere:
     """What iterating over a loader of a ``SeededDataset`` does without workers, and no more."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        self._indices = iter(loader.batch_sampler or ())
+        assert loader.batch_sampler is not None
+        self._indices = iter(loader.batch_sampler)
         self._read, self._collate = loader.dataset.__getitems__, loader.collate_fn  # type: ignore[attr-defined]
 
     def __iter__(self) -> Iterator[Any]:
@@ -222,8 +223,9 @@ class ReadHere:
 
 def begin_here(loader: DataLoader[Any]) -> Iterator[Any]:
     """An iterator over a loader without workers."""
-    plain = type(loader) is DataLoader and isinstance(loader.dataset, SeededDataset)
-    return ReadHere(loader) if plain and loader.batch_sampler and not loader.pin_memory else iter(loader)
+    ours = type(loader) is DataLoader and isinstance(loader.dataset, SeededDataset)
+    plain = ours and loader.batch_sampler is not None and not loader.pin_memory
+    return ReadHere(loader) if plain else iter(loader)
 
 
 class WorkerInit:

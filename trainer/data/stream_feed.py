@@ -97,11 +97,8 @@ class StreamFeed(Feed):
 
     def _copy(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         duplicate = private_copy(loader)
-        wanted, size, world_size = (
-            self.settings.global_batch,
-            loader.batch_size,
-            self.settings.ranks.data_world_size,
-        )
+        wanted, size = self.settings.global_batch, loader.batch_size
+        world_size = self.settings.ranks.data_world_size
         if size is None:
             refuse_global_batch(self.settings, "the dataset makes the batches")
         else:

@@ -24,7 +24,6 @@ class FeedRequest:
                 got=f"on_data_error={arguments.on_data_error!r}",
                 allowed="raise, retry",
             )
-        self._simulated_ranks = context.ranks.simulated_ranks
         device, dtype = strategy.device, strategy.precision.input_dtype
         transfer = make_transfer(device, dtype, arguments.channels_last)
         hooks = batch_hooks_of(context.datamodule, context.module)
@@ -49,7 +48,7 @@ class FeedRequest:
         return replace(
             self._common,
             accumulate=accumulate,
-            simulated_ranks=self._simulated_ranks,
+            simulated_ranks=self._common.ranks.simulated_ranks,
             global_batch=global_batch,
             limit=arguments.overfit_batches or arguments.limit_train_batches,
             # Without a global batch size a step grows with the ranks, and an epoch of so many with it.
