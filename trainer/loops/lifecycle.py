@@ -57,11 +57,10 @@ def attach(
     strategy.attach(environment, precision)
     if environment.starts:
         return
-    several = strategy.many_ranks and environment.world_size > 1
-    if several and type(strategy.collectives) is Collectives:  # that of a process alone
+    ranks = environment.world_size
+    if strategy.many_ranks and ranks > 1 and type(strategy.collectives) is Collectives:  # of one process
         raise PacelineError(
-            f"strategy {strategy.name!r} is one of {environment.world_size} ranks, and its collectives reach "
-            "no other",
+            f"strategy {strategy.name!r} is one of {ranks} ranks, and its collectives reach no other",
             fix="derive it from paceline.strategies.Distributed, or set self.collectives in attach, to "
             "GroupCollectives(environment) or a subclass of Collectives",
         )
