@@ -111,7 +111,7 @@ def dies_during_a_step(tmp_path, ahead, long_step):
 
     def wait(own):
         if own.seen[-1][0] == long_step:
-            wait_until_one_died()
+            wait_until_one_died(workers=2)
             died.append(long_step)
 
     module.waits = wait
@@ -143,7 +143,7 @@ def test_a_worker_that_dies_while_all_are_started_is_named(tmp_path, monkeypatch
 
     def slowly(*args, **more):
         reset(*args, **more)
-        wait_until_one_died()  # the first read is a worker's last, and SIGCHLD comes now
+        wait_until_one_died(workers=2)  # the first read is a worker's last, and SIGCHLD comes now
 
     monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_reset", slowly)
     error, _, trainer = fails(tmp_path, job.loader(job.Faulty([0], "kill"), 2, shuffle=False), RuntimeError)

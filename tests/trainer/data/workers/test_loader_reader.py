@@ -154,7 +154,7 @@ def test_a_handler_that_torch_installed_before_raises_nowhere_else():
     steps = feed.steps(0)
     try:
         next(steps)
-        wait_until_one_died()
+        wait_until_one_died(workers=2)
         with pytest.raises(RuntimeError) as raised:
             list(steps)
         notes = str(raised.value.__notes__)
