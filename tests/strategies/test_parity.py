@@ -37,6 +37,7 @@ KINDS = {
     "64-sgd": ({"precision": "64", "optimizer": "sgd"}, 1e-12, PLAIN),
     "64-weighted": ({"precision": "64", "model": {"weighted": True}}, 1e-12, PLAIN),
     "64-clip-value": ({"precision": "64", "clip": None, "clip_grad_value": 0.01}, 1e-12, PLAIN),
+    "64-clip-inactive": ({"precision": "64", "clip": 1e3, "optimizer": "sgd"}, 1e-12, PLAIN),
     "64-fewer-than-ranks": ({"precision": "64", "samples": 17}, 1e-12, PLAIN),
     "64-weighted-fewer-than-ranks": (
         {"precision": "64", "samples": 17, "model": {"weighted": True}},
@@ -82,7 +83,14 @@ PAIRS = [(layout, kind) for layout, _ in LAYOUTS for kind in cases(layout)]
 # Each layout, and each kind under a layout that treats it differently.
 BY_LAYOUT = {
     "ddp": ("64-adamw", "64-tied", "64-weighted-fewer-than-ranks", "64-batch-norm"),
-    "fsdp": ("64-weighted", "64-clip-value", "64-fewer-than-ranks", "64-muon", "bf16-adamw"),
+    "fsdp": (
+        "64-weighted",
+        "64-clip-value",
+        "64-clip-inactive",
+        "64-fewer-than-ranks",
+        "64-muon",
+        "bf16-adamw",
+    ),
     "hsdp": ("64-adamw", "64-ema"),
     "deepspeed_stage_0": ("32-adamw",),
     "deepspeed_stage_1": ("32-sgd", "32-muon-bf16"),

@@ -7,7 +7,15 @@ import pytest
 import torch
 from helpers.feeds import same_state
 
-from paceline.trainer.rng import cpu_state, drawn_since, putting_back, seed_for_sample, set_cpu_state
+from paceline.trainer.rng import (
+    cpu_state,
+    drawn_since,
+    full_state,
+    putting_back,
+    seed_for_sample,
+    set_cpu_state,
+    set_full_state,
+)
 
 KINDS = ("torch", "random", "numpy")
 DRAWS = {
@@ -69,6 +77,17 @@ def test_seeds_are_those_of_the_generators_themselves():
     random.seed(2**40 + 7)
     np.random.seed((2**40 + 7) % 2**32)
     assert found == [torch.rand(()).item(), random.gauss(0, 1), np.random.randn(), np.random.randn()]
+
+
+def test_the_second_number_of_a_pair_is_in_a_saved_state():
+    device = torch.device("cpu")
+    draws = [lambda: random.gauss(0, 1), np.random.randn, lambda: torch.rand(()).item()]
+    for draw in draws:
+        draw()
+    saved = full_state(device)
+    expected = [draw() for _ in range(3) for draw in draws]
+    set_full_state(saved, device)
+    assert [draw() for _ in range(3) for draw in draws] == expected
 
 
 @pytest.mark.parametrize(

@@ -261,10 +261,10 @@ class Adapter(TrainModule):
 
     def configure_optimizers(self) -> Any:
         optimizers, self.configs = schedulers.read(self.lightning.configure_optimizers())
-        self._freeze_others(optimizers)
         epochs = self.session.current_epoch + bool(self.session.ours.counters.samples_in_epoch)
         for callback in self.session.callbacks:
             callback.resumed(self.lightning, optimizers, epochs)
+        self._freeze_others(optimizers)
         if self.automatic_optimization and any(map(self.hooks.has, _SEE_GRADIENTS)):
             for optimizer in optimizers:
                 self.kept_gradients.watch(optimizer)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import paceline.compat.lightning as L
-from paceline.compat.lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from paceline.compat.lightning.pytorch.callbacks import BaseFinetuning, EarlyStopping, ModelCheckpoint
 
 from .small import Net, data, trainer
 
@@ -174,6 +174,44 @@ def test_a_run_resumes_with_the_states_of_its_callbacks():
     last.fit(resumed, data(), ckpt_path=first.checkpoint_callback.best_model_path)
     assert (counts.batches, resumed.seen) == (9, [0, 3])
     assert torch.equal(resumed.layer.weight, module.layer.weight)
+
+
+class WithBackbone(Net):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(self.backbone(batch[0])).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.layer.parameters(), lr=0.01)
+
+
+class Unfreezes(BaseFinetuning):
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.backbone, train_bn=False)
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.backbone, optimizer, train_bn=False)
+
+
+@pytest.mark.parametrize("until", [{"max_epochs": -1, "max_steps": 4}, {"max_epochs": 2}])
+def test_what_an_epoch_unfroze_is_trained_in_a_run_that_resumes(until):
+    def fit(path=None, **options):
+        module = WithBackbone()
+        run = trainer(callbacks=[Unfreezes()], **options)
+        run.fit(module, data(), ckpt_path=path)
+        return run, module
+
+    begun, part = fit(**until)
+    begun.save_checkpoint("begun.ckpt")
+    (_, whole), (_, resumed) = fit(max_epochs=3), fit("begun.ckpt", max_epochs=3)
+    expected, found, before = (module.state_dict() for module in (whole, resumed, part))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    for name in ("layer.weight", "backbone.0.weight", "backbone.1.running_mean"):
+        assert not torch.equal(before[name], expected[name]), name
 
 
 class InSetup(Net):

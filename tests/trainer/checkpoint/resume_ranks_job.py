@@ -82,6 +82,18 @@ class Noisy(TrainModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
+class Accumulating(Noisy):
+    """Updates in every other step: a checkpoint in between has gradients."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch):
+        self.manual_backward(F.cross_entropy(self.logits(batch[0]), batch[1]) / 2)
+        if self.global_step % 2:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+
+
 class SaveAt(Callback):
     def __init__(self, step: int):
         self.step = step
@@ -119,7 +131,7 @@ def run(case: dict) -> None:
     if "patience" in case:
         callbacks.append(EarlyStopping("train/loss_epoch", mode="max", patience=case.pop("patience")))
     torch.manual_seed(3)
-    module = Noisy(**case.pop("model", {}))
+    module = (Accumulating if case.pop("accumulates", False) else Noisy)(**case.pop("model", {}))
     usual = {
         "accelerator": "cpu",
         "devices": DEVICES,

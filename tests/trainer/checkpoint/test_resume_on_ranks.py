@@ -22,11 +22,14 @@ USUAL = ["ddp", "fsdp", "deepspeed_stage_3"]
 AT = 15  # step 7 of 8 in the second epoch, three after its log point
 EXACT = {"precision": "64", "model": {"dropout": 0.0}}
 TWICE = {"fits": 2, "max_epochs": 1}
+SUMS = EXACT | {"accumulates": True}
 NORMED = EXACT | TWICE | {"sync_batchnorm": True, "model": {"dropout": 0.0, "batch_norm": True}}
 EARLY = {"name": "early", "patience": 1, "max_epochs": 9}
 ALONE = [
     {"name": "one", "save_at": AT} | EXACT,
     {"name": "one-from-two", "resume": f"two-at-{AT}"} | EXACT,
+    {"name": "sums-one", "save_at": AT} | SUMS,
+    {"name": "sums-one-from-two", "resume": f"sums-two-at-{AT}"} | SUMS,
     EARLY | {"folder": "alone"},
     EARLY | {"folder": "alone", "resume": "latest"},
 ]
@@ -40,6 +43,7 @@ def first(strategies: list[str]) -> list[dict]:
         *({"name": f"{s}-twice", "strategy": s} | TWICE for s in ("ddp", "fsdp", "deepspeed_stage_3")),
         *({"name": f"{s}-normed", "strategy": s} | NORMED for s in ("ddp", "fsdp")),
         {"name": "two", "strategy": "ddp", "save_at": AT} | EXACT,
+        {"name": "sums-two", "strategy": "ddp", "save_at": AT} | SUMS,
         EARLY,
     ]
 
@@ -50,6 +54,7 @@ def second(strategies: list[str]) -> list[dict]:
         *({"name": s, "strategy": s, "resume": "latest"} for s in strategies),
         *({"name": f"{s}-from", "strategy": s, "resume": f"{s}-whole-at-{AT}"} for s in strategies),
         {"name": "two-from-one", "strategy": "ddp", "resume": f"one-at-{AT}"} | EXACT,
+        {"name": "sums-two-from-one", "strategy": "ddp", "resume": f"sums-one-at-{AT}"} | SUMS,
         EARLY | {"resume": "latest"},
     ]
 
@@ -130,10 +135,13 @@ def test_each_rank_draws_its_own(folder):
 
 
 @pytest.mark.fault(23)
-@pytest.mark.parametrize("name", ["one-from-two", "two-from-one"])
+@pytest.mark.parametrize(
+    "name", ["one-from-two", "two-from-one", "sums-one-from-two", "sums-two-from-one"]
+)
 def test_a_checkpoint_goes_from_one_device_to_two_and_back(folder, name):
-    expected = final(folder, "one")
-    close(final(folder, "two"), expected, 1e-12)
+    sums = "sums-" if name.startswith("sums") else ""
+    expected = final(folder, f"{sums}one")
+    close(final(folder, f"{sums}two"), expected, 1e-12)
     close(final(folder, name), expected, 1e-12)
 
 
