@@ -3,6 +3,7 @@
 Nodes are files, by their paths from the root. Each names others, at a distance:
 
 - 0: a test and the ``*_job.py`` that it runs. 0.5: the module that it mirrors.
+- 1 at most, and first among equals: ``test_NAME*.py`` of the module ``NAME.py``, in any folder.
 - 1: imports, inside functions too, but not for type checkers. What comes from a package is the module that
   defines it, also where the package loads it at first use; paths and module names in strings; ``*.md``.
 - 2: the ``conftest.py`` of the tests' root; names that users write in strings, ``"ema"``.
@@ -19,6 +20,7 @@ import ast
 import heapq
 import itertools
 import json
+import math
 import re
 import subprocess
 from collections import defaultdict
@@ -168,7 +170,11 @@ class Graph:
                 heapq.heappush(queue, (distance + further, user))
         near = beside(changed)
         tests = [path for path in found if is_test(path) and (self.root / path).exists()]
-        return {path: min(found[path], 2) if path.startswith(near) else found[path] for path in tests}
+
+        def most(path: str) -> float:
+            return 1 if is_named_after(path, changed) else 2 if path.startswith(near) else math.inf
+
+        return {path: min(found[path], most(path)) for path in tests}
 
     def _module(self, path: str) -> str:
         parts = list(PurePosixPath(path).with_suffix("").parts)
@@ -289,6 +295,13 @@ def beside(changed: Iterable[str]) -> tuple[str, ...]:
     return tuple(_MIRRORED.get(folder, f"{folder}/") for folder in folders if folder != "tests")
 
 
+def is_named_after(test: str, changed: Iterable[str]) -> bool:
+    """Whether a test has the name of one of these modules, also as the beginning of its own."""
+    words = f"{PurePosixPath(test).stem}_"
+    names = {PurePosixPath(path).stem for path in changed if is_product(path)} - {"__init__"}
+    return any(words.startswith(f"test_{name}_") for name in names)
+
+
 @dataclass(frozen=True)
 class Selection:
     """What is to run.
@@ -323,9 +336,9 @@ def select(graph: Graph, changed: Iterable[str], budget: float) -> Selection:
     left: dict[str, float] = {}
     spent = 0.0
 
-    def order(test: str) -> tuple[float, bool, bool, float, str]:
-        in_folder, below = f"{folder_of(test)}/" in near, test.startswith(near)
-        return distances[test], not in_folder, not below, seconds(test), test
+    def order(test: str) -> tuple[float, bool, bool, bool, float, str]:
+        named, in_folder = is_named_after(test, changed), f"{folder_of(test)}/" in near
+        return distances[test], not named, not in_folder, not test.startswith(near), seconds(test), test
 
     for test in sorted(distances, key=order):
         if distances[test] >= 1 and spent + seconds(test) > budget:

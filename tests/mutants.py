@@ -143,6 +143,7 @@ def examine(
 
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as place:
         tree = Path(place, PACKAGE)
+        Path(place).chmod(0o755)  # for tests that give up their rights
         copy(root, tree, files)
         text = (tree / fault.file).read_text()
         left, size, also = list(tests), 1, ""

@@ -114,6 +114,7 @@ def test_a_callback(graph):
         ("callbacks/kept_checkpoints.py", "tests/callbacks/test_checkpoint.py", 1.5),  # of what imports it
         ("strategies/ddp.py", "tests/strategies/test_parity.py", 1),
         ("strategies/deepspeed/engine.py", "tests/strategies/test_checkpoint_matrix.py", 2),  # by its name
+        ("trainer/faults/signals.py", "tests/faults/test_signals.py", 1),  # by its name alone it is near
         ("recipes/gan.py", "tests/recipes/test_gan.py", 0.5),
         ("commands/train.py", "tests/test_command_line.py", 2),
         ("docs/guides/devices.md", "tests/test_docs.py", 1),
