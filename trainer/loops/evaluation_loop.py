@@ -78,8 +78,7 @@ class EvaluationLoop:
             self.store.reset_objects()
 
     def _log(self, output: Any, size: int) -> None:
-        if size:
-            log_evaluation_output(output, self.store)
+        log_evaluation_output(output, self.store)  # None for a batch that only keeps the ranks in step
 
     def predict(self, sink: PredictionSink, publish: Callable[[dict[str, float]], None]) -> Any:
         """One pass; what ``sink`` makes of the outputs.
