@@ -112,6 +112,7 @@ def found(request, tmp_path_factory):
     return {first["name"]: (first, second) for first, second in zip(*lines, strict=True)}
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("name", NAMES)
 def test_all_ranks_raise_before_the_update(found, name):
@@ -132,6 +133,7 @@ def test_all_ranks_raise_before_the_update(found, name):
         assert rank["failures"] == 1
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("name", NAMES)
 def test_step_rank_and_samples_are_named(found, name):
@@ -154,6 +156,7 @@ def test_step_rank_and_samples_are_named(found, name):
     assert f"the loss is {what}" in error if what else "a gradient is not finite" in error
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.fault(17)
 def test_no_checkpoint_has_a_number_that_is_not_finite(found):
     for name, case in ((n, c) for n, c in RAISING.items() if n in found):
@@ -163,6 +166,7 @@ def test_no_checkpoint_has_a_number_that_is_not_finite(found):
             assert all(bool(value.isfinite().all()) for value in load_file(path).values()), (name, path)
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("strategy", soaked(SKIPPING, [n for n in SKIPPING if n not in SKIPPING_SOAK]))
 def test_a_skipped_update_is_as_one_that_was_skipped_by_hand(found, strategy):
@@ -176,6 +180,7 @@ def test_a_skipped_update_is_as_one_that_was_skipped_by_hand(found, strategy):
         assert mine["rates"] == its["rates"] == [0.025]  # a schedule by step has not moved
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.fault(17)
 def test_updates_skipped_are_counted_over_a_resume(found):
     for rank in found["cut"]:
@@ -186,6 +191,7 @@ def test_updates_skipped_are_counted_over_a_resume(found):
     assert first["step"] == second["step"] == 4
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.fault(17)
 def test_ignore_trains_on(found):
     for rank in found["ignore"]:

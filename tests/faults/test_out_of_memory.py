@@ -173,6 +173,7 @@ def on_ranks(tmp_path_factory):
     return run_cases(JOB, tmp_path_factory.mktemp("ranks"), cases, one_pair=False)
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.fault(29)
 @pytest.mark.parametrize("where", WHERE)
 def test_on_two_ranks_nothing_is_half_applied(on_ranks, where):
@@ -194,6 +195,7 @@ def test_on_two_ranks_nothing_is_half_applied(on_ranks, where):
     assert (Path(first["run"]) / "crash-rank-1.txt").exists()
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.fault(29)
 def test_on_two_ranks_half_at_once_gives_the_same_steps(on_ranks):
     for mine, its in zip(on_ranks["half at once"], on_ranks["whole"], strict=True):

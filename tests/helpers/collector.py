@@ -25,8 +25,7 @@ def freeze_imports() -> None:
     """
     for name in OF_EVERY_FIT:
         import_module(name)
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # what is garbage by now stays: to look for it would take a second of each worker
     number = count_frozen()
     gc.get_freeze_count = lambda: number
 

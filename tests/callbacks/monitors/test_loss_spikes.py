@@ -147,6 +147,7 @@ def ranks(request):
     return run_strategies(request, JOB, STRATEGIES, USUAL)
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.parametrize("strategy", soaked(STRATEGIES, USUAL))
 def test_ranks_do_what_one_device_does(ranks, strategy):
     found = torch.load(ranks / f"{strategy}.pt")

@@ -8,6 +8,7 @@ import pytest
 from helpers.pairwise import soaked
 from helpers.ranks import run_cases
 
+pytestmark = pytest.mark.launch  # for its length
 JOB = Path(__file__).with_name("fp16_job.py")
 STRATEGIES = ("ddp", "fsdp", "hsdp", *(f"deepspeed_stage_{stage}" for stage in range(4)))
 # Whether gradients are clipped, and whether a hook reads them: else nothing but the update unscales them.

@@ -62,6 +62,7 @@ def found_in(folder, plant):
     return compare(Run(runs / "none" / "1"), Run(runs / plant / "1"))
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.parametrize("plant", FOUND)
 def test_a_planted_difference_is_found_at_its_step(recorded, plant):
     step, what, _ = FOUND[plant]
@@ -79,6 +80,7 @@ def test_a_planted_difference_is_found_at_its_step(recorded, plant):
         assert "that may be rounding: losses differ by more than 1e-05 in no step" in str(found)
 
 
+@pytest.mark.launch  # for its length
 def test_a_run_is_the_same_as_itself(recorded):
     found = compare(Run(recorded / "1/none/1"), Run(recorded / "1/none/1"))
     assert not found
@@ -130,6 +132,7 @@ def test_two_versions_of_the_code_are_compared(tmp_path):
     assert last.startswith("first tensor: step 1, output of net.1: ReLU and Tanh, up to"), done.output
 
 
+@pytest.mark.launch  # for its length
 def test_a_script_that_cannot_be_repeated_is_an_error_with_its_own_words(recorded, tmp_path):
     shutil.copytree(recorded / "1", tmp_path / "runs")
     for plant in ("none", "loss"):

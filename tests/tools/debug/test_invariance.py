@@ -74,6 +74,7 @@ def test_the_first_tensor_that_differs_is_named_on_one_device(case, tmp_path):
     assert list(tmp_path.iterdir()) == []  # nothing is written
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.parametrize(
     "case", by_choice([*SAME, *(f"{c}@{s}" for s in STRATEGIES for c in ("clean", "tokens"))])
 )
@@ -86,12 +87,14 @@ def test_a_sound_model_is_found_the_same_on_ranks(on_ranks, case):
         )
 
 
+@pytest.mark.launch  # for its length
 def test_manual_optimization_is_checked_on_ranks(on_ranks):
     for rank in on_ranks("manual"):
         assert rank["same"], rank["text"]
         assert "on 2 ranks, and on one device in whole batches: all tensors" in rank["text"]
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.parametrize(
     "case", by_choice([*ON_RANKS, *(f"{c}@{s}" for s in STRATEGIES for c in ("batch-norm", "scaled"))])
 )
@@ -103,6 +106,7 @@ def test_the_first_tensor_that_differs_is_named_on_all_ranks(on_ranks, case):
     assert not any(rank["same"] for rank in on_ranks(case))
 
 
+@pytest.mark.launch  # for its length
 def test_the_report_is_said_once_and_nothing_is_written(on_ranks):
     assert on_ranks.output.count("check_invariance: 3 steps as it is") == len(on_ranks.cases)
     assert not (on_ranks.folder / "runs").exists()

@@ -366,11 +366,13 @@ def simulated_ranks(ranks, step):
     return [one for round_ in zip(*noted, strict=True) for one in round_]
 
 
+@pytest.mark.launch  # for its length
 def test_manual_steps_of_several_ranks_are_refused(pairs):
     with pytest.raises(PacelineError, match="each rank steps by itself"):
         again(PAIRS["ddp manual"], 3, pairs["ddp manual"][0]["run"])
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.parametrize(("step", "name"), soaked(EVERY, USUAL))
 def test_two_ranks_losses_come_again_on_one_device(pairs, name, step):
     ranks = pairs[name]

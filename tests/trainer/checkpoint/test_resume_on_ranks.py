@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from paceline import Run
 
+pytestmark = pytest.mark.launch  # for its length
 JOB = Path(__file__).with_name("resume_ranks_job.py")
 SECONDS = 240
 TIMED = {"time", "perf/samples_per_second"}
@@ -135,9 +136,7 @@ def test_each_rank_draws_its_own(folder):
 
 
 @pytest.mark.fault(23)
-@pytest.mark.parametrize(
-    "name", ["one-from-two", "two-from-one", "sums-one-from-two", "sums-two-from-one"]
-)
+@pytest.mark.parametrize("name", ["one-from-two", "two-from-one", "sums-one-from-two", "sums-two-from-one"])
 def test_a_checkpoint_goes_from_one_device_to_two_and_back(folder, name):
     sums = "sums-" if name.startswith("sums") else ""
     expected = final(folder, f"{sums}one")

@@ -95,6 +95,7 @@ def test_a_stream_of_shards_gives_each_sample_once_in_each_epoch(tmp_path, worke
     assert sorted(found) == [*range(32), *range(1000, 1032)]
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.ranks
 def test_persistent_spawned_workers_give_each_sample_once(tmp_path):
     options = {"num_workers": 2, "multiprocessing_context": "spawn", "persistent_workers": True}
