@@ -65,6 +65,17 @@ def test_the_rank_is_the_one_the_launcher_set(set_variables, names, values, laun
     assert os.environ["MASTER_ADDR"] == "somewhere"
 
 
+@pytest.mark.parametrize(("variables", "local"), [({}, 2), ({"LOCAL_RANK": 3}, 3)])
+def test_a_rank_of_a_process_group_that_exists_is_numbered_on_its_machine(
+    set_variables, monkeypatch, variables, local
+):
+    for name, value in {"is_initialized": True, "get_rank": 6, "get_world_size": 8}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    set_variables(LOCAL_WORLD_SIZE=4, **variables)
+    place = find_launcher_rank()
+    assert (place.rank, place.world_size, place.local_rank, place.local_world_size) == (6, 8, local, 4)
+
+
 def test_machines_need_not_have_the_same_number_of_ranks(set_variables):
     set_variables(**dict(zip(NAMES, [6, 7, 0, "2(x3),1"], strict=True)), **SLURM)
     assert (find_launcher_rank().rank, find_launcher_rank().world_size) == (6, 7)

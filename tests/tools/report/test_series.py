@@ -77,6 +77,7 @@ def test_positions_that_are_not_known_are_nan():
 def test_a_series_is_reduced_to_the_extremes_of_its_parts():
     values = np.array([1.0, 5.0, 2.0, 0.0, 3.0, 3.5, np.nan, np.nan, np.nan])
     assert reduced(values, 3).tolist() == pytest.approx([1, 5, 0, 3.5, np.nan, np.nan], nan_ok=True)
+    assert reduced(np.arange(1.0, 12), 3).tolist() == [1, 3, 4, 7, 8, 11]  # parts of 3, 4 and 4
     assert reduced(NOISY, 50).min() == NOISY.min()
     assert reduced(NOISY, 50).max() == NOISY.max()
     assert reduced_position(np.arange(9.0), 3).tolist() == [0, 1, 3, 4, 6, 7]

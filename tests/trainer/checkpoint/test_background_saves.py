@@ -366,6 +366,12 @@ def test_weights_only(tmp_path, capsys):
         Trainer(accelerator="cpu", run_dir=tmp_path, name="n").fit(Net(), data(), resume="latest")
 
 
+def test_the_newest_checkpoint_is_one_to_resume_from(tmp_path):
+    trainer, run = fit(tmp_path, Checkpoint(4), Checkpoint(3, weights_only=True, name="w"), max_steps=6)
+    assert (run.folder / "checkpoints/weights-00000006").is_dir()
+    assert trainer.checkpoints.newest.name in [one.name for one in run.checkpoints]
+
+
 def test_permanent_and_ephemeral_ones(tmp_path):
     ephemeral, permanent = Checkpoint(1, keep=1), Checkpoint("1ep", keep=None, name="milestones")
     _, run = fit(tmp_path, ephemeral, permanent, max_epochs=2, max_steps=9)

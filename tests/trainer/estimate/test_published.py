@@ -60,6 +60,12 @@ def test_zero_s_table_is_reproduced_to_its_digits(numbers, ranks):
         assert float(printed) in (round(found + 1e-9, digits), cut)
 
 
+def test_what_does_not_divide_evenly_is_rounded_up():
+    model = ModelBytes(parameters=10, trained=7, numbers=5, optimizer=8)
+    found = FSDP().description.states(model, Layout(3))
+    assert (found.parameters, found.gradients, found.optimizer) == (4, 3, 3)
+
+
 # pytorch/torchtitan, Llama 3 8B under FSDP with selective activation checkpointing (every other matrix
 # product), 8192 tokens, parameters in bfloat16, reduction in fp32: tokens per second on each device, and
 # GiB that the allocator reserved. benchmarks/llama3_h100_202412_torchtitan.md (commit 31a17bf), tables 1

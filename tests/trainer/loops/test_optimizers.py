@@ -141,6 +141,24 @@ def test_plateau_schedule_sees_the_validation_of_its_own_epoch(monitor):
     assert trainer.lr_schedulers[0].best == 3.0
 
 
+def test_a_resumed_run_counts_validations_on(tmp_path):
+    def configure(module, optimizer):
+        plateau = ReduceLROnPlateau(optimizer, factor=0.1, patience=0)
+        return optimizer, {"scheduler": plateau, "monitor": "val/score", "frequency": 2}
+
+    def rates(epochs, folder, resume=None):
+        seen = Rates()
+        settings = {"progress": False, "loggers": False, "run_dir": tmp_path / folder, "name": "n"}
+        trainer = Trainer(max_epochs=epochs, callbacks=seen, **settings)
+        trainer.fit(Module(configure), loader(), loader(), resume=resume)
+        return seen.epochs
+
+    whole = rates(6, "whole")
+    assert whole == pytest.approx([1.0, 1.0, 1.0, 0.1, 0.1, 0.01])  # at best every other time
+    rates(3, "parts")
+    assert rates(6, "parts", resume="latest") == whole[3:]
+
+
 def test_plateau_without_monitor_is_refused():
     with pytest.raises(PacelineError, match="ReduceLROnPlateau watches a value"):
         fit(lambda m, o: (o, ReduceLROnPlateau(o)), val=True)

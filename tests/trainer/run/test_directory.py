@@ -45,6 +45,14 @@ def test_a_folder_whose_name_is_a_digit_and_no_number_is_no_run(tmp_path):
     assert [n for n, _ in numbered(tmp_path)] == [2, 3]
 
 
+def test_the_number_of_a_run_that_was_deleted_is_not_given_again(tmp_path):
+    made = [make_run_folder(tmp_path, lambda folder: None) for _ in range(3)]
+    assert [one.name for one in made] == ["1", "2", "3"]
+    for one in made[:2]:
+        one.rmdir()
+    assert make_run_folder(tmp_path, lambda folder: None).name == "4"
+
+
 def test_the_next_run_of_the_name_gets_the_next_number(opened):
     second = directory()
     second.open(None, {}, {})

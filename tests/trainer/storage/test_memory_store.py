@@ -164,6 +164,23 @@ def test_names_that_lead_out_are_refused_and_marks_of_folders_passed_over(store,
         remote.names()
 
 
+def test_what_another_process_wrote_first_is_not_ours(store, monkeypatch):
+    monkeypatch.setattr(remote_module, "PAUSES", (0.0,))
+    remote, put = Remote(URL), type(store).pipe_file
+    assert remote.write("owner", b"same", only_new=True)
+    assert not remote.write("owner", b"same", only_new=True)
+    assert not remote.write("owner", b"other", only_new=True)
+
+    def answers_late(self, path, value, **options):
+        put(self, path, value, **options)
+        monkeypatch.setattr(type(store), "pipe_file", put)
+        raise OSError("the answer was lost")
+
+    monkeypatch.setattr(type(store), "pipe_file", answers_late)
+    assert remote.write("mine", b"same", only_new=True)
+    assert store.cat_file("/bucket/runs/owner") == b"same"
+
+
 def test_failures_are_tried_again_and_counted(store, monkeypatch):
     monkeypatch.setattr(remote_module, "PAUSES", (0.0, 0.0, 0.0))
     remote, calls = Remote(URL), []

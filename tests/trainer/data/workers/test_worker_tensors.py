@@ -75,6 +75,15 @@ def test_small_tensors_are_sent_and_large_ones_shared():
     assert default_collate_fn_map[torch.Tensor] is collate_tensor_fn  # here it stays as it was
 
 
+def test_a_collation_of_tensors_that_the_user_registered_is_called(monkeypatch):
+    def reversed_(batch, *, collate_fn_map=None):
+        return collate_tensor_fn(batch[::-1])
+
+    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, reversed_)
+    (batch, _), *_ = read(DataLoader(Samples(KINDS["numbers"]), 5, num_workers=1))
+    assert batch.tolist() == [4, 3, 2, 1, 0]
+
+
 def test_crops_are_sent_too():
     crops = Samples(lambda i: torch.full((3, 8, 8), i)[:, 1:7, 1:7])
     for images, _ in read(DataLoader(crops, 5, num_workers=1)):
