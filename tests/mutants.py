@@ -42,6 +42,7 @@ class Fault:
         breaks: What goes wrong for users.
         old: The text that is there once.
         new: What takes its place.
+        first: The tests to run before all others; empty: those that are nearest.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Fault:
     breaks: str
     old: str
     new: str
+    first: str = ""
 
     def applied(self, text: str) -> str:
         """The text of the file with the fault."""
@@ -80,14 +82,17 @@ def read(file: Path = FILE) -> list[Fault]:
     """The faults of a list; see its own comments for the form."""
     found: list[Fault] = []
     text = re.sub(r"^#.*\n", "", file.read_text(), flags=re.MULTILINE).strip("\n")
-    for block in re.split(r"\n+(?![-+])", text):
+    for block in re.split(r"\n+(?![-+=])", text):
         lines = block.splitlines()
         head = _HEAD.fullmatch(lines[0])
-        parts = {sign: [line[2:] for line in lines[1:] if line[0] == sign] for sign in "-+"}
-        if head is None or not all(parts.values()) or len(lines) != 1 + sum(map(len, parts.values())):
+        parts = {sign: [line[2:] for line in lines[1:] if line[0] == sign] for sign in "-+="}
+        old, new, first = map("\n".join, parts.values())
+        known = 1 + sum(map(len, parts.values()))
+        if head is None or not (parts["-"] and parts["+"]) or len(lines) != known:
             raise ValueError(f"this is no fault:\n{block}")
-        old, new = "\n".join(parts["-"]), "\n".join(parts["+"])
-        found.append(Fault(len(found) + 1, head["file"], head["area"] or "", head["breaks"], old, new))
+        found.append(
+            Fault(len(found) + 1, head["file"], head["area"] or "", head["breaks"], old, new, first)
+        )
     return found
 
 
@@ -226,6 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def one(fault: Fault) -> Verdict:
         tests = select(graph, [fault.file], given.seconds * 0.8).run
         tests = [test for test in tests if test not in OF_THE_WHOLE]  # they look at the source alone
+        tests = list(dict.fromkeys([fault.first, *tests] if fault.first else tests))
         found = examine(fault, ROOT, graph.files, tests, given.seconds, run_pytest)
         print(report([found]).rpartition("\n")[0], flush=True)
         return found

@@ -18,6 +18,7 @@ FAULTS = mutants.read()
 def test_each_fault_can_be_made_in_one_place(fault):
     text = (mutants.ROOT / fault.file).read_text()
     faulty = fault.applied(text)
+    assert not fault.first or (mutants.ROOT / fault.first).is_file()
     assert ast.dump(ast.parse(faulty)) != ast.dump(ast.parse(text))
 
 
@@ -43,6 +44,7 @@ LIST = """# a comment
 calc.py [sums]: the sign is wrong
 - return a + b
 + return a - b
+= tests/test_sums.py
 
 calc.py: the last one is left out
 - range(n):
@@ -114,6 +116,10 @@ def test_a_text_that_is_not_there_once_is_an_error(project):
     (project / "calc.py").write_text(CALC * 2)
     with pytest.raises(ValueError, match=r"fault 1: calc\.py has its text 2 times: return a \+ b"):
         verdicts(project, add_is_right)
+
+
+def test_a_fault_may_name_the_tests_to_run_first(project):
+    assert [fault.first for fault in mutants.read(project / "faults.txt")] == ["tests/test_sums.py", ""]
 
 
 def test_faults_are_chosen_by_number_and_folder():
