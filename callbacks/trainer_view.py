@@ -12,6 +12,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple, Never, Protocol, TypeVar
 
+from torch import Tensor
+
 from ..durations import Cadence
 
 T = TypeVar("T")
@@ -115,6 +117,9 @@ class RanksView(Protocol):
 
     def broadcast(self, value: T, source: int = 0) -> T:
         """The value that rank ``source`` has, on every rank. On all ranks."""
+
+    def all_reduce(self, values: Tensor, op: str = "sum") -> Tensor:
+        """``sum``, ``min`` or ``max`` over all ranks, the same result on each. On all ranks."""
 
     def all_gather(self, value: Any) -> list[Any]:
         """One value of every rank, in the order of ranks, on each. On all ranks."""

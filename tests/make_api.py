@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -110,8 +110,12 @@ hooks are in [the loop](../extending/loop.md).
 _HOOKS = {name for name in dir(paceline.callbacks.Callback) if name.startswith("on_")}
 """Described where they are called: docs/extending/loop.md."""
 _VIEW = {name for base in paceline.callbacks.TrainerView.__mro__ for name in vars(base)}
-_PARTS = {"ranks": Collectives, "counters": RunCounters, "loop": LoopControls}
-"""The parts of a Trainer whose names hooks and modules use, on the same page."""
+_PARTS = {
+    "ranks": (Collectives, paceline.callbacks.RanksView),
+    "counters": (RunCounters, paceline.callbacks.CountersView),
+    "loop": (LoopControls, paceline.callbacks.LoopView),
+}
+"""The parts of a Trainer, and what hooks and modules are promised of them, on the same page."""
 _FIRST = {"Trainer": ("fit", "validate", "test", "predict")}
 _WITH_BASES = (paceline.Trainer, paceline.TrainModule, paceline.DataModule)
 """Classes whose methods are in bases that are not public."""
@@ -195,18 +199,21 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     if value is paceline.Trainer and not in_hooks:
         yield "What is read and called during a run is on [another page](trainer_in_hooks.md).\n"
     if inspect.isclass(value):
-        yield from _members(value.__name__, value, None if value is not paceline.Trainer else in_hooks)
+        elsewhere = _VIEW if value is paceline.Trainer and not in_hooks else ()
+        yield from _members(value.__name__, value, _VIEW if in_hooks else None, elsewhere)
     if in_hooks:
-        for part, kind in _PARTS.items():
+        for part, (kind, promised) in _PARTS.items():
             yield f"## trainer.{part}\n"
             yield _prose(_about(kind))[0]
-            yield from _members(f"trainer.{part}", kind)
+            yield from _members(f"trainer.{part}", kind, vars(promised))
 
 
-def _members(owner: str, kind: type, in_view: bool | None = None) -> Iterator[str]:
-    """The methods and properties of a class; of the Trainer those of ``TrainerView``, or the others."""
+def _members(
+    owner: str, kind: type, only: Container[str] | None = None, but: Container[str] = ()
+) -> Iterator[str]:
+    """The methods and properties of a class: all, or those that are named."""
     for method, function in _methods(kind):
-        if in_view is not None and in_view != (method in _VIEW):
+        if method in but or (only is not None and method not in only):
             continue
         yield f"### {owner}.{method}\n"
         if inspect.isfunction(function):

@@ -17,7 +17,7 @@ from paceline.trainer.view import attribute_hint
 PARTS = {"ranks": RanksView, "counters": CountersView, "loop": LoopView}
 MORE = {
     "ranks": {
-        *("all_reduce", "all_reduce_async", "gather_with_gradients", "exchange", "group", "data_group"),
+        *("all_reduce_async", "gather_with_gradients", "exchange", "group", "data_group"),
         *("one_per_data_rank", "rank_of", "simulated_ranks"),
     }
 }
