@@ -108,10 +108,6 @@ class RanksView(Protocol):
     def tensor_rank(self) -> int:
         """The place of this rank among those that split each layer between them, from 0."""
 
-    @property
-    def is_global_zero(self) -> bool:
-        """True on the one process that writes files."""
-
     def barrier(self) -> None:
         """Wait for all ranks. On all ranks."""
 

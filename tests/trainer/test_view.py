@@ -18,7 +18,7 @@ PARTS = {"ranks": RanksView, "counters": CountersView, "loop": LoopView}
 MORE = {
     "ranks": {
         *("all_reduce_async", "gather_with_gradients", "exchange", "group", "data_group"),
-        *("one_per_data_rank", "rank_of", "simulated_ranks"),
+        *("one_per_data_rank", "rank_of", "simulated_ranks", "is_global_zero"),
     }
 }
 """What a part has for the Trainer and for strategies, beyond what callbacks are promised."""
