@@ -77,6 +77,7 @@ def test_a_setting_of_a_module(key):
     assert any(said), "nothing was refused"
 
 
+@pytest.mark.fit  # for its length
 @pytest.mark.parametrize("slot", ["callbacks", "loggers", "strategy"])
 def test_an_argument_of_a_class(slot):
     from paceline.config.signatures import parameters_of

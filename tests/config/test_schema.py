@@ -17,6 +17,7 @@ from paceline.plugins import folded
 from paceline.recipes import RECIPES
 from paceline.trainer.config.yaml_reader import read_yaml
 
+pytestmark = pytest.mark.fit  # for its length
 ROOT = Path(paceline.__file__).parent
 MODULES = {name: f"paceline.recipes.{recipe.module}" for name, recipe in RECIPES.items()}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

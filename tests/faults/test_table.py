@@ -3,12 +3,14 @@
 import ast
 from pathlib import Path
 
+import pytest
 from helpers import ci
 from helpers.jobs import load_job
 
 table = load_job(Path(__file__).with_name("table.py"))
 
 
+@pytest.mark.fit  # for its length
 def test_the_page_is_what_the_script_writes():
     assert table.PAGE.read_text() == table.page(), "python tests/faults/table.py"
 

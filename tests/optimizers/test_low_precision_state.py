@@ -65,6 +65,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.fit  # for its length
 @pytest.mark.parametrize("name", soaked(list(MAKERS), ["adamw", "sgd", "muon"]))
 def test_after_50_steps_the_loss_is_within_a_thousandth_of_float32s(name):
     """Of what the run has come down."""

@@ -131,6 +131,7 @@ def read(path, source, seed):
     return report
 
 
+@pytest.mark.fit  # for its length
 def test_any_source_is_read_and_what_is_written_of_it_is_python(tmp_path):
     short = [path for path in sorted(LIBRARY.glob("*.py")) if path.stat().st_size < 5_000]
     texts = [text for text in programs() if len(text) < 4_000]
