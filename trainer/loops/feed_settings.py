@@ -11,10 +11,12 @@ from torch import Tensor
 
 from ...errors import PacelineError
 from ...strategies import Strategy
+from ...strategies.layers.tensor_parallel import is_compared
 from ...strategies.ranks.comparison import same_everywhere, same_in_tensor_groups
 from ..data.device_transfer import HookedTransfer, batch_hooks_of, make_transfer
 from ..data.feed import FeedSettings
 from ..phases import PHASES
+from ..utils.nested import checksum
 from .context import StageContext
 
 
@@ -133,3 +135,24 @@ def total_read(strategy: Strategy, numbers: Tensor) -> Tensor:
     """
     require_alike(strategy, numbers.tolist())
     return strategy.all_reduce(numbers if strategy.tensor_rank == 0 else torch.zeros_like(numbers))
+
+
+class SameSamples:
+    """Ranks that split each layer must compute with the same samples.
+
+    Called before each step, on all ranks: compares the batches of the first 16, then of ever fewer.
+
+    Args:
+        strategy: Of the run.
+
+    Raises:
+        PacelineError: on all ranks, naming two that have other batches.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy, self._steps = strategy, 0
+
+    def __call__(self, trainer: Any, batches: list[Any]) -> None:
+        self._steps += 1
+        if is_compared(self._steps):
+            require_alike(self._strategy, [checksum(batch) for batch in batches])

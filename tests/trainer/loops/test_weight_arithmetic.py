@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -124,8 +125,11 @@ class World:
         loader = DataLoader(range(len(self.tokens)), self.layout["micro_batch"])
         feed = make_feed(loader, FeedSettings(rank=number, **layout))
         optimizer = module.configure_optimizers()
+        ranks = SimpleNamespace(
+            rank=number, world_size=layout["world_size"], data_world_size=layout["world_size"]
+        )
         context = FitContext(
-            **parts_of(run),
+            **parts_of(run) | {"ranks": ranks},
             name="fit",
             trainer=trainer,
             module=module,
@@ -147,7 +151,6 @@ class World:
         trainer._run = trainer._fit = context
         vars(module).update(_trainer=trainer, _logger=context.logger)
         steps = OptimizerStep(context)
-        steps.world_size = steps.data_ranks = layout["world_size"]
         step = steps.automatic if module.automatic_optimization else steps.manual
         store = context.logger.train
         found = []
