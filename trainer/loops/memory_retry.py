@@ -67,6 +67,7 @@ class MemoryRetry:
             self._context.strategy.discard_gradients(self._step.optimizer)
             put_back()
             batches.clear()
+            self._context.step.begin([], [], None)  # its outputs hold graphs
             self._free_memory()
             batches, sizes, total = self._read_again(reason)
 

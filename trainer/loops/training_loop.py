@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from ...common.faultpoints import faultpoint
+from ...common.faultpoints import faultpoint, with_faultpoint
 from ...durations import Cadence, Duration
 from ...errors import PacelineError
 from ..data.feed import Feed
@@ -23,7 +23,8 @@ class TrainLoop:
     def __init__(self, context: FitContext) -> None:
         module, settings = context.module, context.settings
         self.context, self.trainer = context, context.trainer
-        self.state, self.stop, self.place = context.state, context.stop, context.place
+        self.state, self.stop, self.step = context.state, context.stop, context.step
+        context.closing.callback(context.step.begin, [], [], None)  # keeps no batch and no graph
         self.feed, self.optimization = context.feed, context.optimization
         self.manual = None if module.automatic_optimization else context.manual
         self.logger, self.store = context.logger, context.logger.train
@@ -35,6 +36,7 @@ class TrainLoop:
         if settings.batch_size == "auto":
             retry = MemoryRetry(context, self.optimizer_step)
             self.read, self.run_step = retry.steps, retry.run
+        self.run_step = with_faultpoint("step.end", self.run_step, after=True)
         self.hooks = hooks = context.hooks
         self.on_step_end = hooks["on_step_end"]
         self.on_step_boundary = hooks["on_step_boundary"]
@@ -60,9 +62,9 @@ class TrainLoop:
         stop.agree()
         while not stop.done:
             self.epoch()
-        self.place.between_steps = False  # not before it is known that the last update was made
+        self.step.between_steps = False  # not before it is known that the last update was made
         self.optimizer_step.finish()
-        self.place.between_steps = True
+        self.step.between_steps = True
         stop.agree()  # a signal may have come after the last agreement
         if self.manual is not None and not self.manual.has_stepped:
             self.context.directory.log_line(
@@ -76,7 +78,7 @@ class TrainLoop:
 
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
-        trainer, state, feed, stop, place = self.trainer, self.state, self.feed, self.stop, self.place
+        trainer, state, feed, stop, step = self.trainer, self.state, self.feed, self.stop, self.step
         stop.epoch_over = False
         run_step = self.run_step
         feed.prepare(state.epoch)
@@ -88,21 +90,20 @@ class TrainLoop:
                 return
         steps = self.read(state.epoch, state.position)
         for batches, sizes, total, advance in self.context.signals.interruptible(steps):
-            place.between_steps = False
+            step.between_steps = False
             outputs = run_step(batches, sizes, total)
-            faultpoint("step.end")
             state.global_step += 1
             state.position += advance
             state.samples += advance
             for hook in self.on_step_end:
                 hook(trainer, outputs)
             ended = feed.ended or stop.epoch_over
-            eventful = ended or place.validates or state.global_step >= self.next_event
+            eventful = ended or step.validates or state.global_step >= self.next_event
             if eventful:
                 self.events(ended)
                 if state.validating:
                     return
-            place.between_steps = True
+            step.between_steps = True
             if self.agrees:
                 stop.at_boundary()
             for hook in self.on_step_boundary:
@@ -113,11 +114,11 @@ class TrainLoop:
             return
         if state.position == 0:
             raise _no_batch(feed, state.epoch)
-        place.between_steps = False
+        step.between_steps = False
         self.events(epoch_ended=True)
         if state.validating:
             return
-        place.between_steps = True
+        step.between_steps = True
         for hook in self.on_step_boundary:
             hook(trainer)
 
@@ -131,9 +132,9 @@ class TrainLoop:
         ):
             self.write_log()
         cadence = self.validate_cadence
-        validates = state.validating or self.place.validates
+        validates = state.validating or self.step.validates
         validates = validates or (cadence is not None and cadence.due(at, self.seconds))
-        self.place.validates = False
+        self.step.validates = False
         if self.context.validation is None or state.validated_step == state.global_step:
             validates = False
         if validates and not self.validate(epoch_ended):
@@ -153,7 +154,7 @@ class TrainLoop:
         state, validation = self.state, self.context.validation
         assert validation is not None
         state.validating = "epoch" if epoch_ended else "step"
-        self.place.between_steps = True
+        self.step.between_steps = True
         whole = validation.run(self.publish_validation)
         self.context.report_compilation()
         if whole:
@@ -163,14 +164,14 @@ class TrainLoop:
 
     def publish_validation(self, values: dict[str, float]) -> None:
         """Hand the values of a validation to the loggers; hooks that judge by them come next."""
-        self.place.between_steps = False
+        self.step.between_steps = False
         self.logger.publish(values)
 
     def finish_validation(self) -> None:
         """Repeat the validation that a signal cut short before this run was resumed, and what follows."""
         self.events(epoch_ended=self.state.validating == "epoch")
         if not self.state.validating:
-            self.place.between_steps = True
+            self.step.between_steps = True
             self.context.checkpoints.allow_again(self.state.global_step)
             for hook in self.on_step_boundary:
                 hook(self.trainer)
