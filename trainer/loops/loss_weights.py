@@ -14,18 +14,13 @@ from .step_output import other_ranks_weights, some_weights, weights_of_some_rank
 
 
 class LossWeights:
-    """Weighs losses, so that a step goes down sum(weight * loss) / sum(weight) over all ranks.
-
-    Attributes:
-        returned: Whether ``training_step`` returns weights, which the first step shows; None before.
-        first_seen: Whether it was the last call of ``weigh`` that showed it.
-    """
+    """Weighs losses, so that a step goes down sum(weight * loss) / sum(weight) over all ranks."""
 
     def __init__(self, context: FitContext) -> None:
         self._strategy, self._ranks = context.strategy, context.ranks
         self._state, self._step = context.state, context.step
-        self.returned: bool | None = None
-        self.first_seen = False
+        self._world_size, self._data_ranks = context.ranks.world_size, context.ranks.data_world_size
+        self._returned: bool | None = None  # whether weights are, which the first step shows
 
     def weigh(self, loss: Tensor, weight: Any, index: int) -> Tensor:
         """The part of a micro-batch in the step's loss.
@@ -38,16 +33,15 @@ class LossWeights:
             weight: The one returned with it, or its samples where nobody knows those of all; else None.
             index: The number of the micro-batch in its step.
         """
-        step, several = self._step, self._ranks.world_size > 1
+        step = self._step
         if len(step.weights) != (0 if weight is None else index):
             raise some_weights(self._state.step_label)
-        self.first_seen = self.returned is None
-        if self.returned is None:
-            self.returned = self._agree(weight)
-        if several and self.returned is not (weight is not None):
+        if self._returned is None:
+            self._returned = self._agree(weight)
+        if self._world_size > 1 and self._returned is not (weight is not None):
             raise other_ranks_weights(f"{self._state.step_label}, rank {self._ranks.rank}", weight)
         if weight is None:
-            factor = step.sizes[index] * self._ranks.data_world_size / (step.total or 1)
+            factor = step.sizes[index] * self._data_ranks / (step.total or 1)
             return loss if factor == 1.0 else loss * factor
         step.weights.append(weight)
         weighed: Tensor = loss * (weight / self._state.weight_reference)
@@ -73,12 +67,11 @@ class LossWeights:
 
     def divide_out(self, optimizer: Optimizer) -> None:
         """Divide unscaled gradients by the sum of the step's weights."""
-        if self._step.sum_of_weights is None:
-            return
+        assert self._step.sum_of_weights is not None
         # A step without any weight has no gradient, not a NaN. The sum is over all ranks: those of a
         # tensor group have the same weights, and are in world_size as often.
         total = self._step.sum_of_weights().clamp(min=1e-30).squeeze(0)
-        factor = (self._state.weight_reference or 1.0) * self._ranks.world_size / total
+        factor = (self._state.weight_reference or 1.0) * self._world_size / total
         self._strategy.multiply_gradients(optimizer, factor)
 
     def _as_word(self, value: Any) -> Tensor:

@@ -46,7 +46,7 @@ class OptimizerStep:
         self.state, self.step, self.guard = context.state, context.step, context.guard
         self.store, self.optimizer = context.logger.train, context.optimization.optimizers[0]
         self.loss_value = self.store.value("loss")  # on every rank, also one that never has a sample
-        self.world_size = context.ranks.world_size
+        self.world_size, self.data_ranks = context.ranks.world_size, context.ranks.data_world_size
         self.source = source_of(module.training_step)
         self.takes_index = positional_arguments(module.training_step) > 1
         self.computes_gradients = False
@@ -317,7 +317,7 @@ class OptimizerStep:
             call(self.trainer, batches)
         self.store.weight = size
         # Ranks average their gradients; a batch counts by its samples.
-        manual.begin_step(1.0 if total is None else size * self.context.ranks.data_world_size / total)
+        manual.begin_step(1.0 if total is None else size * self.data_ranks / total)
         if not size:
             output = self.padding_step(batch)
         elif self.takes_index:
