@@ -43,7 +43,6 @@ class Switch(Callback):
         (step,) = self.looked_up
         self.seconds[step.guard is not None].append(time.perf_counter() - self.begun)
         step.guard = None if step.guard is not None else step.context.guard
-        step.gradient_parts = step.parts_after_backward(weighted=False)
         self.begun = time.perf_counter()
 
 

@@ -1,4 +1,4 @@
-"""One optimizer step: its micro-batches, then one update, put together from what a run has switched on."""
+"""One optimizer step: its micro-batches, then one update."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ...common.faultpoints import with_faultpoint
 from ..faults.nan_trace import FailedStep, Origin, find_origin
+from ..faults.nonfinite import Guard
 from ..faults.overflow import Overflows
 from ..module import is_overridden
 from ..runtime.compilation import uncompiled
@@ -26,17 +26,12 @@ from .replicas import SameSamples
 from .step_output import log_evaluation_output, read_training_output
 from .steps_without_loss import StepsWithoutLoss
 
-GradientPart = tuple[Callable[[Optimizer], Any], Callable[[Optimizer], None] | None]
-"""What is done with the gradients; where that returns True, the other ends the step without an update."""
-
 
 class OptimizerStep:
-    """Everything a step needs is looked up here, once; what is off is not among it.
+    """Everything a step needs is looked up here, once.
 
     Attributes:
         before_step: Called with the trainer and the micro-batches.
-        gradient_parts: What follows the last backward, in order.
-        weighted_gradient_parts: The same in a step whose losses came with weights.
         computes_gradients: Whether the step under way still computes gradients, and has used none of them.
     """
 
@@ -72,24 +67,9 @@ class OptimizerStep:
         if self.trained is not None:  # after the hooks, which may change it
             self.before_step = (*self.before_step, self.trained.follow)
         self.on_before_optimizer_step = context.hooks["on_before_optimizer_step"]
-        self.clips = settings.clip_grad_norm is not None or settings.clip_grad_value is not None
-        self.gradient_parts = self.parts_after_backward(weighted=False)
-        self.weighted_gradient_parts = self.parts_after_backward(weighted=True)
-
-    def parts_after_backward(self, weighted: bool) -> list[GradientPart]:
-        """Unscale the gradients, look for what is not finite, show them to hooks, clip them: what is on."""
-        parts: list[GradientPart] = []
-        if weighted or self.clips or self.on_before_optimizer_step:
-            parts.append((self.strategy.unscale, None))
-        if weighted:
-            parts.append((self.loss_weights.divide_out, None))
-        if self.guard is not None:
-            parts.append((self.guard.finds, self.hold_back))
-        if self.on_before_optimizer_step:
-            parts.append((self.show_to_hooks, self.strategy.skip))
-        if self.clips:
-            parts.append((self.clip, None))
-        return parts
+        self.clip_norm, self.clip_value = settings.clip_grad_norm, settings.clip_grad_value
+        self.clips = self.clip_norm is not None or self.clip_value is not None
+        self.touches_gradients = self.clips or bool(self.on_before_optimizer_step)
 
     def automatic(self, batches: list[Any], sizes: list[int], total: int | None) -> list[Any]:
         """One optimizer step: its micro-batches, then one update. What ``training_step`` returned.
@@ -147,18 +127,26 @@ class OptimizerStep:
 
     def finish_gradients(self) -> bool:
         """Leave the step's true gradients, shown to hooks and clipped. False: there is no update."""
-        step, optimizer = self.step, self.optimizer
+        step, optimizer, strategy = self.step, self.optimizer, self.strategy
         self.computes_gradients = False
         if len(step.batches) > 1:
-            self.strategy.finish_accumulation()
+            strategy.finish_accumulation()
         if self.without_loss.here and self.world_size == 1:
             self.without_loss.end_step(optimizer)
             return False
         weighted = step.sum_of_weights is not None
-        for part, end_step in self.weighted_gradient_parts if weighted else self.gradient_parts:
-            if part(optimizer) and end_step is not None:
-                end_step(optimizer)
-                return False
+        if weighted or self.touches_gradients:
+            strategy.unscale(optimizer)
+        if weighted:
+            self.loss_weights.divide_out(optimizer)
+        if self.guard is not None and self.guard.finds(optimizer):
+            self.hold_back(self.guard)
+            return False
+        if self.on_before_optimizer_step and not self.show_gradients():
+            strategy.skip(optimizer)
+            return False
+        if self.clips:
+            step.gradient_norm = strategy.clip(optimizer, self.clip_norm, self.clip_value)
         return True
 
     def update(self) -> bool:
@@ -168,7 +156,7 @@ class OptimizerStep:
             self.context.optimization.note_used(optimizer)
         applied: bool = self.apply_update(optimizer)
         if not applied and guard is not None and guard.skipped_by_strategy():
-            self.hold_back(optimizer)
+            self.hold_back(guard)
         elif self.overflows is not None:
             unknown: list[list[Any]] = [[] for _ in self.step.batches]
             self.overflows.look(partial(self.find_origin, unknown))
@@ -210,23 +198,17 @@ class OptimizerStep:
 
     # -- gradients -----------------------------------------------------------------------------
 
-    def show_to_hooks(self, optimizer: Optimizer) -> bool:
-        """Show the gradients to hooks. Whether one of them wants no update."""
+    def show_gradients(self) -> bool:
+        """Show the gradients to hooks. False where one of them wants no update."""
         self.step.skips_update = False
         for hook in self.on_before_optimizer_step:
-            hook(self.trainer, optimizer)
-        return self.step.skips_update
+            hook(self.trainer, self.optimizer)
+        return not self.step.skips_update
 
-    def clip(self, optimizer: Optimizer) -> None:
-        """Clip the gradients, and keep their norm."""
-        norm, value = self.context.settings.clip_grad_norm, self.context.settings.clip_grad_value
-        self.step.gradient_norm = self.strategy.clip(optimizer, norm, value)
-
-    def hold_back(self, optimizer: Optimizer) -> None:
+    def hold_back(self, guard: Guard) -> None:
         """A loss or gradient is not finite: an error, or a step without an update."""
-        assert self.guard is not None
-        if self.guard.hold_back(optimizer, len(self.step.batches), self.find_origin):
-            self.without_loss.end_step(optimizer)
+        if guard.hold_back(self.optimizer, len(self.step.batches), self.find_origin):
+            self.without_loss.end_step(self.optimizer)
 
     def finish(self) -> None:
         """The run is over: what is pending is looked at."""
