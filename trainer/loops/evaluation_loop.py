@@ -18,11 +18,11 @@ from ..metrics.store import MetricStore
 from ..phases import PHASES, STEPS
 from ..rng import untouched
 from ..runtime.discard_effects import nothing_kept
+from ..runtime.train_mode import evaluating
 from ..utils.functions import positional_arguments
 from .context import StageContext
 from .predictions import PredictionSink
 from .step_output import log_evaluation_output
-from .train_mode import evaluating
 
 _HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
 
