@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from ....errors import PacelineError
 from ....schedules import RunLength
-from ....strategies import StepPlan, Strategy
+from ....strategies import Strategy
 from ....strategies.trained import TrainedParameters
 from ...configured_optimizers import configured_by, read_configuration, slow_schedules
 from ...data.feed import Feed
@@ -36,12 +37,13 @@ def build_optimizers(context: StageContext, feed: Feed) -> Optimization:
         return found
 
     whole, pieces = feed.step_size, feed.micro_batches * context.ranks.data_world_size
-    strategy.plan = StepPlan(
-        samples=whole,
-        micro_batch=None if whole is None else -(-whole // pieces),
-        micro_batches=feed.micro_batches,
+    strategy.settings = replace(
+        strategy.settings,
         clip_norm=context.settings.clip_grad_norm,
-        hooked=bool(context.hooks["on_before_optimizer_step"]),
+        hooks_see_gradients=bool(context.hooks["on_before_optimizer_step"]),
+        step_samples=whole,
+        micro_batch_size=None if whole is None else -(-whole // pieces),
+        micro_batches=feed.micro_batches,
     )
     for parameter in module.parameters():
         parameter.grad = None  # gradients that a module comes with are no part of step 1
