@@ -131,7 +131,9 @@ class Cadence:
         return self._fraction_due(at)
 
     def next_step(self, at: StepPosition) -> float:
-        """The earliest step after ``at`` that may be due; infinite: only the epoch's end may.
+        """The earliest step after ``at`` that may be due.
+
+        Infinite: only the epoch's end may; 0, of what goes by time: each may.
 
         Args:
             at: Where the run is; of an epoch that has ended, the start of the next one.
@@ -139,7 +141,7 @@ class Cadence:
         if self.every.unit == "st":
             return (at.global_step // self._amount + 1) * self._amount
         if self.every.unit == "s":
-            return at.global_step + 1
+            return 0
         if self._whole:
             return math.inf
         length = at.steps_in_epoch or self.steps_per_epoch or 1

@@ -56,7 +56,8 @@ class Callback(Hooks):
             at: Where the run is.
 
         Returns:
-            The step; infinite: not before one of those.
+            The step; infinite: not before one of those; 0: after every step until it is asked again, as
+            what goes by time.
 
         Example:
             >>> class EverySecond(Callback):

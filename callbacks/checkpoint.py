@@ -176,7 +176,7 @@ class Checkpoint(Callback):
     def next_due(self, at: StepPosition) -> float:
         assert self._cadence is not None
         if self._under_way is not None and not self._under_way.committed:  # it may fail
-            return at.global_step + 1
+            return 0
         return self._cadence.next_step(at)
 
     def on_fit_end(self, trainer: TrainerView) -> None:

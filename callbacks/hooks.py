@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,7 @@ class HookTable:
         around: Of the owner of a hook, the hook's name and the hook, what is called in its place.
 
     Attributes:
-        next_due: Gives the next step of those callbacks that need not be called after every one.
+        each_step: Of ``on_step_end`` and ``on_step_boundary`` those that are called after every step.
     """
 
     def __init__(
@@ -133,7 +134,8 @@ class HookTable:
         ),
     ) -> None:
         self._table: dict[str, tuple[Callable[..., None], ...]] = {}
-        self._each_step: dict[str, tuple[Callable[..., None], ...]] = {}
+        self.each_step: dict[str, tuple[Callable[..., None], ...]] = {}
+        self._after_steps: dict[str, list[tuple[Any, Callable[..., None]]]] = {}
         watchers = list(callbacks)
         for name in HOOKS:
             arity = len(_given(name))
@@ -146,13 +148,20 @@ class HookTable:
             ]
             self._table[name] = tuple(hook for _, hook in found)
             if name in _AFTER_STEPS:
-                self._each_step[name] = tuple(hook for owner, hook in found if not _says_when(owner, name))
-        waiting = [w for w in watchers if any(_says_when(w, name) for name in _AFTER_STEPS)]
-        self.next_due: tuple[Callable[[StepPosition], float], ...] = tuple(w.next_due for w in waiting)
+                self._after_steps[name] = [(o if _says_when(o, name) else None, hook) for o, hook in found]
+                self.each_step[name] = self._table[name]
+        self._waiting = [w for w in watchers if any(_says_when(w, name) for name in _AFTER_STEPS)]
 
-    def in_each_step(self, name: str) -> tuple[Callable[..., None], ...]:
-        """The functions of ``on_step_end`` or ``on_step_boundary`` that are called after every step."""
-        return self._each_step[name]
+    def next_due(self, at: StepPosition) -> float:
+        """Ask the callbacks that say when they are due: the earliest step; ``each_step`` is without them.
+
+        One whose answer does not lie after ``at`` is called after every step until it is asked again.
+        """
+        due = {id(owner): owner.next_due(at) for owner in self._waiting}
+        due[id(None)] = 0.0
+        for name, found in self._after_steps.items():
+            self.each_step[name] = tuple(hook for o, hook in found if due[id(o)] <= at.global_step)
+        return min((step for step in due.values() if step > at.global_step), default=math.inf)
 
     def __getitem__(self, name: str) -> tuple[Callable[..., None], ...]:
         return self._table[name]

@@ -37,8 +37,7 @@ class TrainLoop:
             self.read, self.run_step = retry.steps, retry.run
         self.run_step = with_faultpoint("step.end", self.run_step, after=True)
         self.hooks = hooks = context.hooks
-        self.on_step_end, self.on_each_step_end = hooks["on_step_end"], hooks.in_each_step("on_step_end")
-        self.on_each_boundary = hooks.in_each_step("on_step_boundary")
+        self.on_step_end, self.each_step = hooks["on_step_end"], hooks.each_step
         length = context.limits.steps_in(context.state.epoch)
         log_every = Duration.parse(settings.log_every or _LOG_EVERY, where="log_every")
         self.log_cadence = Cadence(log_every, length)
@@ -50,7 +49,7 @@ class TrainLoop:
         for cadence in (self.log_cadence, self.validate_cadence):
             if cadence is not None:
                 cadence.restart(self.seconds())
-        self.replicas = context.replicas
+        self.replicas, self.ends_by_time = context.replicas, context.limits.max_seconds is not None
         self.logged_step = self.state.global_step or -1
         self.logged_at = (time.perf_counter(), self.state.samples)
         self.counted_step = self.state.global_step  # the last one that ``stop`` knows of
@@ -96,7 +95,7 @@ class TrainLoop:
             state.position += advance
             state.samples += advance
             due = state.global_step >= self.next_event
-            for hook in self.on_step_end if due else self.on_each_step_end:
+            for hook in self.on_step_end if due else self.each_step["on_step_end"]:
                 hook(trainer, outputs)
             ended = feed.ended or stop.epoch_over
             if due or ended or step.validates:
@@ -105,9 +104,9 @@ class TrainLoop:
                     return
             else:
                 step.between_steps = True
-                for hook in self.on_each_boundary:
+                for hook in self.each_step["on_step_boundary"]:
                     hook(trainer)
-                if stop.requested is not None and stop.done:
+                if (self.ends_by_time or stop.requested is not None) and stop.done:
                     return
         if stop.interrupted:
             return
@@ -174,10 +173,8 @@ class TrainLoop:
         state, limits = self.state, self.context.limits
         step, at = state.global_step, state.after_step(False, limits)
         self.next_comparison = self.replicas.due_after(step)
-        if limits.max_seconds is not None:
-            return step + 1
         cadences = [c for c in (self.log_cadence, self.validate_cadence) if c is not None]
-        due = [*(c.next_step(at) for c in cadences), *(ask(at) for ask in self.hooks.next_due)]
+        due = [self.hooks.next_due(at), *(c.next_step(at) for c in cadences)]
         last = math.inf if limits.max_steps is None else limits.max_steps
         return min(*due, self.next_comparison, step + self.stop.next_boundary, last)
 

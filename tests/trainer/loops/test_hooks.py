@@ -494,11 +494,19 @@ class Setting(EveryThird):
         self.on_step_end = lambda trainer: self.ends.append(trainer.global_step)
 
 
+class Undecided(EveryThird):
+    """Waits for something from step 3 on, until it is asked again."""
+
+    def next_due(self, at):
+        return 0 if at.global_step == 3 else super().next_due(at)
+
+
 @pytest.mark.parametrize(
     ("kind", "steps", "ends"),
     [
         # The first and the last step of each epoch, a log point and what is due.
         (EveryThird, [1, 3, 4, 5, 6, 7, 8], [1, 3, 5, 6, 7]),
+        (Undecided, [1, 3, 4, 5, 6, 7, 8], [1, 3, 4, 5, 6, 7]),
         (Overriding, [1, 2, 3, 4, 5, 6, 7, 8], [1, 3, 5, 6, 7]),
         (Setting, [1, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8]),
     ],

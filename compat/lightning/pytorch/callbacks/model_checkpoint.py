@@ -48,7 +48,7 @@ class _Saving(NamedMonitor, ours.Checkpoint):
         self._waits_for_validation = waits or not self._judge(trainer, strict=False)
 
     def next_due(self, at: StepPosition) -> float:
-        return at.global_step + 1 if self.after_steps else super().next_due(at)
+        return 0 if self.after_steps else super().next_due(at)
 
     def on_validation_end(self, trainer: Any) -> None:
         if not trainer.loop.is_fit_validation or self._looks_at_epoch_ends:
