@@ -130,13 +130,24 @@ class Cadence:
             return at.epoch_ended and (at.epoch + 1) % self._amount == 0
         return self._fraction_due(at)
 
-    def next_step(self, global_step: int, epoch: int) -> float:
-        """The earliest step after ``global_step`` that may be due; infinite: only an epoch's end may."""
+    def next_step(self, at: StepPosition) -> float:
+        """The earliest step after ``at`` that may be due.
+
+        Infinite: only the epoch's end may; 0, of what goes by time: each may.
+
+        Args:
+            at: Where the run is; of an epoch that has ended, the start of the next one.
+        """
         if self.every.unit == "st":
-            return (global_step // self._amount + 1) * self._amount
-        if self.every.unit == "ep" and self._whole:
+            return (at.global_step // self._amount + 1) * self._amount
+        if self.every.unit == "s":
+            return 0
+        if self._whole:
             return math.inf
-        return global_step + 1
+        length = at.steps_in_epoch or self.steps_per_epoch or 1
+        done = at.epoch + Fraction(min(at.step_in_epoch, length - 1), length)
+        step = math.ceil(((done // self.every.amount + 1) * self.every.amount - at.epoch) * length)
+        return at.global_step + step - at.step_in_epoch if step < length else math.inf
 
     def _fraction_due(self, at: StepPosition) -> bool:
         # An epoch may turn out longer or shorter than forecast; only its real end is a whole one.

@@ -11,6 +11,7 @@ from .hooks import Hooks
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..durations import StepPosition
     from .trainer_view import TrainerView
 
 
@@ -43,6 +44,33 @@ class Callback(Hooks):
     def state_key(self) -> str:
         """The key of this callback's state in a checkpoint."""
         return self.name or type(self).__name__
+
+    def next_due(self, at: StepPosition) -> float:
+        """The next step after which ``on_step_end`` or ``on_step_boundary`` has anything to do.
+
+        A class that overrides it beside these hooks has them called after that step, and after others with
+        which something begins or ends: an epoch, a validation, a log point. Then it is asked again. All
+        other classes have them called after every step.
+
+        Args:
+            at: Where the run is.
+
+        Returns:
+            The step; infinite: not before one of those; 0: after every step until it is asked again, as
+            what goes by time.
+
+        Example:
+            >>> class EverySecond(Callback):
+            ...     def next_due(self, at):
+            ...         return at.global_step // 2 * 2 + 2
+            ...     def on_step_boundary(self, trainer):
+            ...         if trainer.global_step % 2 == 0:
+            ...             print(trainer.global_step)
+            >>> run = Trainer(max_steps=4, callbacks=EverySecond(), loggers=False).fit(Net(), train_loader)
+            2
+            4
+        """
+        return at.global_step + 1
 
     def evaluation(self, trainer: TrainerView) -> AbstractContextManager[None]:
         """What surrounds a validation, test or prediction: one with averaged weights, say. On all ranks."""

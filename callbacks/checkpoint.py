@@ -20,7 +20,7 @@ from ..common.argument_checks import (
     one_of,
 )
 from ..common.retries import retried
-from ..durations import Cadence, Duration
+from ..durations import Cadence, Duration, StepPosition
 from ..errors import PacelineError, cut
 from .base import Callback
 from .kept_checkpoints import KeptCheckpoints
@@ -172,6 +172,12 @@ class Checkpoint(Callback):
             self._save(trainer)
             if not self.background:
                 self._settle(trainer)
+
+    def next_due(self, at: StepPosition) -> float:
+        assert self._cadence is not None
+        if self._under_way is not None and not self._under_way.committed:  # it may fail
+            return 0
+        return self._cadence.next_step(at)
 
     def on_fit_end(self, trainer: TrainerView) -> None:
         failed = [self._outcome()]

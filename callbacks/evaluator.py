@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..common.argument_checks import DURATION, NAME, check_arguments
-from ..durations import Cadence, Duration
+from ..durations import Cadence, Duration, StepPosition
 from .base import Callback
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ class Evaluator(Callback):
     def on_step_boundary(self, trainer: TrainerView) -> None:
         if trainer.counters.is_due(self._cadence):
             self._run(trainer)
+
+    def next_due(self, at: StepPosition) -> float:
+        return self._cadence.next_step(at)
 
     def _run(self, trainer: TrainerView) -> None:
         values = self._evaluate()

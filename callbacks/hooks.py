@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from .hook_arguments import Problem, wrong_arguments
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from ..durations import StepPosition
     from .trainer_view import TrainerView
 
 
@@ -108,6 +110,7 @@ OF_MODULES = ("on_before_batch_transfer", "on_after_batch_transfer")
 
 # Callbacks before the module when something opens, after it when something closes: nested like `with`.
 _OPENING = ("on_setup", "on_before_optimizer_step", "on_load_checkpoint")
+_AFTER_STEPS = ("on_step_end", "on_step_boundary")
 
 
 class HookTable:
@@ -117,6 +120,9 @@ class HookTable:
         module: Has the same hooks as callbacks.
         callbacks: In their order.
         around: Of the owner of a hook, the hook's name and the hook, what is called in its place.
+
+    Attributes:
+        each_step: Of ``on_step_end`` and ``on_step_boundary`` those that are called after every step.
     """
 
     def __init__(
@@ -128,16 +134,34 @@ class HookTable:
         ),
     ) -> None:
         self._table: dict[str, tuple[Callable[..., None], ...]] = {}
+        self.each_step: dict[str, tuple[Callable[..., None], ...]] = {}
+        self._after_steps: dict[str, list[tuple[Any, Callable[..., None]]]] = {}
         watchers = list(callbacks)
         for name in HOOKS:
             arity = len(_given(name))
             opening = name.endswith("_start") or name in _OPENING
             owners = [*watchers, module] if opening else [module, *watchers]
-            self._table[name] = tuple(
-                around(owner, name, with_arity(getattr(owner, name), arity))
+            found = [
+                (owner, around(owner, name, with_arity(getattr(owner, name), arity)))
                 for owner in owners
                 if _overrides(owner, name)
-            )
+            ]
+            self._table[name] = tuple(hook for _, hook in found)
+            if name in _AFTER_STEPS:
+                self._after_steps[name] = [(o if _says_when(o, name) else None, hook) for o, hook in found]
+                self.each_step[name] = self._table[name]
+        self._waiting = [w for w in watchers if any(_says_when(w, name) for name in _AFTER_STEPS)]
+
+    def next_due(self, at: StepPosition) -> float:
+        """Ask the callbacks that say when they are due: the earliest step; ``each_step`` is without them.
+
+        One whose answer does not lie after ``at`` is called after every step until it is asked again.
+        """
+        due = {id(owner): owner.next_due(at) for owner in self._waiting}
+        due[id(None)] = 0.0
+        for name, found in self._after_steps.items():
+            self.each_step[name] = tuple(hook for o, hook in found if due[id(o)] <= at.global_step)
+        return min((step for step in due.values() if step > at.global_step), default=math.inf)
 
     def __getitem__(self, name: str) -> tuple[Callable[..., None], ...]:
         return self._table[name]
@@ -151,6 +175,14 @@ class HookTable:
 def _overrides(owner: Any, name: str) -> bool:
     found = getattr(owner, name, None)
     return found is not None and getattr(found, "__func__", found) is not getattr(Hooks, name)
+
+
+def _says_when(owner: Any, name: str) -> bool:
+    """Whether it overrides a hook, and the same class or one derived from it overrides ``next_due``."""
+    for place in (owner, *type(owner).__mro__):
+        if "next_due" in vars(place) or name in vars(place):
+            return "next_due" in vars(place) and _overrides(owner, name)
+    return False
 
 
 def with_arity(hook: Callable[..., Any], given: int) -> Callable[..., Any]:

@@ -30,6 +30,10 @@ class Save(Protocol):
     def error(self) -> Exception | None:
         """Why it could not be written; the same on all ranks. None while it is not known."""
 
+    @property
+    def committed(self) -> bool:
+        """Whether it is known to be written."""
+
     def then(self, call: Callable[[], None]) -> None:
         """Call this once the checkpoint is committed, in the thread that wrote it; never if it failed."""
 

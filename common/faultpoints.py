@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 _VARIABLE = "PACELINE_FAULTS"
 
@@ -51,6 +53,22 @@ def faultpoint(place: str) -> None:
         rank = int(os.environ.get("RANK", "0"))
         for fault in [f for f in _armed if f.place == place and f.rank in (None, rank)]:
             fault.meet()
+
+
+def with_faultpoint(place: str, call: Callable[..., Any], after: bool = False) -> Callable[..., Any]:
+    """``call`` itself; where faults are armed already, what passes the place before it, or ``after`` it."""
+    if not _armed:
+        return call
+
+    def passing(*args: Any) -> Any:
+        if not after:
+            faultpoint(place)
+        result = call(*args)
+        if after:
+            faultpoint(place)
+        return result
+
+    return passing
 
 
 def arm(*faults: Fault) -> None:

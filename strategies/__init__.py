@@ -11,7 +11,7 @@ from ..other_trainers import called_here
 from ..plugins import BUILT_IN_STRATEGIES, load, names
 from .base import Strategy
 from .launch.launcher import launch, start_ranks  # "launch" is the name of their package too
-from .settings import StepPlan, StrategySettings
+from .settings import StrategySettings
 
 if TYPE_CHECKING:
     from .blocks.repeated_blocks import find_units
@@ -56,7 +56,6 @@ __all__ = [
     "RankBytes",
     "ShardedWeights",
     "Single",
-    "StepPlan",
     "Strategy",
     "StrategySettings",
     "Streamed",

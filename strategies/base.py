@@ -16,7 +16,7 @@ from .dtypes.precision import Precision
 from .estimate.description import Description
 from .launch.environment import Environment
 from .ranks.collectives import Collectives
-from .settings import ActivationOptions, StepPlan, StrategySettings
+from .settings import ActivationOptions, StrategySettings
 from .trained import TrainedChange
 from .weights import Weights
 
@@ -35,8 +35,8 @@ class Strategy(ABC):
             waits within it, and no engine does.
         skips_by_itself: Whether its own step finds and skips non-finite gradients.
         activations: Whether activations are computed again in backward, or kept on the host until then.
-        settings: What the run asks of it; the Trainer puts it here before ``attach``.
-        plan: What a step of the run will be; the Trainer puts it here before ``setup``.
+        settings: What the run asks of it; the Trainer puts it here before ``attach``, and what a step is
+            before ``setup``.
         around_hooks: What is entered around each hook of the user, where parameters are in parts.
         environment: Rank, world size and device of this process, since ``attach``.
         precision: In which dtypes it computes, since ``attach``.
@@ -57,7 +57,6 @@ class Strategy(ABC):
     skips_by_itself: bool = False
     activations: ActivationOptions = ActivationOptions()
     settings: StrategySettings = StrategySettings()
-    plan: StepPlan = StepPlan()
     around_hooks: AbstractContextManager[object] | None = None
     environment: Environment
     precision: Precision

@@ -273,7 +273,7 @@ class FSDP(Distributed):
             found.copy_(everyones)
 
     def find_nonfinite(self, optimizer: Optimizer, found: Tensor) -> bool:
-        if self.plan.clip_norm is None or self.plan.hooked:
+        if self.settings.clip_norm is None or self.settings.hooks_see_gradients:
             super().find_nonfinite(optimizer, found)
             dist.all_reduce(found, dist.ReduceOp.MAX)  # each rank has looked at its shards only
             return True

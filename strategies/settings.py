@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StrategySettings:
-    """What a run asks of its strategy, beside the precision: the Trainer's arguments.
+    """What a run asks of its strategy, beside the precision: the Trainer's arguments, and what a step is.
 
     Args:
         debug: Check that all ranks call the same collective before each of ours.
@@ -17,6 +17,11 @@ class StrategySettings:
         skip_nonfinite: Whether an update with gradients that are not finite is to be skipped.
         collective_timeout: Seconds that a collective may take; None is torch's default.
         log_line: Takes a line for the user; the Trainer gives its log's.
+        clip_norm: The norm gradients are clipped to.
+        hooks_see_gradients: Whether hooks see the gradients, and may change them, before they are clipped.
+        step_samples: Samples in a full step; None where batches decide, and before ``setup``.
+        micro_batch_size: The most samples one rank takes at once; None likewise.
+        micro_batches: Micro-batches of a rank in a full step; None before ``setup``.
 
     Example:
         >>> trainer.strategy.settings.skip_nonfinite
@@ -29,6 +34,11 @@ class StrategySettings:
     skip_nonfinite: bool = True
     collective_timeout: float | None = None
     log_line: Callable[[str], None] = print
+    clip_norm: float | None = None
+    hooks_see_gradients: bool = False
+    step_samples: int | None = None
+    micro_batch_size: int | None = None
+    micro_batches: int | None = None
 
 
 @dataclass(frozen=True)
@@ -45,26 +55,3 @@ class ActivationOptions:
 
     checkpointing: bool | str = False
     offload: bool | str | Sequence[str] = False
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """What a step of the run will be, for strategies that want to know beforehand.
-
-    Args:
-        samples: Samples in a full step; None where batches decide.
-        micro_batch: The most samples one rank takes at once; None likewise.
-        micro_batches: Micro-batches of a rank in a full step; None before the data is known.
-        clip_norm: The norm gradients are clipped to.
-        hooked: Whether hooks see the gradients, and may change them, before they are clipped.
-
-    Example:
-        >>> StepPlan(samples=256, micro_batch=32, micro_batches=1).clip_norm is None
-        True
-    """
-
-    samples: int | None = None
-    micro_batch: int | None = None
-    micro_batches: int | None = None
-    clip_norm: float | None = None
-    hooked: bool = False

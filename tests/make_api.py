@@ -88,7 +88,7 @@ SUBJECTS: dict[Any, dict[str, tuple[str, ...]]] = {
         ),
         "strategies_own": (
             *("Strategy", "Distributed", "Collectives", "GroupCollectives", "Weights", "ShardedWeights"),
-            *("Description", "StrategySettings", "StepPlan", "find_units"),
+            *("Description", "StrategySettings", "find_units"),
         ),
         "strategies_launch": ("Environment", "find_environment", "launch", "start_ranks"),
         "strategies_memory": (

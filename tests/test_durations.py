@@ -61,15 +61,17 @@ def test_it_is_shown_as_it_is_written(written):
 def due_steps(every, steps_per_epoch, epochs, clock=lambda: 0.0):
     """The steps at which ``every`` is due; checks on the way that ``next_step`` never looks past one."""
     cadence = Cadence(Duration.parse(every), steps_per_epoch)
-    found, step = [], 0
+    found, step, every_second = [], 0, cadence.every.unit == "s"
     for epoch in range(epochs):
         for in_epoch in range(1, steps_per_epoch + 1):
-            earliest = cadence.next_step(step, epoch)
+            earliest = cadence.next_step(StepPosition(step, epoch, in_epoch - 1))
             step += 1
             ended = in_epoch == steps_per_epoch
             if cadence.due(StepPosition(step, epoch, step - epoch * steps_per_epoch, ended), clock):
                 found.append(step)
                 assert earliest <= step or ended, f"{every}: step {step} would have been passed over"
+            elif not every_second:
+                assert earliest > step, f"{every}: step {step} was looked at in vain"
     return found
 
 
@@ -120,4 +122,4 @@ def test_whole_epochs_need_no_length():
         True,
     ]
     assert not cadence.due(StepPosition(9, 1, 3), lambda: 0.0)
-    assert cadence.next_step(9, 1) == math.inf
+    assert cadence.next_step(StepPosition(9, 1, 3)) == math.inf

@@ -1,8 +1,12 @@
-"""At most four frames of ours between ``fit`` and ``training_step``; user errors keep their traceback."""
+"""At most four frames of ours between ``fit`` and ``training_step``, and few calls in a step.
+
+User errors keep their traceback.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -56,6 +60,46 @@ def test_at_most_four_frames(precision, accumulate, tmp_path):
     module = Counting()
     quiet(precision=precision, accumulate=accumulate, run_dir=tmp_path).fit(module, [torch.randn(4, 2)] * 3)
     assert ours_below_fit(module.stack) <= 4, module.stack
+
+
+class CallCount(Counting):
+    """Counts our calls between two calls of ``training_step``, by name."""
+
+    first, last = 11, 31  # no log point lies between
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.steps = Counter(), 0
+
+    def training_step(self, batch):
+        self.steps += 1
+        if self.steps in (self.first, self.last):
+            sys.setprofile(self.count if self.steps == self.first else None)
+        return self.layer(batch).mean()
+
+    def count(self, frame, event, argument):
+        if event == "call" and is_ours(frame.f_code.co_filename):
+            self.calls[frame.f_code.co_qualname] += 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"checkpoint": False, "record": False}, 17),
+        ({"checkpoint": True, "record": False}, 17),
+        ({"checkpoint": False, "record": False, "clip_grad_norm": 1.0}, 23),
+        ({"checkpoint": False, "record": False, "accumulate": 2}, 59),  # two batches are read, too
+    ],
+    ids=str,
+)
+def test_calls_in_a_step(settings, most, tmp_path):
+    module = CallCount()
+    try:
+        quiet(**settings, run_dir=tmp_path).fit(module, [torch.randn(4, 2)] * module.last)
+    finally:
+        sys.setprofile(None)
+    steps = (module.last - module.first) / settings.get("accumulate", 1)
+    assert module.calls.total() / steps <= most, module.calls
 
 
 def test_an_error_of_the_step_arrives_as_it_was_raised(tmp_path):

@@ -27,7 +27,7 @@ class LoopControls:
     @property
     def is_between_steps(self) -> bool:
         """Whether the state is a finished step's, which a run can resume from; for ``on_exception``."""
-        return bool(self._trainer.stage == "fit" and self._trainer._run.place.between_steps)
+        return bool(self._trainer.stage == "fit" and self._trainer._run.step.between_steps)
 
     @property
     def sample_indices(self) -> list[Any]:
@@ -44,7 +44,7 @@ class LoopControls:
             2 [8, 9, 10, 11]
             3 [12, 13, 14, 15]
         """
-        return list(self._trainer._run.place.indices())
+        return list(self._trainer._run.step.indices())
 
     @property
     def is_fit_validation(self) -> bool:
@@ -98,10 +98,10 @@ class LoopControls:
             >>> run = Trainer(max_steps=1, callbacks=Printed(), loggers=False).fit(Net(), train_loader)
             1 [...] 1
         """
-        place = self._trainer._run.place
+        step = self._trainer._run.step
         samples = self._trainer._fit_for("loop.step_facts").feed.step_samples()
         return StepFacts(
-            self._trainer._run.state.global_step, samples, list(place.losses), place.gradient_norm
+            self._trainer._run.state.global_step, samples, list(step.losses), step.gradient_norm
         )
 
     def step_loss(self) -> float:
@@ -118,7 +118,7 @@ class LoopControls:
             >>> kept.loss > 0
             True
         """
-        pairs = [(float(loss), float(weight)) for loss, weight in self._trainer._run.place.losses]
+        pairs = [(float(loss), float(weight)) for loss, weight in self._trainer._run.step.losses]
         sums = [sum(loss * weight for loss, weight in pairs), sum(weight for _, weight in pairs)]
         loss, weight = self._trainer.ranks.all_reduce(torch.tensor(sums, dtype=torch.float64)).tolist()
         return loss / weight if weight else math.nan
@@ -134,7 +134,7 @@ class LoopControls:
             ...         trainer.loop.skip_update()
             >>> run = Trainer(max_steps=1, callbacks=Frozen(), loggers=False).fit(Net(), train_loader)
         """
-        self._trainer._run.place.skips_update = True
+        self._trainer._run.step.skips_update = True
 
     def end_epoch(self) -> None:
         """End the epoch after the step under way, like any other: hooks, means, validation, schedules.
@@ -172,7 +172,7 @@ class LoopControls:
             >>> third.step
             3
         """
-        self._trainer._run.place.validates = True
+        self._trainer._run.step.validates = True
 
     def forward_training_data(self) -> None:
         """Run ``training_step`` on an epoch of the training data, without gradients and without logging.

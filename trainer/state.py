@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from torch import Tensor
+
 from ..durations import StepPosition
 
 
@@ -94,25 +96,43 @@ class TrainState:
 
 
 @dataclass(slots=True)
-class Place:
-    """Where the loops are at this moment; nothing of it is saved.
+class StepState:
+    """The step under way, and where the loops are in it; nothing of it is saved.
 
     Attributes:
-        indices: Gives the dataset indices of the batch that an evaluation is at; empty where unknown.
+        batches: This rank's micro-batches, on the device.
+        sizes: The samples in each of them.
+        total: The samples of all ranks; None where they are known to nobody yet.
+        outputs: What ``training_step`` returned so far.
+        losses: This rank's losses with their weights, on a CPU as numbers.
+        weights: Those that ``training_step`` returned with its losses.
+        sum_of_weights: Waits for their sum over all ranks; None without weights.
+        gradient_norm: Before clipping; None where it was not measured.
+        skips_update: Whether the step is to end without an update.
+        validates: Whether a validation was asked for after it.
         between_steps: Whether the state of the run is that of a finished step; also in a validation, which
             a resumed run repeats.
-        losses: This rank's losses of the step under way with their weights, on a CPU as numbers.
-        gradient_norm: Of the step under way, before clipping; None where it was not measured.
-        skips_update: Whether the step under way is to end without an update.
-        validates: Whether a validation was asked for after the step under way.
+        indices: Gives the dataset indices of the batch that an evaluation is at; empty where unknown.
     """
 
-    indices: Callable[[], list[Any]] = list
-    between_steps: bool = False
+    batches: list[Any] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    total: int | None = None
+    outputs: list[Any] = field(default_factory=list)
     losses: list[tuple[Any, Any]] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)
+    sum_of_weights: Callable[[], Tensor] | None = None
     gradient_norm: Any = None
     skips_update: bool = False
     validates: bool = False
+    between_steps: bool = False
+    indices: Callable[[], list[Any]] = list
+
+    def begin(self, batches: list[Any], sizes: list[int], total: int | None) -> None:
+        """The next step begins with these micro-batches."""
+        self.batches, self.sizes, self.total = batches, sizes, total
+        self.outputs, self.losses, self.weights = [], [], []
+        self.sum_of_weights = self.gradient_norm = None
 
 
 class Clock:

@@ -236,6 +236,7 @@ class Trainer(RunView):
         from .loops.setup import fit_setup
         from .loops.setup.fit_data import FitData, Resumption
         from .loops.setup.module_check import check_module
+        from .loops.setup.monitored_values import sanity_check
         from .loops.training_loop import TrainLoop
         from .run.run import Run
         from .runtime.torch_settings import torch_settings
@@ -264,7 +265,7 @@ class Trainer(RunView):
                 self.log_line(f"nothing to do: the run is at its limit already ({stop.reason})")
             else:
                 hooks.call("on_fit_start", self)
-                fit_setup.sanity_check(context)
+                sanity_check(context)
                 context.clock.start()
                 with context.watchdog.during("step"):
                     loop.run()

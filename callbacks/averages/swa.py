@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_swa_multi_avg_fn
 
 from ...common.argument_checks import DURATION, NAME_OR_NONE, SWITCH, check_arguments
-from ...durations import Cadence, Duration
+from ...durations import Cadence, Duration, StepPosition
 from ...errors import PacelineError
 from .weight_average import WeightAverage
 
@@ -71,6 +71,9 @@ class SWA(WeightAverage):
     def on_step_boundary(self, trainer: TrainerView) -> None:
         if trainer.counters.is_due(self._cadence) and self._has_begun(trainer):
             self.add()
+
+    def next_due(self, at: StepPosition) -> float:
+        return self._cadence.next_step(at)
 
     def combine(self, values: list[Tensor], weights: list[Tensor]) -> None:
         get_swa_multi_avg_fn()(values, weights, self.averaged)

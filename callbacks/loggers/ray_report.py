@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from ...common.remote_paths import url_of
 from ..base import Callback
 
 if TYPE_CHECKING:
+    from ...durations import StepPosition
     from ..trainer_view import TrainerView
 
 
@@ -52,6 +54,9 @@ class RayReport(Callback):
         if self._is_due:
             self._is_due = False
             _report(trainer)
+
+    def next_due(self, at: StepPosition) -> float:
+        return math.inf  # validations and ends of epochs
 
     def on_exception(self, trainer: TrainerView, error: BaseException) -> None:
         self._has_failed = True  # the other ranks may be elsewhere

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...common.argument_checks import STEPS, SWITCH, check_arguments
-from ...durations import Duration
+from ...durations import Duration, StepPosition
 from ..base import Callback
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ class DeviceMonitor(Callback):
                     "DeviceMonitor logs no utilization, temperature and power: NVML cannot be used "
                     f"({type(error).__name__}: {error}); it is in pip install 'paceline[gpu]'"
                 )
+
+    def next_due(self, at: StepPosition) -> float:
+        return (at.global_step // self.every + 1) * self.every
 
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         if trainer.global_step % self.every:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...common.argument_checks import STEPS, SWITCH, check_arguments
-from ...durations import Duration
+from ...durations import Duration, StepPosition
 from ..base import Callback
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ class LearningRateMonitor(Callback):
         self.every = int(Duration.parse(every).amount)
         chosen = {"lr": True, "momentum": momentum, "weight_decay": weight_decay}
         self._settings = [name for name, is_chosen in chosen.items() if is_chosen]
+
+    def next_due(self, at: StepPosition) -> float:
+        return (at.global_step // self.every + 1) * self.every
 
     def on_step_end(self, trainer: TrainerView, outputs: list[Any]) -> None:
         if trainer.global_step % self.every == 0:

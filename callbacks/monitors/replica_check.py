@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...common.argument_checks import DURATION, check_arguments
-from ...durations import Cadence, Duration
+from ...durations import Cadence, Duration, StepPosition
 from ..base import Callback
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class ReplicaCheck(Callback):
         compare, cadence = self._compare, self._cadence
         if compare is not None and cadence is not None and trainer.counters.is_due(cadence):
             compare(trainer.global_step)
+
+    def next_due(self, at: StepPosition) -> float:
+        return math.inf if self._cadence is None else self._cadence.next_step(at)
 
     def on_teardown(self, trainer: TrainerView, stage: str) -> None:
         self._compare = None

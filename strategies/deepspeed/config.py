@@ -12,7 +12,7 @@ import torch
 
 from ...errors import PacelineError
 from ..dtypes.precision import Precision
-from ..settings import StepPlan
+from ..settings import StrategySettings
 
 _BUCKET = 200_000_000
 _ALIGNED = 1000
@@ -88,7 +88,7 @@ def make_config(
     stage: int,
     offload: bool,
     precision: Precision,
-    plan: StepPlan | None,
+    settings: StrategySettings | None,
     parameters: int,
 ) -> dict[str, Any]:
     """One configuration out of the user's and the run's.
@@ -98,14 +98,14 @@ def make_config(
         stage: The ZeRO stage, 0 to 3.
         offload: Keep optimizer states, and under stage 3 parameters, in the host's memory.
         precision: The run's precision, which sets DeepSpeed's blocks ``bf16`` and ``fp16``.
-        plan: What a step of the run is; None before that is known.
+        settings: What the run asks for, and what a step is; None before that is known.
         parameters: How many numbers the model has, at least 1: no buffer need be larger.
 
     Raises:
         PacelineError: one report of every key that contradicts the run.
     """
     block = _precision_block(precision, stage)
-    _refuse_conflicts(users, stage, precision, plan)
+    _refuse_conflicts(users, stage, precision, settings)
     config = {k: v for k, v in users.items() if k not in _RUN_SAYS and k not in _WRITTEN_ELSEWHERE}
     # Micro-batches are counted and weighed by the loop: to the engine each backward is one of one sample.
     config |= {
@@ -127,7 +127,7 @@ def make_config(
         zero.setdefault("offload_optimizer", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
         if stage == 3:
             zero.setdefault("offload_param", {"device": "cpu", "pin_memory": torch.cuda.is_available()})
-    return _gradient_dtypes(precision, stage, plan) | config | block
+    return _gradient_dtypes(precision, stage, settings) | config | block
 
 
 def default_bucket(parameters: int) -> int:
@@ -157,28 +157,28 @@ def _precision_block(precision: Precision, stage: int) -> dict[str, Any]:
     )
 
 
-def _gradient_dtypes(precision: Precision, stage: int, plan: StepPlan | None) -> dict[str, Any]:
+def _gradient_dtypes(precision: Precision, stage: int, settings: StrategySettings | None) -> dict[str, Any]:
     """What gradients of 16-bit parameters are summed and reduced in, unless the user's keys say it."""
     if not stage or precision.param_dtype != torch.bfloat16:
         return {}
     found: dict[str, Any] = {"communication_data_type": _NAMES[precision.reduce_dtype]}
-    several = plan is None or plan.micro_batches != 1
+    several = settings is None or settings.micro_batches != 1
     if stage > 1 and several:  # at stage 1 it would bring a second copy of the parameters with it
         found["data_types"] = {"grad_accum_dtype": _NAMES[precision.accumulate_dtype]}
     return found
 
 
 def _refuse_conflicts(
-    users: dict[str, Any], stage: int, precision: Precision, plan: StepPlan | None
+    users: dict[str, Any], stage: int, precision: Precision, settings: StrategySettings | None
 ) -> None:
     run: dict[str, Any] = (
         {}
-        if plan is None
+        if settings is None
         else {
-            "train_batch_size": plan.samples,
-            "train_micro_batch_size_per_gpu": plan.micro_batch,
-            "gradient_accumulation_steps": plan.micro_batches,
-            "gradient_clipping": plan.clip_norm or 0.0,
+            "train_batch_size": settings.step_samples,
+            "train_micro_batch_size_per_gpu": settings.micro_batch_size,
+            "gradient_accumulation_steps": settings.micro_batches,
+            "gradient_clipping": settings.clip_norm or 0.0,
         }
     )
     conflicts = [

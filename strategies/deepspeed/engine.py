@@ -125,7 +125,9 @@ class DeepSpeed(Distributed):
         if nvme.is_used(self.config):
             nvme.build_library()
         parameters = sum(p.numel() for p in module.parameters())
-        config = make_config(self.config, self.stage, self.offload, self.precision, self.plan, parameters)
+        config = make_config(
+            self.config, self.stage, self.offload, self.precision, self.settings, parameters
+        )
         refuse_scalars(module, self.name)
         refuse_sharded(module)
         if self.stage == 3:

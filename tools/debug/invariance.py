@@ -22,8 +22,8 @@ from ...errors import PacelineError
 from ...strategies.launch.job_notes import uncaught_errors_shortened
 from ...trainer.data.feed import Feed
 from ...trainer.data.sources import as_datamodule
-from ...trainer.loops.setup.layout_sensitivity import stop_drawing
 from ...trainer.on_ranks import on_ranks
+from ...trainer.runtime.layout_sensitivity import stop_drawing
 from ...trainer.trial import batch_size_of, run_trial, with_batch_size
 from ...trainer.utils.nested import count_samples, first_tensor
 

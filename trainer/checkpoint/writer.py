@@ -70,6 +70,11 @@ class Save:
         self._lock, self._done = threading.Lock(), False
         self._followers: list[Callable[[], None]] = []
 
+    @property
+    def committed(self) -> bool:
+        """Whether it is known to be written."""
+        return self._done and self.error is None
+
     def run(self, work: Callable[[], None], background: bool) -> None:
         """Do the work, here or in a thread; what it raises becomes ``error``."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import PacelineError
 from ..rng import derive
 from .combined_loader import CombinedLoader
-from .feed import Feed, FeedSettings, StepBatches
+from .feed import Feed, FeedSettings, MicroBatches
 
 
 class _Part:
@@ -25,7 +25,7 @@ class _Part:
     def __init__(self, name: str, feed: Feed) -> None:
         self.name, self.feed = name, feed
         self.number, self.position, self.at_end, self.done = -1, 0, False, False
-        self._steps: Iterator[StepBatches] = iter(())
+        self._steps: Iterator[MicroBatches] = iter(())
 
     def begin(self, number: int, position: int = 0) -> None:
         """Begin a pass, or what is left of it."""
@@ -45,7 +45,7 @@ class _Part:
         counted = {"number": self.number, "position": self.position}
         return counted | {"at_end": self.at_end, "done": self.done, "source": self.feed.state_dict()}
 
-    def take(self) -> StepBatches:
+    def take(self) -> MicroBatches:
         """The next step of the pass.
 
         Raises:
@@ -147,7 +147,7 @@ class CombinedFeed(Feed):
             fix=f"drop_last=True for {name!r}, or a multiple of its samples in a step",
         )
 
-    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[MicroBatches]:
         restored, self._restored = self._restored, None
         self.ended, self._taken = False, []
         for part in self._parts:
@@ -168,9 +168,9 @@ class CombinedFeed(Feed):
             self._state = self._state_now()  # a later step that fails must not count for any loader
             yield step
 
-    def _take(self) -> StepBatches:
+    def _take(self) -> MicroBatches:
         """One step of each loader that has not ended."""
-        taken: list[StepBatches | None] = []
+        taken: list[MicroBatches | None] = []
         self._taken = []
         for part in self._parts:
             if part.done and self._mode == "max":
@@ -186,7 +186,7 @@ class CombinedFeed(Feed):
         self.ended = any(done) if self._mode == "min" else all(done)
         return self._joined(taken)
 
-    def _check(self, part: _Part, step: StepBatches) -> None:
+    def _check(self, part: _Part, step: MicroBatches) -> None:
         """See that each micro-batch has the same part of the step."""
         if self._pieces == 1:
             return
@@ -200,13 +200,13 @@ class CombinedFeed(Feed):
         if not even or len(step.sizes) != self.micro_batches:
             raise self._uneven(part.name)
 
-    def _joined(self, taken: list[StepBatches | None]) -> StepBatches:
+    def _joined(self, taken: list[MicroBatches | None]) -> MicroBatches:
         steps = [step for step in taken if step is not None]
         batches = [
             self.data.batch([None if step is None else step.batches[number] for step in taken])
             for number in range(len(steps[0].batches))
         ]
-        return StepBatches(
+        return MicroBatches(
             batches,
             [sum(sizes) for sizes in zip(*(step.sizes for step in steps), strict=True)],
             _sum_of_known([step.total for step in steps]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .feed import Feed, StepBatches
+from .feed import Feed, MicroBatches
 
 
 class EpochFeeds(Feed):
@@ -53,11 +53,11 @@ class EpochFeeds(Feed):
             self._feed.close()
             self._take(epoch, restored=True)
 
-    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[MicroBatches]:
         self.prepare(epoch)
         return self._steps(self._feed.steps(epoch, position))
 
-    def _steps(self, steps: Iterator[StepBatches]) -> Iterator[StepBatches]:
+    def _steps(self, steps: Iterator[MicroBatches]) -> Iterator[MicroBatches]:
         self.ended = False
         for step in steps:
             self.ended = self._feed.ended

@@ -14,11 +14,11 @@ from ..faults.signals import Signals
 from ..rng import cpu_state, derive, set_cpu_state
 
 
-class StepBatches(NamedTuple):
-    """What a feed gives for one step.
+class MicroBatches(NamedTuple):
+    """The micro-batches of one step, as a feed gives them.
 
     Args:
-        batches: This rank's micro-batches.
+        batches: Those of this rank, as they were read and moved to the device.
         sizes: The samples in each of them.
         total: The samples in the step over all ranks; None where this rank cannot know.
         advance: How far the position in the epoch moves.
@@ -95,7 +95,7 @@ class Feed(ABC):
         """Make the data of this epoch again, where ``reloads``: the run is restored."""
 
     @abstractmethod
-    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[MicroBatches]:
         """The steps of an epoch from ``position`` on."""
 
     @abstractmethod
@@ -170,7 +170,7 @@ class NoFeed(Feed):
     def use_micro_batches(self, size: int) -> None:
         pass
 
-    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[MicroBatches]:
         return iter(())
 
     def fingerprint(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..utils.nested import count_samples
 from .batch_plan import Layout, Piece
 from .batch_reader import BatchReader, LoaderCopy, LoaderReader, RowReader, has_own_iter
 from .epoch_order import EpochOrder, collected
-from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
+from .feed import Feed, FeedSettings, MicroBatches, limited, refuse_global_batch
 from .fingerprint import content_of
 from .read_errors import DataErrors
 from .seeded_loader import SeededDataset
@@ -181,7 +181,7 @@ class MapFeed(Feed):
                 )
                 return
 
-    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[MicroBatches]:
         again, self._cut_again = self._cut_again, False
         if again and self._order is not None and self._order.epoch == epoch:
             items = self._order.items  # a sampler that keeps a state would give others
@@ -211,7 +211,7 @@ class MapFeed(Feed):
                 return RowReader(rows, row_of, self._pins)
         return LoaderReader(self._copied, order, start, self._errors, self.settings)
 
-    def _read_steps(self, order: EpochOrder, start: int, reader: BatchReader) -> Iterator[StepBatches]:
+    def _read_steps(self, order: EpochOrder, start: int, reader: BatchReader) -> Iterator[MicroBatches]:
         plan, sizes, first = self._layout.epoch(order.total, start), order.sizes, start
         upcoming = next(plan, None)
         self.ended = upcoming is None
@@ -230,7 +230,7 @@ class MapFeed(Feed):
             moved = advance if sizes is None else sum(sizes[first : first + advance])
             first += advance
             if sizes is None and not self._errors.skips:
-                yield StepBatches(batches, [p.size for p in pieces], advance, advance)
+                yield MicroBatches(batches, [p.size for p in pieces], advance, advance)
                 continue
             mine = [
                 self._size(p, b, sizes) - (missing if p.size else 0)
@@ -238,7 +238,7 @@ class MapFeed(Feed):
             ]
             alone = sum(mine) if self.settings.ranks.data_world_size == 1 else None
             known = self._collates and not self._errors.skips
-            yield StepBatches(batches, mine, moved if known else alone, moved)
+            yield MicroBatches(batches, mine, moved if known else alone, moved)
 
     def _size(self, piece: Piece, batch: Any, sizes: Sequence[int] | None) -> int:
         if not piece.size or sizes is None:

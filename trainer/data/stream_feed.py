@@ -16,7 +16,7 @@ from ...strategies.ranks.comparison import gather_alike, same_everywhere
 from ..rng import deriver, order_seed, seed_for_sample
 from ..utils.nested import checksum, count_samples
 from .batch_plan import BatchSizes, split
-from .feed import Feed, FeedSettings, StepBatches, limited, refuse_global_batch
+from .feed import Feed, FeedSettings, MicroBatches, limited, refuse_global_batch
 from .fingerprint import content_of_mixture
 from .mixtures.mixture_stream import MixtureStream, StatefulMixtureStream
 from .read_errors import name_sample
@@ -118,7 +118,7 @@ class StreamFeed(Feed):
         send_small_by_value(duplicate)
         return duplicate
 
-    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[MicroBatches]:
         if self.settings.fixed_order:
             epoch = 0
         for owner in (self.data, getattr(self.data, "dataset", None)):
@@ -131,7 +131,7 @@ class StreamFeed(Feed):
             return self._ready_steps(position)
         return self._read_steps(epoch, position)
 
-    def _read_steps(self, epoch: int, position: int) -> Iterator[StepBatches]:
+    def _read_steps(self, epoch: int, position: int) -> Iterator[MicroBatches]:
         restored, self._restored = self._restored, None
         spent = bool(position and restored and restored.get("spent"))
         handed_out = samples = 0
@@ -168,7 +168,7 @@ class StreamFeed(Feed):
                         self._restored = self._state  # what was read ahead comes again
                     raise
 
-    def _ready_steps(self, position: int) -> Iterator[StepBatches]:
+    def _ready_steps(self, position: int) -> Iterator[MicroBatches]:
         """Batches that are in memory and on the device: returned as they are."""
         passed = 0
         last = (self._batches or 0) - 1
@@ -178,7 +178,7 @@ class StreamFeed(Feed):
                 passed += size
                 continue
             self.ended = number == last
-            yield StepBatches([batch], [size], size, size)
+            yield MicroBatches([batch], [size], size, size)
 
     def _rewind(self) -> None:
         """Evaluation reads the same each time, though a pass before may have been broken off."""

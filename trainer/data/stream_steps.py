@@ -11,7 +11,7 @@ import torch
 from ...errors import PacelineError
 from ...strategies.ranks.comparison import gather_alike, total_read
 from ..utils.nested import count_samples
-from .feed import FeedSettings, StepBatches, read_isolated
+from .feed import FeedSettings, MicroBatches, read_isolated
 
 Isolation = Callable[[int], Callable[[], None] | None]
 
@@ -80,7 +80,7 @@ class StreamSteps(ABC):
         self._cursor, self._ranks, self._moved, self._full = cursor, settings.ranks, moved, full
 
     @abstractmethod
-    def gather(self) -> StepBatches:
+    def gather(self) -> MicroBatches:
         """This rank's micro-batches of the next step; none at the end."""
 
     def finish(self) -> None:
@@ -100,7 +100,7 @@ class SharedSteps(StreamSteps):
 
     own_part = False
 
-    def gather(self) -> StepBatches:
+    def gather(self) -> MicroBatches:
         if self._full == 1 and self._ranks.world_size == 1:
             return self._gather_one()
         rank, world_size = self._ranks.data_rank, self._ranks.data_world_size
@@ -121,16 +121,16 @@ class SharedSteps(StreamSteps):
         if len(batches) < -(-count // world_size):  # a rank left without one computes with the first
             batches.append(self._moved(first, start))
             sizes.append(0)
-        return StepBatches(batches, sizes, total, total)
+        return MicroBatches(batches, sizes, total, total)
 
-    def _gather_one(self) -> StepBatches:
+    def _gather_one(self) -> MicroBatches:
         """A step of one batch on one rank, at less cost."""
         found = self._cursor.take()
         self.short = found is None
         if found is None:
-            return StepBatches([], [], 0, 0)
+            return MicroBatches([], [], 0, 0)
         batch, size = found
-        return StepBatches([self._moved(batch, self._cursor.handed_out - 1)], [size], size, size)
+        return MicroBatches([self._moved(batch, self._cursor.handed_out - 1)], [size], size, size)
 
     def _check_alike(self, batches: int, samples: int) -> None:
         """See that all ranks have read as much for this step: a rank without one would leave the others.
@@ -174,7 +174,7 @@ class OwnSteps(StreamSteps):
         self._last = self._moved(found[0], 0)
         self._cursor.finish()
 
-    def gather(self) -> StepBatches:
+    def gather(self) -> MicroBatches:
         batches: list[Any] = []
         sizes: list[int] = []
         while len(batches) < self._full and (found := self._cursor.take()):
@@ -185,7 +185,7 @@ class OwnSteps(StreamSteps):
         # Both are compared where ranks split layers: 8 samples in two batches are not the same as in one.
         total = int(total_read(self._ranks, torch.tensor([sum(sizes), len(sizes)]))[0])
         missing, self.short = most - len(sizes), -least < self._full
-        return StepBatches(batches + [self._last] * missing, sizes + [0] * missing, total, total)
+        return MicroBatches(batches + [self._last] * missing, sizes + [0] * missing, total, total)
 
     def skip(self) -> int:
         return self.gather().advance

@@ -71,15 +71,15 @@ def _in_use(device: torch.device) -> str:
 
 
 def _ways(strategy: Strategy, module: Any, where: str, micro_batch: int) -> list[str]:
-    plan, ways = strategy.plan, []
-    size = micro_batch or plan.micro_batch or 0
+    settings, ways = strategy.settings, []
+    size = micro_batch or settings.micro_batch_size or 0
     if where == "evaluation" or not module.automatic_optimization:
         ways.append("a smaller batch_size of this DataLoader")
-    elif plan.samples and size > 1 and where == "step":
+    elif settings.step_samples and size > 1 and where == "step":
         auto = "" if micro_batch else ', or Trainer(batch_size="auto")'
         ways.append(
-            f"DataLoader(batch_size={size // 2}) and Trainer(global_batch_size={plan.samples}), half at "
-            f"once in the same steps{auto}"
+            f"DataLoader(batch_size={size // 2}) and Trainer(global_batch_size={settings.step_samples}), "
+            f"half at once in the same steps{auto}"
         )
     if where == "step" and not strategy.activations.checkpointing:
         ways.append(f"strategy={type(strategy).__name__}(activation_checkpointing=True)")

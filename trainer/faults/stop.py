@@ -6,6 +6,7 @@ wants to stop, and rank 0's clock. It is started at one boundary and read at the
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -30,6 +31,7 @@ class StopController:
 
     Attributes:
         epoch_over: Whether the epoch is to end after the step under way; every rank sets it alike.
+        requested: Why it is to end, as all ranks agreed; limits may still have it wait. None: nobody asked.
     """
 
     def __init__(self, ranks: Collectives, state: TrainState, limits: Limits, clock: Clock) -> None:
@@ -44,7 +46,7 @@ class StopController:
         Args:
             shared: The ranks are there to agree with, where there are several.
         """
-        self._asked: str | None = None
+        self.requested: str | None = None
         self._wanted: str | None = None
         self._signal: int | None = None
         self._is_over = self.epoch_over = False
@@ -60,8 +62,8 @@ class StopController:
     @property
     def reason(self) -> str | None:
         """Why the run ends here; None while it continues."""
-        if self._asked is not None and not self._waits:
-            return self._asked
+        if self.requested is not None and not self._waits:
+            return self.requested
         if self._state.validating:  # an interrupted validation is repeated first
             return None
         return self._limits.reached(self._state, self)
@@ -74,7 +76,7 @@ class StopController:
     @property
     def asked(self) -> bool:
         """Whether somebody asked for the stop, as all ranks agreed; False where a limit ends the run."""
-        return self._asked is not None and not self._waits
+        return self.requested is not None and not self._waits
 
     @property
     def _waits(self) -> bool:
@@ -88,7 +90,7 @@ class StopController:
     @property
     def interrupted(self) -> bool:
         """Whether a signal is the reason to stop, as all ranks agreed: there may be little time."""
-        return self._asked is not None and self._signal is not None
+        return self.requested is not None and self._signal is not None
 
     def request(self, why: str, signal: int | None = None) -> None:
         """Ask the run to end at a step boundary all ranks agree on; the first reason given is kept.
@@ -102,16 +104,16 @@ class StopController:
         if signal is not None:
             self._signal = signal
         if self._ranks.world_size == 1:
-            self._asked = self._wanted
+            self.requested = self._wanted
 
     @property
     def request_agreed_on(self) -> tuple[str | None, int | None]:
         """The reason that all ranks agreed on and its signal: for ``end_as``."""
-        return self._asked, self._signal
+        return self.requested, self._signal
 
     def end_as(self, why: str | None, signal: int | None) -> None:
         """Take the end of the same run in other processes, whose counters are here already."""
-        self._asked, self._signal = why, signal
+        self.requested, self._signal = why, signal
 
     def agree_on_signals(self) -> None:
         """The last agreement: on a signal that any rank received, also after the run had ended.
@@ -136,10 +138,19 @@ class StopController:
         if self._agreement is not None:
             self._agreement.now()
 
-    def at_boundary(self) -> None:
-        """To be called after each step, and after each batch of an evaluation, on all ranks."""
+    def at_boundary(self, boundaries: int = 1) -> None:
+        """To be called after each batch of an evaluation, and after steps, on all ranks.
+
+        Args:
+            boundaries: So many steps or batches were done since the last call.
+        """
         if self._agreement is not None:
-            self._agreement.at_boundary()
+            self._agreement.at_boundary(boundaries)
+
+    @property
+    def next_boundary(self) -> float:
+        """In how many boundaries ``at_boundary`` is to be called next, at the latest."""
+        return math.inf if self._agreement is None else self._agreement.next_boundary
 
     def _word(self) -> tuple[bool, int]:
         is_zero = self._ranks.is_global_zero
@@ -147,14 +158,14 @@ class StopController:
 
     def _take(self, wanted: bool, microseconds: int) -> None:
         self._agreed_seconds = microseconds / 1e6
-        if wanted and self._asked is None:
+        if wanted and self.requested is None:
             self._agree_to_stop(self._ranks.all_gather((self._wanted, self._signal)))
 
     def _agree_to_stop(self, requests: list[tuple[str | None, int | None]]) -> None:
         """Stop, for the reason of the first rank that has one."""
         rank, (why, _) = next((r, w) for r, w in enumerate(requests) if w[0] is not None)
         alone = [w[0] for w in requests].count(None) > 0
-        self._asked = f"{why} on rank {rank}" if alone else why
+        self.requested = f"{why} on rank {rank}" if alone else why
         self._wanted = why
         self._signal = next((signal for _, signal in requests if signal is not None), None)
 
@@ -174,9 +185,9 @@ class _Agreement:
         self._count, self._next = 0, 1
         self._sent_at = (time.perf_counter(), 0)
 
-    def at_boundary(self) -> None:
-        """To be called at each boundary, on all ranks."""
-        self._count += 1
+    def at_boundary(self, boundaries: int) -> None:
+        """So many boundaries have passed, not more than ``next_boundary`` had; on all ranks."""
+        self._count += boundaries
         if self._count < self._next:
             return
         if self._pending is None:
@@ -184,6 +195,11 @@ class _Agreement:
             self._next = self._count + 1
         else:
             self._next = self._count + self._read()
+
+    @property
+    def next_boundary(self) -> int:
+        """In how many boundaries the next word is sent or read."""
+        return self._next - self._count
 
     def now(self) -> None:
         """Agree here and wait for it: where a validation or an epoch has ended anyway."""

@@ -22,7 +22,7 @@ from ..metrics.logger_queue import LoggerQueue
 from ..module import TrainModule
 from ..run.directory import RunDirectory
 from ..runtime.compilation import Compilation
-from ..state import Clock, Limits, Place, TrainState
+from ..state import Clock, Limits, StepState, TrainState
 
 if TYPE_CHECKING:
     from ..config.arguments import TrainerArguments
@@ -49,7 +49,7 @@ class RunContext:
     quiet: bool
     state: TrainState
     clock: Clock
-    place: Place
+    step: StepState
     limits: Limits
     stop: StopController
     counters: RunCounters
@@ -82,7 +82,7 @@ class RunContext:
             quiet=quiet,
             state=state,
             clock=clock,
-            place=Place(),
+            step=StepState(),
             limits=limits,
             stop=stop,
             counters=RunCounters(state, limits, stop),

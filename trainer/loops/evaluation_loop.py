@@ -18,11 +18,11 @@ from ..metrics.store import MetricStore
 from ..phases import PHASES, STEPS
 from ..rng import untouched
 from ..runtime.discard_effects import nothing_kept
+from ..runtime.train_mode import evaluating
 from ..utils.functions import positional_arguments
 from .context import StageContext
 from .predictions import PredictionSink
 from .step_output import log_evaluation_output
-from .train_mode import evaluating
 
 _HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
 
@@ -124,7 +124,7 @@ class EvaluationLoop:
         context, step_end = self.context, self.context.hooks[f"{self.hook}_step_end"]
         trainer, stop = context.trainer, context.stop
         batch_idx = -1
-        context.place.indices = partial(feed.samples_of, 0)
+        context.step.indices = partial(feed.samples_of, 0)
         steps = islice(feed.steps(0), limit)
         for batch_idx, step in enumerate(context.signals.interruptible(steps)):
             faultpoint(f"{self.stage}.batch")
@@ -143,7 +143,7 @@ class EvaluationLoop:
             keep(output, size)
             for hook in step_end:
                 hook(trainer, output, batch, batch_idx)
-        context.place.indices = list
+        context.step.indices = list
         if batch_idx < 0 and not stop.interrupted:
             raise PacelineError(
                 f"the data to {self.stage} with has no batch",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...strategies.launch.job_notes import note_micro_batch
-from ..data.feed import StepBatches
+from ..data.feed import MicroBatches
 from ..faults.out_of_memory import is_out_of_memory
 from ..utils.nested import listed
 from .fit_context import FitContext
@@ -27,11 +27,11 @@ class MemoryRetry:
     def __init__(self, context: FitContext, step: OptimizerStep) -> None:
         self._context, self._step = context, step
         self._undo = StepUndo(context) if context.strategy.repeats_steps else None
-        self._steps: Iterator[StepBatches] = iter(())
+        self._steps: Iterator[MicroBatches] = iter(())
         self._size = context.state.micro_batch
         self._feed_before: dict[str, Any] = {}
 
-    def steps(self, epoch: int, position: int = 0) -> Iterator[StepBatches]:
+    def steps(self, epoch: int, position: int = 0) -> Iterator[MicroBatches]:
         """The steps of an epoch from ``position`` on, as ``Feed.steps`` gives them.
 
         In micro-batches of ``TrainState.micro_batch``, which may change between two steps.
@@ -67,6 +67,7 @@ class MemoryRetry:
             self._context.strategy.discard_gradients(self._step.optimizer)
             put_back()
             batches.clear()
+            self._context.step.begin([], [], None)  # its outputs hold graphs
             self._free_memory()
             batches, sizes, total = self._read_again(reason)
 

@@ -1,19 +1,24 @@
-"""Replicas that have come apart: noticed after steps 1, 2, 4, 8 ... and before each checkpoint."""
+"""What ranks must have alike, and compare now and then: copies of the weights, samples of split layers."""
 
 from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 from torch import nn
 
 from ...errors import PacelineError
 from ...strategies import Strategy
+from ...strategies.layers.tensor_parallel import is_compared
+from ...strategies.ranks.collectives import Collectives
+from ...strategies.ranks.comparison import require_alike
 from ...strategies.ranks.replicas import copies, find_difference
+from ..utils.nested import checksum
 
 
 class Replicas:
-    """The ranks' copies of the weights, where they have some.
+    """The ranks' copies of the weights, where they have some: compared after steps 1, 2, 4, 8 ...
 
     Args:
         module: The user's.
@@ -58,3 +63,24 @@ class Replicas:
                 "rank to rank; gradients not averaged, as of a graph promised to be static that is not",
             )
         self._equal_after = step
+
+
+class SameSamples:
+    """Ranks that split each layer must compute with the same samples: their batches are compared.
+
+    Called before each step, on all ranks: looks at the first 16, then at ever fewer.
+
+    Args:
+        ranks: Of the run.
+
+    Raises:
+        PacelineError: on all ranks, naming two that have other batches.
+    """
+
+    def __init__(self, ranks: Collectives) -> None:
+        self._ranks, self._steps = ranks, 0
+
+    def __call__(self, trainer: Any, batches: list[Any]) -> None:
+        self._steps += 1
+        if is_compared(self._steps):
+            require_alike(self._ranks, [checksum(batch) for batch in batches])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from ...common.faultpoints import faultpoint
+from ...common.faultpoints import faultpoint, with_faultpoint
 from ...durations import Cadence, Duration
 from ...errors import PacelineError
 from ..data.feed import Feed
@@ -23,21 +23,21 @@ class TrainLoop:
     def __init__(self, context: FitContext) -> None:
         module, settings = context.module, context.settings
         self.context, self.trainer = context, context.trainer
-        self.state, self.stop, self.place = context.state, context.stop, context.place
+        self.state, self.stop, self.step = context.state, context.stop, context.step
+        context.closing.callback(context.step.begin, [], [], None)  # keeps no batch and no graph
         self.feed, self.optimization = context.feed, context.optimization
         self.manual = None if module.automatic_optimization else context.manual
         self.logger, self.store = context.logger, context.logger.train
         self.seconds = context.stop.seconds
-        self.agrees = context.ranks.world_size > 1
         self.optimizer_step = OptimizerStep(context)
         self.read = self.feed.steps
         self.run_step = self.optimizer_step.automatic if self.manual is None else self.optimizer_step.manual
         if settings.batch_size == "auto":
             retry = MemoryRetry(context, self.optimizer_step)
             self.read, self.run_step = retry.steps, retry.run
+        self.run_step = with_faultpoint("step.end", self.run_step, after=True)
         self.hooks = hooks = context.hooks
-        self.on_step_end = hooks["on_step_end"]
-        self.on_step_boundary = hooks["on_step_boundary"]
+        self.on_step_end, self.each_step = hooks["on_step_end"], hooks.each_step
         length = context.limits.steps_in(context.state.epoch)
         log_every = Duration.parse(settings.log_every or _LOG_EVERY, where="log_every")
         self.log_cadence = Cadence(log_every, length)
@@ -49,10 +49,11 @@ class TrainLoop:
         for cadence in (self.log_cadence, self.validate_cadence):
             if cadence is not None:
                 cadence.restart(self.seconds())
-        self.replicas = context.replicas
+        self.replicas, self.ends_by_time = context.replicas, context.limits.max_seconds is not None
         self.logged_step = self.state.global_step or -1
         self.logged_at = (time.perf_counter(), self.state.samples)
-        self.next_event = self.find_next_event()
+        self.counted_step = self.state.global_step  # the last one that ``stop`` knows of
+        self.next_event = self.next_comparison = 0.0
 
     def run(self) -> None:
         """Train until there is a reason to stop."""
@@ -60,9 +61,9 @@ class TrainLoop:
         stop.agree()
         while not stop.done:
             self.epoch()
-        self.place.between_steps = False  # not before it is known that the last update was made
+        self.step.between_steps = False  # not before it is known that the last update was made
         self.optimizer_step.finish()
-        self.place.between_steps = True
+        self.step.between_steps = True
         stop.agree()  # a signal may have come after the last agreement
         if self.manual is not None and not self.manual.has_stepped:
             self.context.directory.log_line(
@@ -76,54 +77,50 @@ class TrainLoop:
 
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
-        trainer, state, feed, stop, place = self.trainer, self.state, self.feed, self.stop, self.place
+        trainer, state, feed, stop, step = self.trainer, self.state, self.feed, self.stop, self.step
         stop.epoch_over = False
-        run_step = self.run_step
+        self.next_event = 0.0  # an epoch may have another length than the one before
         feed.prepare(state.epoch)
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
         if state.validating:
-            self.finish_validation()
+            self.events(epoch_ended=state.validating == "epoch")  # a signal cut it short before a resume
             if stop.done or state.position == 0:
                 return
         steps = self.read(state.epoch, state.position)
         for batches, sizes, total, advance in self.context.signals.interruptible(steps):
-            place.between_steps = False
-            outputs = run_step(batches, sizes, total)
-            faultpoint("step.end")
+            step.between_steps = False
+            outputs = self.run_step(batches, sizes, total)
             state.global_step += 1
             state.position += advance
             state.samples += advance
-            for hook in self.on_step_end:
+            due = state.global_step >= self.next_event
+            for hook in self.on_step_end if due else self.each_step["on_step_end"]:
                 hook(trainer, outputs)
             ended = feed.ended or stop.epoch_over
-            eventful = ended or place.validates or state.global_step >= self.next_event
-            if eventful:
+            if due or ended or step.validates:
                 self.events(ended)
-                if state.validating:
+                if ended or state.validating or stop.done:
                     return
-            place.between_steps = True
-            if self.agrees:
-                stop.at_boundary()
-            for hook in self.on_step_boundary:
-                hook(trainer)
-            if ended or stop.asked or (eventful and stop.done):
-                return
+            else:
+                step.between_steps = True
+                for hook in self.each_step["on_step_boundary"]:
+                    hook(trainer)
+                if (self.ends_by_time or stop.requested is not None) and stop.done:
+                    return
         if stop.interrupted:
             return
         if state.position == 0:
             raise _no_batch(feed, state.epoch)
-        place.between_steps = False
+        step.between_steps = False
         self.events(epoch_ended=True)
-        if state.validating:
-            return
-        place.between_steps = True
-        for hook in self.on_step_boundary:
-            hook(trainer)
 
     def events(self, epoch_ended: bool) -> None:
-        """What does not happen in every step: a log point, a validation, the end of the epoch."""
+        """What does not follow every step: a log point, a validation, the end of the epoch, checkpoints."""
         state, at = self.state, self.state.after_step(epoch_ended, self.context.limits)
+        # Counted before a validation, whose batches count too: ranks come here at different steps.
+        self.stop.at_boundary(state.global_step - self.counted_step)
+        self.counted_step = state.global_step
         if state.global_step >= self.next_comparison:
             self.replicas.compare(state.global_step)
         if self.logged_step != state.global_step and (
@@ -131,9 +128,9 @@ class TrainLoop:
         ):
             self.write_log()
         cadence = self.validate_cadence
-        validates = state.validating or self.place.validates
+        validates = state.validating or self.step.validates
         validates = validates or (cadence is not None and cadence.due(at, self.seconds))
-        self.place.validates = False
+        self.step.validates = False
         if self.context.validation is None or state.validated_step == state.global_step:
             validates = False
         if validates and not self.validate(epoch_ended):
@@ -146,46 +143,40 @@ class TrainLoop:
             self.stop.agree()
         if cadence is not None and validates:
             cadence.restart(self.seconds())  # the validation's own time does not count
+        self.step.between_steps = True
+        for hook in self.hooks["on_step_boundary"]:
+            hook(self.trainer)
         self.next_event = self.find_next_event()
 
     def validate(self, epoch_ended: bool) -> bool:
         """A validation, its values published; False where a signal cut it short."""
-        state, validation = self.state, self.context.validation
+        state, validation, repeated = self.state, self.context.validation, bool(self.state.validating)
         assert validation is not None
         state.validating = "epoch" if epoch_ended else "step"
-        self.place.between_steps = True
+        self.step.between_steps = True
         whole = validation.run(self.publish_validation)
         self.context.report_compilation()
         if whole:
             state.validating = ""
             state.validated_step = state.global_step
+            if repeated:  # a checkpoint of this step is of before it
+                self.context.checkpoints.allow_again(state.global_step)
         return whole
 
     def publish_validation(self, values: dict[str, float]) -> None:
         """Hand the values of a validation to the loggers; hooks that judge by them come next."""
-        self.place.between_steps = False
+        self.step.between_steps = False
         self.logger.publish(values)
-
-    def finish_validation(self) -> None:
-        """Repeat the validation that a signal cut short before this run was resumed, and what follows."""
-        self.events(epoch_ended=self.state.validating == "epoch")
-        if not self.state.validating:
-            self.place.between_steps = True
-            self.context.checkpoints.allow_again(self.state.global_step)
-            for hook in self.on_step_boundary:
-                hook(self.trainer)
 
     def find_next_event(self) -> float:
         """The earliest step after which anything but the next step may have to happen."""
         state, limits = self.state, self.context.limits
-        self.next_comparison = self.replicas.due_after(state.global_step)
-        if state.global_step == 0 or limits.max_seconds is not None:
-            return state.global_step + 1
+        step, at = state.global_step, state.after_step(False, limits)
+        self.next_comparison = self.replicas.due_after(step)
         cadences = [c for c in (self.log_cadence, self.validate_cadence) if c is not None]
-        steps = [c.next_step(state.global_step, state.epoch) for c in cadences]
-        return min(
-            [*steps, self.next_comparison, math.inf if limits.max_steps is None else limits.max_steps]
-        )
+        due = [self.hooks.next_due(at), *(c.next_step(at) for c in cadences)]
+        last = math.inf if limits.max_steps is None else limits.max_steps
+        return min(*due, self.next_comparison, step + self.stop.next_boundary, last)
 
     def end_epoch(self) -> None:
         """Epoch means, hooks, then the schedules that go by epochs."""

@@ -10,17 +10,17 @@ import torch
 from helpers.messages import says
 
 from paceline import PacelineError
-from paceline.strategies import DeepSpeed, Environment, StepPlan, make_precision, make_strategy
+from paceline.strategies import DeepSpeed, Environment, StrategySettings, make_precision, make_strategy
 from paceline.strategies.deepspeed.config import make_config, read_config
 
-PLAN = StepPlan(samples=64, micro_batch=8, micro_batches=4, clip_norm=0.5)
+SETTINGS = StrategySettings(step_samples=64, micro_batch_size=8, micro_batches=4, clip_norm=0.5)
 LAUNCHING = Environment(
     torch.device("cpu"), world_size=2, local_world_size=2, starts=2
 )  # touches no process group
 
 
-def config_of(users=None, stage=2, offload=False, precision="32", plan=PLAN, parameters=1000):
-    return make_config(read_config(users), stage, offload, make_precision(precision), plan, parameters)
+def config_of(users=None, stage=2, offload=False, precision="32", settings=SETTINGS, parameters=1000):
+    return make_config(read_config(users), stage, offload, make_precision(precision), settings, parameters)
 
 
 def refusal(**given) -> str:
@@ -55,7 +55,7 @@ def test_the_users_dict_is_left_as_it_is():
     users = {"zero_optimization": {"reduce_bucket_size": "auto", "stage": 3}, "train_batch_size": "auto"}
     before = copy.deepcopy(users)
     strategy = DeepSpeed(config=users)
-    make_config(strategy.config, 3, True, make_precision("32"), PLAN, 10)
+    make_config(strategy.config, 3, True, make_precision("32"), SETTINGS, 10)
     assert users == before
 
 
@@ -140,7 +140,7 @@ def test_another_precision_is_a_conflict(users, precision):
 
 
 def test_clipping_of_theirs_without_one_of_ours_is_a_conflict():
-    message = refusal(users={"gradient_clipping": 1.0}, plan=StepPlan(samples=64))
+    message = refusal(users={"gradient_clipping": 1.0}, settings=StrategySettings(step_samples=64))
     says(message, "gradient_clipping is 1.0", "clip_grad_norm")
 
 
@@ -158,8 +158,10 @@ def test_gradients_in_16_bits_are_summed_and_reduced_in_float32_unless_the_user_
     config = config_of(users, stage=stage, precision="bf16-true")
     assert {key: config[key] for key in users} == users
     assert "communication_data_type" not in config_of(stage=stage, precision="bf16")
-    alone = StepPlan(samples=8, micro_batch=8, micro_batches=1)  # nothing is summed, and memory is saved
-    assert "data_types" not in config_of(stage=stage, precision="bf16-true", plan=alone)
+    alone = StrategySettings(
+        step_samples=8, micro_batch_size=8, micro_batches=1
+    )  # nothing is summed, and memory is saved
+    assert "data_types" not in config_of(stage=stage, precision="bf16-true", settings=alone)
 
 
 @pytest.mark.parametrize("precision", ["64", "fp16-true"])

@@ -461,3 +461,57 @@ def test_a_monitor_sees_what_the_module_logs_in_its_own_end_hook():
     trainer = fitted(Logs(), loader(), loader(), callbacks=Sees(), max_steps=1)
     assert seen == [7.0, 7.0]  # the sanity pass, then the epoch's own
     assert trainer.metrics["val/score"] == 7.0
+
+
+class EveryThird(Callback):
+    """Says when it has anything to do."""
+
+    def __init__(self):
+        self.steps, self.ends = [], []
+
+    def next_due(self, at):
+        return at.global_step // 3 * 3 + 3
+
+    def on_step_boundary(self, trainer):
+        self.steps.append(trainer.global_step)
+
+    def on_step_end(self, trainer):
+        self.ends.append(trainer.global_step)
+
+
+class Overriding(EveryThird):
+    """Wants one hook after every step again."""
+
+    def on_step_boundary(self, trainer):
+        super().on_step_boundary(trainer)
+
+
+class Setting(EveryThird):
+    """The same, of one object."""
+
+    def __init__(self):
+        super().__init__()
+        self.on_step_end = lambda trainer: self.ends.append(trainer.global_step)
+
+
+class Undecided(EveryThird):
+    """Waits for something from step 3 on, until it is asked again."""
+
+    def next_due(self, at):
+        return 0 if at.global_step == 3 else super().next_due(at)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "ends"),
+    [
+        # The first and the last step of each epoch, a log point and what is due.
+        (EveryThird, [1, 3, 4, 5, 6, 7, 8], [1, 3, 5, 6, 7]),
+        (Undecided, [1, 3, 4, 5, 6, 7, 8], [1, 3, 4, 5, 6, 7]),
+        (Overriding, [1, 2, 3, 4, 5, 6, 7, 8], [1, 3, 5, 6, 7]),
+        (Setting, [1, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8]),
+    ],
+)
+def test_a_callback_that_says_when_it_is_due_is_not_called_in_between(kind, steps, ends, tmp_path):
+    watcher = kind()
+    quiet(callbacks=watcher, max_epochs=2, log_every=7, run_dir=tmp_path).fit(Module(), loader(16))
+    assert (watcher.steps, watcher.ends) == (steps, ends)

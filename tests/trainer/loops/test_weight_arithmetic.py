@@ -8,6 +8,7 @@ what they tell each other, and again with what comes of it.
 from __future__ import annotations
 
 import math
+from copy import copy
 from fractions import Fraction
 
 import pytest
@@ -142,8 +143,10 @@ class World:
         loader = DataLoader(range(len(self.tokens)), self.layout["micro_batch"])
         feed = make_feed(loader, FeedSettings(ranks=ranks_of(number, self.layout["world_size"]), **layout))
         optimizer = module.configure_optimizers()
+        ranks = copy(strategy.collectives)  # it says the same, as one of several
+        ranks.environment = ranks_of(number, self.layout["world_size"]).environment
         context = FitContext(
-            **parts_of(run),
+            **parts_of(run) | {"ranks": ranks},
             name="fit",
             trainer=trainer,
             module=module,
@@ -165,7 +168,6 @@ class World:
         trainer._run = trainer._fit = context
         vars(module).update(_trainer=trainer, _logger=context.logger)
         steps = OptimizerStep(context)
-        steps.world_size = steps.data_ranks = self.layout["world_size"]
         step = steps.automatic if module.automatic_optimization else steps.manual
         store = context.logger.train
         found = []

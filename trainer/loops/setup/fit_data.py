@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from ....callbacks import BatchSizeScheduler, GradientAccumulationScheduler
 from ....callbacks.batches.epoch_schedule import EpochSchedule
 from ....errors import PacelineError
+from ....strategies.launch.job_notes import noted_micro_batch
 from ....strategies.ranks.comparison import same_everywhere
 from ...data.combined_loader import CombinedLoader
 from ...data.epoch_feeds import EpochFeeds
@@ -23,6 +24,8 @@ from ..context import StageContext
 from ..feed_settings import FeedRequest
 
 S = TypeVar("S", bound=EpochSchedule)
+FindMicroBatch = Callable[[StageContext, Feed], int]
+"""A search before step 1: how many samples a rank takes at once."""
 _LOADERS = -1  # no position of a sample: draws apart from all of those
 
 
@@ -53,6 +56,32 @@ class Resumption:
 def schedule_of(context: StageContext, kind: type[S]) -> S | None:
     """The callback of a class that says how large the steps of an epoch are; None without one."""
     return next((c for c in context.callbacks if isinstance(c, kind)), None)
+
+
+def choose_micro_batch(context: StageContext, feed: Feed, saved: int, find: FindMicroBatch) -> int:
+    """How many samples a rank takes at once: what the run had, less where memory ran out, or a new search.
+
+    Args:
+        context: Of the stage.
+        feed: The training data.
+        saved: What the checkpoint has; 0 for none.
+        find: Searches, where nothing is known.
+
+    Raises:
+        PacelineError: under manual optimization, where a step is one batch.
+    """
+    if not context.module.automatic_optimization:
+        raise PacelineError(
+            'batch_size="auto" cuts a step into micro-batches, and with manual optimization a step is one '
+            "batch: the module steps the optimizer",
+            fix="paceline.tools.find_batch_size, and that batch_size in the DataLoader",
+        )
+    feed.use_micro_batches(1)  # refuses what cannot be cut, before a search
+    if feed.step_size is None:  # nothing is trained on
+        return 1
+    noted = [n for n in context.ranks.all_gather(noted_micro_batch(context.fit_number)) if n is not None]
+    known = [*noted, *([saved] if saved else [])]
+    return min(known) if known else find(context, feed)
 
 
 class FitFeeds:

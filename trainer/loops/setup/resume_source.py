@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ....errors import PacelineError
+from ....schedules import RunLength
+from ....strategies.launch.job_notes import note_run
 from ...checkpoint.files import format as files
 from ...checkpoint.files.reading import MalformedStateError, read_manifest
 from ...checkpoint.run_state import RunState
@@ -88,3 +91,46 @@ class Source:
                 self._search.pass_over(self.path, damage)
             self.path = self._find()
         return []
+
+    def last_decay(self, context: StageContext, decay: Any) -> tuple[int, int]:
+        """Where the decay of ``fit(decay=...)`` starts, and its steps; (-1, 0) without one.
+
+        A run that resumes within a decay continues it, unless it is a branch with another one.
+
+        Raises:
+            PacelineError: without a checkpoint to start from.
+        """
+        saved = self.counters
+        start, steps = saved["decay_start"], saved["decay_steps"]
+        unfinished = saved["global_step"] < start + steps
+        continues = steps and (unfinished if decay is None else self.in_place)
+        if not continues:
+            if decay is None:
+                return -1, 0
+            start = saved["global_step"]
+            if self.path is None or not start:
+                raise PacelineError(
+                    "fit(decay=...) decays the learning rate from a checkpoint on, and there is none",
+                    fix='fit(..., resume=path, decay="10%")',
+                )
+            steps = RunLength(start, context.limits.steps_in(saved["epoch"])).amount(decay, "decay")
+            if not steps:
+                raise PacelineError("fit(decay=...) has no step", got=decay, fix='decay="10%"')
+        context.limits.end_after_decay(start, steps)
+        context.directory.log_line(f"decays over {steps} steps, from step {start} to {start + steps}")
+        return start, steps
+
+    def open_folder(self, context: StageContext, config: dict[str, Any], first_weights: Any) -> None:
+        """Continue in the checkpoint's folder, or begin a new one.
+
+        Args:
+            context: Of the stage.
+            config: The run's arguments, as it writes them.
+            first_weights: What the module came with, for env.json.
+        """
+        split, directory = context.ranks.tensor_parallel_size, context.directory
+        about = {"fit": self._fit, "world": context.ranks.world_size, "weights": first_weights}
+        about |= {"tensor": split} if split > 1 else {}
+        directory.open(self.path, config, about | self.identity, in_place=self.in_place)
+        if directory.path is not None:
+            note_run(self._fit, directory.path)

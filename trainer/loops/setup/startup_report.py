@@ -14,10 +14,10 @@ from ....strategies import Strategy
 from ....strategies.launch.job_notes import noted_micro_batch, restarts
 from ...data.feed import Feed
 from ...runtime.fused import is_fused, unfused_note
+from ...runtime.layout_sensitivity import not_as_in_one_batch
+from ...runtime.train_mode import trainable_in_eval_mode
 from ...utils.paths import shown_path
 from ..context import StageContext
-from ..train_mode import trainable_in_eval_mode
-from .layout_sensitivity import not_as_in_one_batch
 from .module_check import HIDDEN_CURE, hidden_parameters
 
 _SHOWN = 6

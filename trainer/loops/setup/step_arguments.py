@@ -83,7 +83,7 @@ def _of_datamodule(stage: str, datamodule: Any) -> Iterator[Problem]:
 def _of_callback(callback: Callback) -> Iterator[Problem]:
     yield from hook_problems(callback)
     yield from _never_called(callback, Callback, CALLBACK_METHODS)
-    yield from _called(callback, _STATE | {"evaluation": ("trainer",)})
+    yield from _called(callback, _STATE | {"evaluation": ("trainer",), "next_due": ("at",)})
 
 
 def _dataloaders(stage: str) -> dict[str, tuple[str, ...]]:

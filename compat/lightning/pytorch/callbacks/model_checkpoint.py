@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..... import PacelineError
 from ..... import callbacks as ours
+from .....durations import StepPosition
 from ...translation.monitor import NamedMonitor, named_monitor, state_name
 from .callback import Callback
 from .overrides import refuse_overrides
@@ -45,6 +46,9 @@ class _Saving(NamedMonitor, ours.Checkpoint):
         validates = run.enable_validation and (often is None or not (trainer.epoch + 1) % often)
         waits = run.is_last_batch and validates and not self._looks_at_epoch_ends
         self._waits_for_validation = waits or not self._judge(trainer, strict=False)
+
+    def next_due(self, at: StepPosition) -> float:
+        return 0 if self.after_steps else super().next_due(at)
 
     def on_validation_end(self, trainer: Any) -> None:
         if not trainer.loop.is_fit_validation or self._looks_at_epoch_ends:
