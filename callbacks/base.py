@@ -49,8 +49,9 @@ class Callback(Hooks):
         """The next step after which ``on_step_end`` or ``on_step_boundary`` has anything to do.
 
         A class that overrides it beside these hooks has them called after that step, and after others with
-        which something begins or ends: an epoch, a validation, a log point. Then it is asked again. All
-        other classes have them called after every step.
+        which something is due anyway: a log point, a validation, the last one of an epoch. Then it is asked
+        again; until then its answer holds. Where a hook itself ends the epoch or requests a validation,
+        ``on_step_boundary`` alone is called. All other classes have both called after every step.
 
         Args:
             at: Where the run is.

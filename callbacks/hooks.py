@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import nearest
+from ..errors import PacelineError, nearest, shown
 from ..other_trainers.methods import HOOKS as THEIRS
 from .hook_arguments import Problem, wrong_arguments
 
@@ -122,7 +122,8 @@ class HookTable:
         around: Of the owner of a hook, the hook's name and the hook, what is called in its place.
 
     Attributes:
-        each_step: Of ``on_step_end`` and ``on_step_boundary`` those that are called after every step.
+        each_step: Of ``on_step_end`` and ``on_step_boundary`` those to call after a step with which nothing
+            is due: all, until ``next_due`` is asked.
     """
 
     def __init__(
@@ -148,20 +149,38 @@ class HookTable:
             ]
             self._table[name] = tuple(hook for _, hook in found)
             if name in _AFTER_STEPS:
-                self._after_steps[name] = [(o if _says_when(o, name) else None, hook) for o, hook in found]
+                waits = [owner is not module and _says_when(owner, name) for owner, _ in found]
+                self._after_steps[name] = [
+                    (owner if waiting else None, hook)
+                    for (owner, hook), waiting in zip(found, waits, strict=True)
+                ]
                 self.each_step[name] = self._table[name]
-        self._waiting = [w for w in watchers if any(_says_when(w, name) for name in _AFTER_STEPS)]
 
     def next_due(self, at: StepPosition) -> float:
         """Ask the callbacks that say when they are due: the earliest step; ``each_step`` is without them.
 
         One whose answer does not lie after ``at`` is called after every step until it is asked again.
+
+        Raises:
+            PacelineError: for an answer that is no number.
         """
-        due = {id(owner): owner.next_due(at) for owner in self._waiting}
-        due[id(None)] = 0.0
+        earliest = math.inf
         for name, found in self._after_steps.items():
-            self.each_step[name] = tuple(hook for o, hook in found if due[id(o)] <= at.global_step)
-        return min((step for step in due.values() if step > at.global_step), default=math.inf)
+            each_step = []
+            for owner, hook in found:
+                due = 0.0 if owner is None else owner.next_due(at)
+                if not isinstance(due, (int, float)):
+                    raise PacelineError(
+                        f"{type(owner).__name__}.next_due must return the next step that it acts after",
+                        got=shown(due),
+                        fix="return a number of steps, math.inf or 0; or rename the method, if it is yours",
+                    )
+                if due > at.global_step:
+                    earliest = min(earliest, due)
+                else:
+                    each_step.append(hook)
+            self.each_step[name] = tuple(each_step)
+        return earliest
 
     def __getitem__(self, name: str) -> tuple[Callable[..., None], ...]:
         return self._table[name]
@@ -181,7 +200,7 @@ def _says_when(owner: Any, name: str) -> bool:
     """Whether it overrides a hook, and the same class or one derived from it overrides ``next_due``."""
     for place in (owner, *type(owner).__mro__):
         if "next_due" in vars(place) or name in vars(place):
-            return "next_due" in vars(place) and _overrides(owner, name)
+            return callable(vars(place).get("next_due")) and _overrides(owner, name)
     return False
 
 

@@ -32,7 +32,7 @@ class Save(Protocol):
 
     @property
     def committed(self) -> bool:
-        """Whether it is known to be written."""
+        """Whether it is known here to be written; other ranks may know it sooner or later."""
 
     def then(self, call: Callable[[], None]) -> None:
         """Call this once the checkpoint is committed, in the thread that wrote it; never if it failed."""

@@ -110,6 +110,7 @@ class StepState:
         gradient_norm: Before clipping; None where it was not measured.
         skips_update: Whether the step is to end without an update.
         validates: Whether a validation was asked for after it.
+        next_event: The step after which more than the next one may be due.
         between_steps: Whether the state of the run is that of a finished step; also in a validation, which
             a resumed run repeats.
         indices: Gives the dataset indices of the batch that an evaluation is at; empty where unknown.
@@ -125,6 +126,7 @@ class StepState:
     gradient_norm: Any = None
     skips_update: bool = False
     validates: bool = False
+    next_event: float = 0.0
     between_steps: bool = False
     indices: Callable[[], list[Any]] = list
 

@@ -50,6 +50,7 @@ class StopController:
         self._wanted: str | None = None
         self._signal: int | None = None
         self._is_over = self.epoch_over = False
+        self._counted = self._state.global_step  # steps that the agreement knows of
         several = shared and self._ranks.world_size > 1
         self._agreement = _Agreement(self._ranks, self._word, self._take) if several else None
 
@@ -135,17 +136,19 @@ class StopController:
 
     def agree(self) -> None:
         """See that all ranks know of every request to stop. To be called on all ranks."""
+        self._counted = self._state.global_step
         if self._agreement is not None:
             self._agreement.now()
 
-    def at_boundary(self, boundaries: int = 1) -> None:
-        """To be called after each batch of an evaluation, and after steps, on all ranks.
+    def at_boundary(self, batches: int = 0) -> None:
+        """To be called after steps, and before each batch of an evaluation, on all ranks.
 
         Args:
-            boundaries: So many steps or batches were done since the last call.
+            batches: So many batches of an evaluation are done since the last call; steps are counted here.
         """
+        steps, self._counted = self._state.global_step - self._counted, self._state.global_step
         if self._agreement is not None:
-            self._agreement.at_boundary(boundaries)
+            self._agreement.at_boundary(steps + batches)
 
     @property
     def next_boundary(self) -> float:

@@ -52,8 +52,7 @@ class TrainLoop:
         self.replicas, self.ends_by_time = context.replicas, context.limits.max_seconds is not None
         self.logged_step = self.state.global_step or -1
         self.logged_at = (time.perf_counter(), self.state.samples)
-        self.counted_step = self.state.global_step  # the last one that ``stop`` knows of
-        self.next_event = self.next_comparison = 0.0
+        self.next_comparison = 0.0
 
     def run(self) -> None:
         """Train until there is a reason to stop."""
@@ -79,7 +78,7 @@ class TrainLoop:
         """One epoch, or what is left of it."""
         trainer, state, feed, stop, step = self.trainer, self.state, self.feed, self.stop, self.step
         stop.epoch_over = False
-        self.next_event = 0.0  # an epoch may have another length than the one before
+        step.next_event = 0.0  # an epoch may have another length than the one before
         feed.prepare(state.epoch)
         for hook in self.hooks["on_train_epoch_start"]:
             hook(trainer)
@@ -94,11 +93,11 @@ class TrainLoop:
             state.global_step += 1
             state.position += advance
             state.samples += advance
-            due = state.global_step >= self.next_event
+            due = feed.ended or state.global_step >= step.next_event
             for hook in self.on_step_end if due else self.each_step["on_step_end"]:
                 hook(trainer, outputs)
             ended = feed.ended or stop.epoch_over
-            if due or ended or step.validates:
+            if due or stop.epoch_over or step.validates:
                 self.events(ended)
                 if ended or state.validating or stop.done:
                     return
@@ -118,9 +117,8 @@ class TrainLoop:
     def events(self, epoch_ended: bool) -> None:
         """What does not follow every step: a log point, a validation, the end of the epoch, checkpoints."""
         state, at = self.state, self.state.after_step(epoch_ended, self.context.limits)
-        # Counted before a validation, whose batches count too: ranks come here at different steps.
-        self.stop.at_boundary(state.global_step - self.counted_step)
-        self.counted_step = state.global_step
+        repeated = bool(state.validating)
+        self.stop.at_boundary()
         if state.global_step >= self.next_comparison:
             self.replicas.compare(state.global_step)
         if self.logged_step != state.global_step and (
@@ -143,14 +141,16 @@ class TrainLoop:
             self.stop.agree()
         if cadence is not None and validates:
             cadence.restart(self.seconds())  # the validation's own time does not count
+        if repeated:  # a checkpoint of this step is of before its validation
+            self.context.checkpoints.allow_again(state.global_step)
         self.step.between_steps = True
         for hook in self.hooks["on_step_boundary"]:
             hook(self.trainer)
-        self.next_event = self.find_next_event()
+        self.step.next_event = self.find_next_event()
 
     def validate(self, epoch_ended: bool) -> bool:
         """A validation, its values published; False where a signal cut it short."""
-        state, validation, repeated = self.state, self.context.validation, bool(self.state.validating)
+        state, validation = self.state, self.context.validation
         assert validation is not None
         state.validating = "epoch" if epoch_ended else "step"
         self.step.between_steps = True
@@ -159,8 +159,6 @@ class TrainLoop:
         if whole:
             state.validating = ""
             state.validated_step = state.global_step
-            if repeated:  # a checkpoint of this step is of before it
-                self.context.checkpoints.allow_again(state.global_step)
         return whole
 
     def publish_validation(self, values: dict[str, float]) -> None:
