@@ -69,6 +69,12 @@ class Strategy(ABC):
         check_names(cls, options, args)
         return super().__new__(cls)
 
+    def __getattr__(self, name: str) -> Any:
+        parts = {"collectives": Collectives, "weights": Weights}
+        found = next((part for part, kind in parts.items() if name[0] != "_" and hasattr(kind, name)), None)
+        use = f"; use strategy.{found}.{name}" if found else ""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{use}", name=name, obj=self)
+
     def attach(self, environment: Environment, precision: Precision) -> None:
         """Join the other ranks, with this environment and the run's precision.
 

@@ -44,7 +44,7 @@ from paceline.other_trainers.arguments import OF_CLASSES
 from paceline.other_trainers.imports import CLASSES
 from paceline.other_trainers.methods import HOOKS as HOOK_PEERS
 from paceline.other_trainers.methods import MODULE_METHODS
-from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
+from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, Single
 from paceline.trainer.config.arguments import TrainerArguments
 
 
@@ -389,6 +389,18 @@ def test_attributes_of_other_trainers(attribute, ours):
 
 
 # -- the tables ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("all_gather", "collectives"), ("barrier", "collectives"), ("full_tensors", "weights")],
+)
+def test_what_a_part_of_a_strategy_has_is_answered_with_the_part(name, part):
+    with pytest.raises(AttributeError) as raised:
+        getattr(Single(), name)
+    assert str(raised.value).endswith(f"; use strategy.{part}.{name}")
+    with pytest.raises(AttributeError, match=r"Single has no attribute 'envirnoment'$"):
+        _ = Single().envirnoment
 
 
 def test_every_class_that_is_recommended_is_there_and_no_name_is_ours():
