@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -213,6 +214,13 @@ def _end_ranks_soon(job: Path, report: FailureReport) -> None:
             note_end(job)
             handlers = getattr(self, "subprocess_handlers", {})
             report.dead = {rank for rank, one in handlers.items() if one.proc.poll() is not None}
+            left = {int(self.envs[rank]["RANK"]): one for rank, one in handlers.items()}
+            ends = time.monotonic() + _FAILURE_SECONDS
+            # Who has failed ends by itself, and writes what this process is to print.
+            while any(left[r].proc.poll() is None for r in failures(job) if r in left):
+                if time.monotonic() > ends:
+                    break
+                time.sleep(0.02)
             return close(self, death_sig, timeout)
         before = ignore_signals()  # the ranks are saving
         close(self, death_sig, timeout)

@@ -54,8 +54,9 @@ class FailureReport:
             # torch counts whole seconds. A rank that was killed writes no note: others fail by its absence.
             return (noted[rank].time if rank in noted else 0, -rank)
 
-        # What ended after the first one was ended by this process, or because the others were gone.
-        by_itself = [rank for rank, one in self.failures.items() if one.local_rank in self.dead]
+        # What else ended after the first one was ended by this process. Who failed first may end last:
+        # others fail as soon as its connections are closed.
+        by_itself = [r for r, one in self.failures.items() if one.local_rank in self.dead or r in noted]
         first = min(by_itself or self.failures, key=order)
         failure = self.failures[first]
         code, left = int(failure.exitcode), self._left_before(first, noted)

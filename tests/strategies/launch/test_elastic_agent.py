@@ -50,6 +50,7 @@ def test_a_spec_s_port_comes_before_that_of_the_rendezvous():
 
 def test_ranks_are_closed_with_a_signal_and_a_timeout():
     assert list(inspect.signature(PContext.close).parameters) == ["self", "death_sig", "timeout"]
+    assert "self.envs = envs" in source(PContext)
 
 
 def test_the_variable_against_one_store_for_all_attempts_is_read():

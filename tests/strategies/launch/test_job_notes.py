@@ -1,9 +1,13 @@
 """Notes of ranks in the folder of their job."""
 
 import time
+from dataclasses import dataclass
+
+import pytest
 
 from paceline import PacelineError
 from paceline.strategies.launch import job_notes
+from paceline.strategies.launch.failure_report import FailureReport
 
 
 def test_a_rank_that_fails_again_while_it_ends_has_failed_at_the_first_time(tmp_path, monkeypatch):
@@ -17,6 +21,33 @@ def test_a_rank_that_fails_again_while_it_ends_has_failed_at_the_first_time(tmp_
     assert noted.time <= between
     assert (noted.mistake, noted.message) == (True, "shown")
     assert "a mistake" in noted.what
+
+
+@dataclass
+class Ended:
+    local_rank: int
+    exitcode: int
+
+
+@pytest.mark.parametrize(
+    ("noted", "killed", "first"),
+    [([1, 0], [], 1), ([0, 1], [], 0), ([1], [0], 0)],
+    ids=["the other fails as its connections close", "in order", "killed"],
+)
+def test_the_rank_that_failed_first_is_reported_though_another_ended_before_it(
+    tmp_path, monkeypatch, noted, killed, first
+):
+    monkeypatch.setenv(job_notes.JOB, str(tmp_path))
+    for rank in noted:
+        monkeypatch.setenv("RANK", str(rank))
+        job_notes.note_failure(ArithmeticError("too much"), f"message of rank {rank}")
+    report = FailureReport(tmp_path, range(2))
+    report.failures = {0: Ended(0, -9 if killed else 1), 1: Ended(1, -15)}
+    report.dead = {0}
+    code, text = report.first()
+    assert code == report.failures[first].exitcode
+    assert f"rank {first} ended with" in next(line for line in text.splitlines() if " first" in line)
+    assert text.endswith("the others were stopped" if killed else f"message of rank {first}")
 
 
 def test_without_a_launcher_nothing_is_noted(monkeypatch):
