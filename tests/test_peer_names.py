@@ -388,19 +388,23 @@ def test_attributes_of_other_trainers(attribute, ours):
         getattr(quiet(), attribute)
 
 
-# -- the tables ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "part"),
     [("all_gather", "collectives"), ("barrier", "collectives"), ("full_tensors", "weights")],
 )
 def test_what_a_part_of_a_strategy_has_is_answered_with_the_part(name, part):
-    with pytest.raises(AttributeError) as raised:
+    with pytest.raises(AttributeError, match=f"; use strategy\\.{part}\\.{name}$"):
         getattr(Single(), name)
-    assert str(raised.value).endswith(f"; use strategy.{part}.{name}")
+
+
+def test_other_attributes_that_a_strategy_lacks_get_no_advice():
     with pytest.raises(AttributeError, match=r"Single has no attribute 'envirnoment'$"):
         _ = Single().envirnoment
+    with pytest.raises(AttributeError, match=r"Single has no attribute 'environment'$"):
+        _ = Single().device  # which reads it, and there is none before attach
+
+
+# -- the tables ----------------------------------------------------------------------------------
 
 
 def test_every_class_that_is_recommended_is_there_and_no_name_is_ours():
