@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -68,11 +68,16 @@ class Strategy(ABC):
         check_names(cls, options, args)
         return super().__new__(cls)
 
-    def __getattr__(self, name: str) -> Any:
-        parts = {"collectives": Collectives, "weights": Weights}
-        found = next((part for part, kind in parts.items() if name[0] != "_" and hasattr(kind, name)), None)
-        use = f"; use strategy.{found}.{name}" if found else ""
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{use}", name=name, obj=self)
+    if not TYPE_CHECKING:  # a type checker is to know which names there are
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property failed: its own error, again
+            text = f"{type(self).__name__} has no attribute {name!r}"
+            for part, kind in {"collectives": Collectives, "weights": Weights}.items():
+                if name[0] != "_" and hasattr(kind, name):
+                    text += f"; use strategy.{part}.{name}"
+            raise AttributeError(text, name=name, obj=self)
 
     def attach(self, environment: Environment, precision: Precision) -> None:
         """Join the other ranks, with this environment and the run's precision.

@@ -296,10 +296,9 @@ def beside(changed: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_named_after(test: str, changed: Iterable[str]) -> bool:
-    """Whether a test has the name of one of these modules, also as the beginning of its own."""
-    words = f"{PurePosixPath(test).stem}_"
-    names = {PurePosixPath(path).stem for path in changed if is_product(path)} - {"__init__"}
-    return any(words.startswith(f"test_{name}_") for name in names)
+    """Whether a test is called ``test_NAME.py`` or ``test_NAME_*.py`` after one of these modules."""
+    names = tuple(f"test_{PurePosixPath(path).stem}_" for path in changed if is_product(path))
+    return f"{PurePosixPath(test).stem}_".startswith(names)
 
 
 @dataclass(frozen=True)

@@ -388,6 +388,22 @@ def test_attributes_of_other_trainers(attribute, ours):
         getattr(quiet(), attribute)
 
 
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("all_gather", "collectives"), ("barrier", "collectives"), ("full_tensors", "weights")],
+)
+def test_what_a_part_of_a_strategy_has_is_answered_with_the_part(name, part):
+    with pytest.raises(AttributeError, match=f"; use strategy\\.{part}\\.{name}$"):
+        getattr(Single(), name)
+
+
+def test_other_attributes_that_a_strategy_lacks_get_no_advice():
+    with pytest.raises(AttributeError, match=r"Single has no attribute 'envirnoment'$"):
+        _ = Single().envirnoment
+    with pytest.raises(AttributeError, match=r"Single has no attribute 'environment'$"):
+        _ = Single().device  # which reads it, and there is none before attach
+
+
 # -- the tables ----------------------------------------------------------------------------------
 
 

@@ -205,6 +205,15 @@ def outlive_rendezvous(handler: RendezvousHandler) -> None:
     handler.num_nodes_waiting = count_if_connected  # type: ignore[method-assign]
 
 
+def _wait_for_failed(job: Path, processes: dict[int, Any]) -> None:
+    """Let ranks that have failed end by themselves, for seconds: they write what is to be printed."""
+    ends = time.monotonic() + _FAILURE_SECONDS
+    while time.monotonic() < ends:
+        if all(processes[rank].poll() is not None for rank in failures(job).keys() & processes.keys()):
+            return
+        time.sleep(0.02)
+
+
 def _end_ranks_soon(job: Path, report: FailureReport) -> None:
     """After a failure the other ranks get seconds to end; torch would give them its shutdown timeout."""
     close = PContext.close
@@ -214,13 +223,8 @@ def _end_ranks_soon(job: Path, report: FailureReport) -> None:
             note_end(job)
             handlers = getattr(self, "subprocess_handlers", {})
             report.dead = {rank for rank, one in handlers.items() if one.proc.poll() is not None}
-            left = {int(self.envs[rank]["RANK"]): one for rank, one in handlers.items()}
-            ends = time.monotonic() + _FAILURE_SECONDS
-            # Who has failed ends by itself, and writes what this process is to print.
-            while any(left[r].proc.poll() is None for r in failures(job) if r in left):
-                if time.monotonic() > ends:
-                    break
-                time.sleep(0.02)
+            processes = {int(self.envs[rank]["RANK"]): one.proc for rank, one in handlers.items()}
+            _wait_for_failed(job, processes)
             return close(self, death_sig, timeout)
         before = ignore_signals()  # the ranks are saving
         close(self, death_sig, timeout)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from paceline import PacelineError
-from paceline.strategies.launch import job_notes
+from paceline.strategies.launch import elastic_agent, job_notes
 from paceline.strategies.launch.failure_report import FailureReport
 
 
@@ -48,6 +48,25 @@ def test_the_rank_that_failed_first_is_reported_though_another_ended_before_it(
     assert code == report.failures[first].exitcode
     assert f"rank {first} ended with" in next(line for line in text.splitlines() if " first" in line)
     assert text.endswith("the others were stopped" if killed else f"message of rank {first}")
+
+
+class Ends:
+    """A process that has ended when it is asked for the third time."""
+
+    asked = 0
+
+    def poll(self):
+        self.asked += 1
+        return 0 if self.asked == 3 else None
+
+
+def test_the_launcher_waits_for_ranks_that_have_failed_and_for_no_others(tmp_path, monkeypatch):
+    monkeypatch.setenv(job_notes.JOB, str(tmp_path))
+    monkeypatch.setenv("RANK", "1")
+    job_notes.note_failure(ArithmeticError("too much"))
+    processes = {0: Ends(), 1: Ends()}
+    elastic_agent._wait_for_failed(tmp_path, processes)
+    assert [one.asked for one in processes.values()] == [0, 3]
 
 
 def test_without_a_launcher_nothing_is_noted(monkeypatch):

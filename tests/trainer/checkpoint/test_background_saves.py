@@ -268,9 +268,8 @@ def test_a_failed_save_ends_the_run_and_is_reported(tmp_path, monkeypatch, backg
         files.CheckpointError, match=r"saving the checkpoint failed(.|\n)*Read-only file system"
     ):
         fit(tmp_path, Checkpoint(3, background=background), module=Waits(), max_epochs=9)
-    assert trainer.global_step == (
-        7 if background else 6
-    )  # reported with the next step, with which nothing is due
+    # Reported with the next step, with which nothing else is due.
+    assert trainer.global_step == (7 if background else 6)
     left = [p.name for p in Run(tmp_path / "n/1").checkpoints]
     # In the background a step was made since: it is written before the error is raised.
     assert left == (
