@@ -407,18 +407,6 @@ def test_other_attributes_that_a_strategy_lacks_get_no_advice():
 # -- the tables ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [("all_gather", "collectives"), ("barrier", "collectives"), ("full_tensors", "weights")],
-)
-def test_what_a_part_of_a_strategy_has_is_answered_with_the_part(name, part):
-    with pytest.raises(AttributeError) as raised:
-        getattr(Single(), name)
-    assert str(raised.value).endswith(f"; use strategy.{part}.{name}")
-    with pytest.raises(AttributeError, match=r"Single has no attribute 'envirnoment'$"):
-        _ = Single().envirnoment
-
-
 def test_every_class_that_is_recommended_is_there_and_no_name_is_ours():
     for name, ours in CLASSES.items():
         if " " not in ours:

@@ -92,10 +92,25 @@ def test_a_word_is_started_at_one_boundary_and_read_at_the_next():
     stop = controller(ranks)
     stop.begin_stage()
     ranks.other, ranks.request = [1, 1, 0], ("enough", None)
-    stop.at_boundary()
+    stop.at_boundary(batches=1)
     assert (ranks.words, stop.done) == (1, False)
-    stop.at_boundary()
+    stop.at_boundary(batches=1)
     assert (ranks.words, stop.done) == (1, True)
+
+
+@pytest.mark.parametrize("called_after", [(1, 2, 8, 9), (1, 2, 3, 8, 9), range(1, 10)])
+def test_words_go_after_the_same_steps_however_often_a_rank_has_events(called_after, monkeypatch):
+    monkeypatch.setattr("paceline.trainer.faults.stop._SECONDS", 0)  # rank 1 says every how many steps
+    ranks, state = TwoRanks(), TrainState()
+    stop = controller(ranks, state=state)
+    stop.begin_stage()
+    ranks.other = [0, 6, 0]
+    sent = {}
+    for state.global_step in called_after:
+        stop.at_boundary()
+        sent.setdefault(ranks.words, state.global_step)
+    assert sent == {1: 1, 2: 8}
+    assert state.global_step + stop.next_boundary == 15
 
 
 def test_time_is_rank_0s_as_of_the_last_agreement():
