@@ -48,7 +48,7 @@ from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import FeedSettings
-from paceline.trainer.faults.stop import StopController
+from paceline.trainer.faults.stop_agreement import StopController
 from paceline.trainer.loops.feed_settings import FeedRequest
 from paceline.trainer.metrics.store import MetricStore
 from paceline.trainer.state import Clock, Limits, TrainState

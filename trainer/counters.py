@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..durations import Cadence
-    from .faults.stop import StopController
+    from .faults.stop_agreement import StopController
     from .state import Limits, TrainState
 
 

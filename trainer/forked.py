@@ -15,7 +15,7 @@ from ..errors import PacelineError
 from ..strategies import Environment, Single, find_environment
 from ..strategies.launch.forked_ranks import run_forked
 from ..strategies.launch.launcher import new_job_folder
-from .checkpoint.files import format as files
+from .checkpoint.files import commit
 from .checkpoint.module_changes import make_buffers
 from .checkpoint.stateful import CallbackStates
 from .checkpoint.weights import extra_state, refuse, weight_differences
@@ -80,7 +80,7 @@ def _be_rank(trainer: Any, verb: str, work: Callable[[], Any], given: dict[str, 
         return
     # Copied: safetensors takes no two tensors that share memory.
     copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in weights.items()}
-    files.save_tensors(copies, folder / _WEIGHTS)
+    commit.save_tensors(copies, folder / _WEIGHTS)
     rest = {
         "state": _state(trainer),
         "result": result,

@@ -11,6 +11,7 @@ import torch
 from helpers.small_net import Net, data
 
 from paceline import PacelineError, Trainer
+from paceline.trainer.checkpoint.files import commit
 from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.files.integrity import Verification, verify
 from paceline.trainer.checkpoint.files.pointers import read_pointer
@@ -111,11 +112,11 @@ def test_validating_with_damaged_weights_is_refused(run, tmp_path):
 
 def test_blocks_of_a_large_file_are_distinguished(tmp_path, monkeypatch):
     """Each block has its own checksum: swapped blocks, and damage after the first, are found."""
-    monkeypatch.setattr(files, "_BLOCK", 1000)
+    monkeypatch.setattr(files, "BLOCK", 1000)
     content = torch.arange(1250, dtype=torch.int16).numpy().tobytes()
-    files.begin(tmp_path / "c")
-    (files.staging_of(tmp_path / "c") / "x").write_bytes(content)
-    files.commit(tmp_path / "c", {})
+    commit.begin(tmp_path / "c")
+    (commit.staging_of(tmp_path / "c") / "x").write_bytes(content)
+    commit.commit(tmp_path / "c", {})
     manifest = verify(tmp_path / "c")
     assert len(manifest["files"]["x"]["crc32"]) == 3
     (tmp_path / "c/x").write_bytes(content[1000:2000] + content[:1000] + content[2000:])
@@ -127,7 +128,7 @@ def test_blocks_of_a_large_file_are_distinguished(tmp_path, monkeypatch):
     # Ranks share what is after the headers.
     (tmp_path / "c/x.safetensors").write_bytes((100).to_bytes(8, "little") + bytes(4992))
     (tmp_path / "c/x").unlink()
-    files.seal(tmp_path / "c", {}, {})
+    commit.seal(tmp_path / "c", {}, {})
     with (tmp_path / "c/x.safetensors").open("r+b") as file:
         file.seek(4999)
         file.write(b"!")

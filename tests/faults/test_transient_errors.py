@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline import PacelineError, Trainer
 from paceline.callbacks import Checkpoint
 from paceline.common import retries
+from paceline.trainer.checkpoint.files import commit
 from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.files.integrity import verify
 
@@ -192,15 +193,15 @@ def test_a_save_whose_disk_stays_away_ends_with_the_error(kind, tmp_path, monkey
 @pytest.mark.fault(35)
 def test_one_that_cannot_take_the_place_of_another_leaves_it_there(tmp_path, monkeypatch):
     target = tmp_path / "checkpoints/step-00000001"
-    files.begin(target)
-    files.commit(target, {"number": 1})
-    files.begin(target)
+    commit.begin(target)
+    commit.commit(target, {"number": 1})
+    commit.begin(target)
 
     def fails(kind, number, path):
         return kind == "rename" and ".staging-" in path
 
     with Disk(fails).mounted(monkeypatch), pytest.raises(OSError, match="Input/output error"):
-        files.commit(target, {"number": 2})
+        commit.commit(target, {"number": 2})
     assert files.read_manifest(target)["number"] == 1
     assert files.finished(target.parent) == [target]
 

@@ -131,6 +131,7 @@ def write_in_files(tensors, folder):
 
 def write_in_parts(tensors, like, folder):
     """A checkpoint as two ranks write it under ``fsdp``: each has half of the rows."""
+    from paceline.trainer.checkpoint.files import commit
     from paceline.trainer.checkpoint.files import format as files
     from paceline.trainer.checkpoint.files.reading import read_manifest
 
@@ -148,9 +149,9 @@ def write_in_parts(tensors, like, folder):
                 offsets[f"model.{name}"] = {"saved_offsets": [number * rows] * min(tensor.ndim, 1)}
                 offsets[f"model.{name}"]["saved_offsets"] += [0] * (tensor.ndim - 1)
         file = folder / f"model-{number + 1:05}-of-00002.safetensors"
-        files.save_tensors(part, file, {"DCP_SHARDING_INFO": json.dumps(offsets)})
+        commit.save_tensors(part, file, {"DCP_SHARDING_INFO": json.dumps(offsets)})
         entries[file.name] = files.entry_of(file)
-    files.seal(folder, manifest, entries)
+    commit.seal(folder, manifest, entries)
 
 
 def same(found, expected):

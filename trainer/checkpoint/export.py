@@ -15,6 +15,7 @@ from ...strategies import Strategy, Weights
 from ..plain_names import plain_name, plain_names_in
 from ..utils.paths import as_path, writing
 from . import pretrained
+from .files import commit
 from .files import format as files
 from .files.integrity import verify
 from .files.reading import read_manifest
@@ -182,9 +183,9 @@ def _write_files(folder: Path, tensors: dict[str, Tensor], name: str, texts: dic
     _make(folder)
     kept = {n: v.detach().to("cpu", copy=True).contiguous() for n, v in tensors.items()}
     with writing("the weights", folder):
-        files.save_tensors(kept, folder / f".{name}", {"format": "pt"})
+        commit.save_tensors(kept, folder / f".{name}", {"format": "pt"})
         for file, text in texts.items():
-            files.write_synced(folder / f".{file}", text.encode())
+            commit.write_synced(folder / f".{file}", text.encode())
         for file in (name, *texts):
             os.replace(folder / f".{file}", folder / file)
 
@@ -215,9 +216,9 @@ def consolidate(source: Path, target: Path, compared: Callable[[int], object] | 
     shard = Weights().shard(str(target), tensors, lambda name, tensor: tensor)
     state = plain_names_in((source / files.STATE).read_text())
     with writing("the checkpoint", target):
-        files.begin(target)
+        commit.begin(target)
         entries = write_shard(target, shard)
-        files.write_synced(files.staging_of(target) / files.STATE, state.encode())
+        commit.write_synced(commit.staging_of(target) / files.STATE, state.encode())
         kept = {k: v for k, v in manifest.items() if k not in ("format", "files", "block")}
-        files.commit(target, kept, entries)
+        commit.commit(target, kept, entries)
     return target

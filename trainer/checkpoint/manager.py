@@ -16,7 +16,7 @@ from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger
 from ..storage.remote import RemoteError
 from ..utils.paths import as_path
-from .files import format as files
+from .files import commit
 from .files.pointers import write_pointer
 from .files.remote_run import RemoteRun
 from .run_state import RunState
@@ -159,7 +159,7 @@ class CheckpointManager:
                 write_pointer(self._folder / pointer, name)
         try:
             for name in dropped:
-                files.delete(self._folder / name)
+                commit.delete(self._folder / name)
                 if self._remote is not None:
                     self._remote.drop(name)
             if self._remote is not None:

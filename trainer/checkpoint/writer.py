@@ -29,6 +29,7 @@ from ...strategies.base import Strategy
 from ...strategies.ranks.collectives import Attempt
 from ...strategies.tensors.sharding import local_part
 from ..utils.text import shown_size
+from .files import commit
 from .files import format as files
 from .files.remote_run import RemoteRun
 from .host_copy import HostCopy
@@ -174,7 +175,7 @@ class CheckpointWriter:
                 raise files.CheckpointError("a checkpoint is never overwritten", where=str(target))
             text = content.state()
             try:
-                files.begin(target)
+                commit.begin(target)
             except OSError as error:
                 return str(error)
             return None
@@ -187,7 +188,7 @@ class CheckpointWriter:
         try:
             shard = self._collect(target, content, background)
         except BaseException:
-            files.remove(files.staging_of(target))
+            commit.remove(commit.staging_of(target))
             raise
 
         def write() -> dict[str, Any]:
@@ -208,7 +209,7 @@ class CheckpointWriter:
                 if self._remote is not None and self._remote.holds(target):
                     _send(all_gather, ranks.is_global_zero, self._remote, target, written[ranks.rank])
             except BaseException:
-                files.remove(files.staging_of(target))
+                commit.remove(commit.staging_of(target))
                 raise
 
         self._under_way = save
@@ -234,7 +235,7 @@ class CheckpointWriter:
         return error
 
     def _collect(self, target: Path, content: Content, background: bool) -> Shard:
-        folder = str(files.staging_of(target))
+        folder = str(commit.staging_of(target))
         if not background:
             return self._strategy.weights.shard(folder, _unshared(content.tensors), _as_it_is)
         self._copy.begin()
@@ -296,7 +297,7 @@ def _together(
     failed = [(rank, p) for rank, (_, p, _) in enumerate(everyone) if p is not None]
     if failed:
         rank, problem = failed[0]
-        files.remove(files.staging_of(target))
+        commit.remove(commit.staging_of(target))
         if len(everyone) > 1:
             problem = f"on rank {rank}: {problem}"
         total, free = sum(n for _, _, n in everyone), shutil.disk_usage(target.parent).free
@@ -350,7 +351,7 @@ def _not_written(target: Path, problem: str) -> files.CheckpointError:
 def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
     """This rank's files in the staging folder of ``target``, synced; their entries in the manifest."""
     faultpoint("save.write")
-    folder, entries = files.staging_of(target), {}
+    folder, entries = commit.staging_of(target), {}
     retried(partial(folder.mkdir, parents=True, exist_ok=True))  # one on each machine for an object store
     for kind in ("model", "optim"):
         names = [n for n in shard.tensors if n.startswith("model.") == (kind == "model")]
@@ -363,7 +364,7 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
         tensors = {name: shard.tensors[name] for name in names}
 
         def write(tensors: dict[str, Tensor] = tensors, path: Path = path, about: Any = about) -> Any:
-            files.save_tensors(tensors, path, about)
+            commit.save_tensors(tensors, path, about)
             with ThreadPoolExecutor(1) as pool, path.open("rb") as file:  # the disk works meanwhile
                 synced = pool.submit(os.fsync, file.fileno())
                 entry = files.entry_of(path)
@@ -376,5 +377,5 @@ def write_shard(target: Path, shard: Shard) -> dict[str, Any]:
 
 def _seal(target: Path, state: str, manifest: dict[str, Any], entries: dict[str, Any]) -> None:
     faultpoint("save.seal")
-    files.write_synced(files.staging_of(target) / files.STATE, state.encode())
-    files.commit(target, manifest, entries)
+    commit.write_synced(commit.staging_of(target) / files.STATE, state.encode())
+    commit.commit(target, manifest, entries)

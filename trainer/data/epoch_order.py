@@ -11,8 +11,10 @@ from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any
 
-from torch.utils.data import DistributedSampler
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
 
+from ..rng import cpu_state, generators_of, order_seed, seed_for_sample, seed_generator, set_cpu_state
 from .batch_plan import Layout, Piece
 from .seeded_loader import SamplePosition, SeededIndex, SeededIndices
 
@@ -93,11 +95,45 @@ class EpochOrder:
         return seeded
 
 
-def collected(sampler: Any, units: bool) -> Sequence[Any]:
-    """All a sampler gives; whole numbers as an array of 8 bytes each, for data sets of any size."""
-    if isinstance(sampler, DistributedSampler):
-        return _over_all_ranks(sampler)
-    items = iter(sampler)
+def drawn(loader: DataLoader[Any], sampler: Any, units: bool, seed: int, epoch: int) -> Sequence[Any]:
+    """All that a loader's sampler gives in an epoch, under that epoch's seed: the same on every rank.
+
+    Args:
+        loader: Whose sampler or batch sampler it is.
+        sampler: Gives sample indices, or units.
+        units: Whether it gives units.
+        seed: The run's.
+        epoch: From 0.
+
+    Returns:
+        Whole numbers as an array of 8 bytes each, for data sets of any size; else a list.
+    """
+    seed = order_seed(seed, epoch)
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    # The sampler of a batch sampler that was given is not loader.sampler; none is set twice.
+    owners = (loader, loader.dataset, loader.sampler, loader.batch_sampler, inner)
+    for owner in {id(o): o for o in owners}.values():
+        set_epoch = getattr(owner, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+    before = cpu_state()
+    try:
+        seed_for_sample(seed)
+        for generator in generators_of(loader, loader.sampler, loader.batch_sampler):
+            seed_generator(generator, seed)
+        over_all_ranks = isinstance(sampler, DistributedSampler)
+        # An iterating DataLoader draws its workers' seed first: so do we, and the order is
+        # the one that the loader itself would give under this seed.
+        items = iter(sampler) if units and not over_all_ranks else None
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        if over_all_ranks:
+            return _over_all_ranks(sampler)
+        return _collected(iter(sampler) if items is None else items, units)
+    finally:
+        set_cpu_state(before)
+
+
+def _collected(items: Iterator[Any], units: bool) -> Sequence[Any]:
     first = next(items, None)
     if first is None:
         return ()

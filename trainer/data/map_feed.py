@@ -7,18 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from ...common.checksums import crc32
 from ...errors import PacelineError
 from ...strategies.machine.devices import pins
 from ...strategies.ranks.comparison import gather_alike, same_everywhere
-from ..rng import cpu_state, generators_of, order_seed, seed_for_sample, seed_generator, set_cpu_state
 from ..utils.nested import count_samples
 from .batch_plan import Layout, Piece
 from .batch_reader import BatchReader, LoaderCopy, LoaderReader, RowReader, has_own_iter
-from .epoch_order import EpochOrder, collected
+from .epoch_order import EpochOrder, drawn
 from .feed import Feed, FeedSettings, MicroBatches, limited, refuse_global_batch
 from .fingerprint import content_of
 from .read_errors import DataErrors
@@ -111,35 +109,6 @@ class MapFeed(Feed):
         one_batch = self._batch_size * (self._layout.world_size if self.settings.limit_per_rank else 1)
         return min(items, limited(-(-items // one_batch), self.settings.limit) * one_batch)
 
-    def order(self, epoch: int) -> Sequence[Any]:
-        """The order of an epoch: sample indices, or units. The same on every rank."""
-        if self.settings.fixed_order:
-            epoch = 0
-        loader, seed = self.data, order_seed(self.settings.seed, epoch)
-        inner = getattr(loader.batch_sampler, "sampler", None)
-        # The sampler of a batch sampler that was given is not loader.sampler; none is set twice.
-        owners = (loader, loader.dataset, loader.sampler, loader.batch_sampler, inner)
-        for owner in {id(o): o for o in owners}.values():
-            set_epoch = getattr(owner, "set_epoch", None)
-            if callable(set_epoch):
-                set_epoch(epoch)
-        before = cpu_state()
-        try:
-            seed_for_sample(seed)
-            for generator in generators_of(loader, loader.sampler, loader.batch_sampler):
-                seed_generator(generator, seed)
-            # An iterating DataLoader draws its workers' seed first: so do we, and the order is
-            # the one that the loader itself would give under this seed.
-            items = (
-                None
-                if isinstance(self._sampler, DistributedSampler) or not self._units
-                else iter(self._sampler)
-            )
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-            return collected(self._sampler if items is None else items, self._units)
-        finally:
-            set_cpu_state(before)
-
     def _compare(self, order: Sequence[Any], epoch: int) -> None:
         """See that all ranks go by one order.
 
@@ -183,13 +152,14 @@ class MapFeed(Feed):
 
     def steps(self, epoch: int, position: int = 0) -> Iterator[MicroBatches]:
         again, self._cut_again = self._cut_again, False
+        seed, data_epoch = self.settings.seed, 0 if self.settings.fixed_order else epoch
         if again and self._order is not None and self._order.epoch == epoch:
             items = self._order.items  # a sampler that keeps a state would give others
         else:
-            items = self.settings.signals.call_interruptible(self.order, epoch)
+            source = (self.data, self._sampler, self._units)
+            items = self.settings.signals.call_interruptible(drawn, *source, seed, data_epoch)
             self._compare(items, epoch)
-        total, seed = self._cut(len(items)), self.settings.seed
-        data_epoch = 0 if self.settings.fixed_order else epoch
+        total = self._cut(len(items))
         order = EpochOrder(items, total, self._layout, seed, epoch, self._units, self._collates, data_epoch)
         start = order.start_of(position)
         if self._reader is not None:  # of a pass that was broken off

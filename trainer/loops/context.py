@@ -15,7 +15,7 @@ from ...strategies import Strategy
 from ...strategies.ranks.collectives import Collectives
 from ..counters import RunCounters
 from ..faults.signals import SignalStop
-from ..faults.stop import StopController
+from ..faults.stop_agreement import StopController
 from ..faults.watchdog import Watchdog
 from ..metrics.logger import MetricLogger
 from ..metrics.logger_queue import LoggerQueue

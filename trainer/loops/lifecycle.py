@@ -22,7 +22,7 @@ from ...strategies.launch.job_notes import launcher_requeues, note_trained
 from ...strategies.launch.slurm import ignore_signals
 from ..datamodule import DataModule
 from ..faults.signals import SignalStop
-from ..faults.stop import StopController
+from ..faults.stop_agreement import StopController
 from ..faults.watchdog import Watchdog, deadlines
 from ..metrics.metric_objects import merged_over
 from ..module import TrainModule, configure

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ...errors import PacelineError
 from ...strategies.ranks.collectives import Collectives
+from ..checkpoint.files import commit
 from ..checkpoint.files import format as files
 from ..checkpoint.files.integrity import verify_part
 from ..checkpoint.files.json_codec import NotPlainError, decode, encode
@@ -94,7 +95,7 @@ class PredictionWriter:
 
     def __init__(self, ranks: Collectives, folder: Path, stopped: Callable[[], bool]) -> None:
         self._ranks, self._folder, self._stopped = ranks, folder, stopped
-        self._staging = files.staging_of(self._folder)
+        self._staging = commit.staging_of(self._folder)
         self._turn = self._batches = self._samples = self._parts = self._bytes = 0
         self._tensors: dict[str, Tensor] = {}
         self._outputs: list[str] = []  # JSON, one for each batch
@@ -107,7 +108,7 @@ class PredictionWriter:
                 where=str(self._folder),
                 fix="give another out=, or delete this one",
             )
-        files.begin(self._folder)
+        commit.begin(self._folder)
 
     def take(self, output: Any, size: int) -> None:
         """Write the output of this rank's next batch; of ``size`` 0 where it had none."""
@@ -147,7 +148,7 @@ class PredictionWriter:
         # A tensor, not metadata: a file's header is limited to 100 MB.
         outputs = f"[{','.join(self._outputs)}]".encode()
         text = torch.frombuffer(bytearray(outputs), dtype=torch.uint8)
-        files.save_tensors(self._tensors | {_OUTPUTS: text}, path)
+        commit.save_tensors(self._tensors | {_OUTPUTS: text}, path)
         with path.open("rb") as file:
             os.fsync(file.fileno())
         self._tensors, self._outputs, self._bytes = {}, [], 0
@@ -164,7 +165,7 @@ class PredictionWriter:
             self.drop()
             return None
         manifest = {"kind": "predictions", "batches": batches, "samples": samples}
-        self._ranks.on_rank_zero(lambda: files.commit(self._folder, manifest))
+        self._ranks.on_rank_zero(lambda: commit.commit(self._folder, manifest))
         return Predictions(self._folder)
 
     def drop(self) -> None:

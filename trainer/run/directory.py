@@ -19,7 +19,7 @@ from ...errors import PacelineError
 from ...strategies.launch.job_notes import write_output_to
 from ...strategies.launch.launcher import why_not_relaunch
 from ...strategies.ranks.collectives import Collectives
-from ..checkpoint.files import format as files
+from ..checkpoint.files import commit
 from ..checkpoint.files.remote_run import RemoteRun, mark_written
 from ..faults.thread_stacks import set_stacks_aside
 from ..module_parts.model_steps import ModelSteps
@@ -137,7 +137,7 @@ class RunDirectory:
             self.lock(path)
             self._ranks.on_rank_zero(lambda: check_writable(path / "checkpoints"))
             if self._ranks.is_global_zero:
-                files.sweep(path / "checkpoints")
+                commit.sweep(path / "checkpoints")
                 if continues and source is not None:
                     self._note_environment(environment, source.name)
                     self.other_settings = note_settings(path, config, source.name)

@@ -12,6 +12,7 @@ from ...errors import PacelineError
 from ...strategies.launch.job_notes import interrupted_run
 from ...strategies.ranks.collectives import Collectives
 from ..checkpoint.external_weights import is_readable
+from ..checkpoint.files import commit
 from ..checkpoint.files import format as files
 from ..checkpoint.files.integrity import begin, set_aside
 from ..checkpoint.files.locate import find_checkpoint
@@ -141,7 +142,7 @@ class ResumeSearch:
             if self._ranks.on_rank_zero(lambda: remote.has(folder.name)):
                 self._directory.log_line(f"fetching a damaged checkpoint again: {problem}")
                 if self._ranks.environment.local_rank == 0:
-                    files.delete(folder)
+                    commit.delete(folder)
                 self._ranks.barrier()
                 self._ranks.on_rank_zero(lambda: remote.pull(to_write=True))
                 return
@@ -160,11 +161,11 @@ class ResumeSearch:
             self._directory.lock(run)
             self._ranks.on_rank_zero(lambda: remote.pull(to_write=True))
         if not self._ranks.on_rank_zero(lambda: files.finished(run / "checkpoints")):
-            if self._ranks.is_global_zero and files.has_junk(run / "checkpoints"):
+            if self._ranks.is_global_zero and commit.has_junk(run / "checkpoints"):
                 _sweep(run)
             return None
         self._directory.lock(run)
-        self._ranks.on_rank_zero(lambda: files.recover(run / "checkpoints"))
+        self._ranks.on_rank_zero(lambda: commit.recover(run / "checkpoints"))
         while found := self._ranks.on_rank_zero(lambda: self._candidates(run)):
             try:
                 with begin(found[-1], self._ranks):
@@ -190,7 +191,7 @@ def _sweep(run: Path) -> None:
     lock = FolderLock()
     with suppress(PacelineError, OSError):
         lock.take(run)
-        files.sweep(run / "checkpoints")
+        commit.sweep(run / "checkpoints")
     lock.release()
 
 

@@ -10,6 +10,7 @@ from helpers.jobs import load_job
 from helpers.ranks import run_ranks
 from torch.utils.data import DataLoader
 
+from paceline.trainer.data.epoch_order import drawn
 from paceline.trainer.data.factory import make_feed
 from paceline.trainer.data.feed import FeedSettings
 
@@ -36,8 +37,9 @@ def test_no_sample_before_the_position_is_read():
             return index
 
     data = Counting(100_000)
-    feed = make_feed(DataLoader(data, batch_size=8, shuffle=True), FeedSettings(seed=1))
-    order = list(feed.order(0))
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    feed = make_feed(loader, FeedSettings(seed=1))
+    order = drawn(loader, loader.sampler, units=False, seed=1, epoch=0).tolist()
     batches, _, _, _ = next(feed.steps(0, 50_000))
     assert batches[0].tolist() == order[50_000:50_008]
     assert data.read == 8

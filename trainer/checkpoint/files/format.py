@@ -1,12 +1,11 @@
-"""Checkpoint folders on disk: written whole or not at all, verified before they are read.
+"""Checkpoint folders on disk, as they are found: which are whole, and what their manifests say.
 
     step-00000500/
       manifest.json          format, counters, every file's size and checksums, last its own
       state.json             plain data
       model-*.safetensors    optim-*.safetensors
 
-A folder is written under another name beside its target, synced, given its manifest last, and renamed.
-Where the target exists, that is renamed first, to ``step-00000500.replaced``, and deleted afterwards.
+commit.py writes them.
 """
 
 from __future__ import annotations
@@ -14,16 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from ....common.checksums import crc32
 from ....common.retries import retried
@@ -32,9 +26,8 @@ from ....errors import PacelineError
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
 STEP, WEIGHTS = "step-", "weights-"
-_STAGING = ".staging-"
-_REPLACED = ".replaced"
-_BLOCK = 4 << 20
+REPLACED = ".replaced"
+BLOCK = 4 << 20
 _CHUNK = 1 << 20
 _THREADS = min(8, os.cpu_count() or 1)
 
@@ -61,170 +54,17 @@ def unreadable(path: Path, error: OSError) -> UnreadableError:
     )
 
 
-# -- writing -----------------------------------------------------------------------------------
-
-
-def staging_of(target: Path) -> Path:
-    """Where a folder is written before it appears: beside it, so that a rename suffices."""
-    return target.parent / f"{_STAGING}{target.name}"
-
-
-def begin(target: Path) -> None:
-    """Make an empty staging folder for ``target``."""
-    staging = staging_of(target)
-
-    def make() -> None:
-        if not target.parent.is_dir():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            for folder in target.absolute().parents[1:4]:  # the run's, its name's, and where runs are
-                with suppress(PermissionError):
-                    sync_folder(folder)
-        remove(staging)
-        staging.mkdir()
-
-    retried(make)
-
-
-def commit(target: Path, manifest: Any, entries: dict[str, Any] | None = None) -> None:
-    """Seal the staging folder and make it ``target``; one that exists is deleted when that is done.
-
-    Args:
-        target: The folder to be, whose staging folder (``staging_of(target)``) is complete.
-        manifest: Plain JSON data that becomes part of the manifest.
-        entries: What ``entry_of`` gave for files that are in the folder; None: for none yet.
-    """
-    staging = staging_of(target)
-    seal(staging, manifest, entries or {})
-    replaced = target.with_name(target.name + _REPLACED)
-    replaces = retried(target.exists)
-    if replaces:
-        remove(replaced)
-        _rename(target, replaced)
-    try:
-        _rename(staging, target)
-    except OSError:
-        recover(target.parent)
-        raise
-    sync_folder(target.parent)
-    if replaces:
-        delete(replaced)
-
-
-def _listed(folder: Path) -> list[Path]:
+def listed(folder: Path) -> list[Path]:
+    """What is in a folder."""
     return retried(lambda: list(folder.iterdir()))
-
-
-def _rename(source: Path, target: Path) -> None:
-    def rename() -> None:
-        if source.exists() or not target.exists():  # an attempt that failed may have taken effect
-            os.rename(source, target)
-
-    retried(rename)
-
-
-def seal(folder: Path, manifest: Any, entries: dict[str, Any]) -> None:
-    """Write the manifest over the files that are in ``folder``, and sync both."""
-    here = {p.name for p in _listed(folder) if p.name != MANIFEST}
-    names = sorted(here | entries.keys())  # other machines may have written some into a folder of theirs
-    files = {name: entries.get(name) or retried(partial(entry_of, folder / name)) for name in names}
-    content = {"format": FORMAT, **manifest, "block": _BLOCK, "files": files}
-    write_synced(folder / MANIFEST, sealed(content))
-    sync_folder(folder)
 
 
 def entry_of(path: Path) -> dict[str, Any]:
     """A file's entry in the manifest: its size, and the CRC-32 of each 4 MiB of it."""
     size = path.stat().st_size
     with ThreadPoolExecutor(_THREADS) as pool:
-        sums = list(pool.map(lambda start: crc_of(path, start, _BLOCK), range(0, size, _BLOCK)))
+        sums = list(pool.map(lambda start: crc_of(path, start, BLOCK), range(0, size, BLOCK)))
     return {"bytes": size, "crc32": sums}
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-
-    def write() -> None:
-        with path.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-
-    retried(write)
-
-
-def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str] | None = None) -> None:
-    """Write a safetensors file, with the permissions of its folder: by itself, only its owner can read it.
-
-    Args:
-        tensors: By name, on the CPU and contiguous.
-        path: The file.
-        about: Its metadata.
-    """
-    from safetensors.torch import save_file
-
-    save_file(tensors, str(path), metadata=about)
-    path.chmod(path.parent.stat().st_mode & 0o666)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until a folder's entries are on the disk."""
-
-    def sync() -> None:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    retried(sync)
-
-
-def delete(folder: Path) -> None:
-    """Delete a checkpoint, its manifest first: one that is half deleted is never taken for whole."""
-    if not folder.is_symlink():
-        (folder / MANIFEST).unlink(missing_ok=True)
-    remove(folder)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, or a folder and all that is in it; of a link only the link, not what it leads to."""
-    if path.is_symlink() or not retried(path.is_dir):
-        path.unlink(missing_ok=True)
-    else:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def recover(folder: Path) -> None:
-    """Give checkpoints their names back that a killed process had renamed, and not replaced yet."""
-    for path in finished(folder, STEP) + finished(folder, WEIGHTS):
-        if path.name.endswith(_REPLACED):
-            remove(target := path.with_name(path.name.removesuffix(_REPLACED)))
-            os.rename(path, target)
-
-
-def sweep(folder: Path) -> None:
-    """Remove what an earlier process left half-written, half-deleted or replaced."""
-    recover(folder)
-    for path in _junk(folder):
-        remove(path)
-
-
-def has_junk(folder: Path) -> bool:
-    """Whether there is anything for ``sweep``."""
-    return bool(_junk(folder))
-
-
-def _junk(folder: Path) -> list[Path]:
-    def is_junk(path: Path) -> bool:
-        half_deleted = _is_named(path.name, STEP, WEIGHTS) and not is_checkpoint(path)
-        replaced = path.name.endswith(_REPLACED) and path not in present
-        return path.name.startswith(_STAGING) or half_deleted or replaced
-
-    present = finished(folder, STEP) + finished(folder, WEIGHTS)
-    return list(filter(is_junk, _listed(folder))) if retried(folder.is_dir) else []
-
-
-# -- reading -----------------------------------------------------------------------------------
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -301,7 +141,7 @@ def unlisted(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """The names in a checkpoint's folder that its manifest does not list."""
     return sorted(
         p.name
-        for p in _listed(folder)
+        for p in listed(folder)
         if p.name not in (MANIFEST, *manifest["files"]) and not p.name.endswith(".part")
     )
 
@@ -350,14 +190,15 @@ def finished(folder: Path, kind: str = STEP) -> list[Path]:
     if not retried(folder.is_dir):
         return []
     by_name: dict[str, Path] = {}
-    for path in sorted(filter(is_checkpoint, _listed(folder)), reverse=True):
-        name = path.name.removesuffix(_REPLACED)
-        if _is_named(name, kind):
+    for path in sorted(filter(is_checkpoint, listed(folder)), reverse=True):
+        name = path.name.removesuffix(REPLACED)
+        if is_named(name, kind):
             by_name[name] = path  # sorted: the name as it is comes last
-    return sorted(by_name.values(), key=lambda p: int(p.name.removesuffix(_REPLACED).removeprefix(kind)))
+    return sorted(by_name.values(), key=lambda p: int(p.name.removesuffix(REPLACED).removeprefix(kind)))
 
 
-def _is_named(name: str, *kinds: str) -> bool:
+def is_named(name: str, *kinds: str) -> bool:
+    """Whether a folder of this name is a checkpoint of one of these kinds."""
     return any(name.startswith(k) and name.removeprefix(k).isdecimal() for k in kinds)
 
 

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from ....common.retries import retried
+from . import commit
 from . import format as files
 
 
 def write_pointer(path: Path, name: str) -> None:
     """A small file that names a checkpoint beside it, replaced in one operation."""
-    staging = files.staging_of(path)
+    staging = commit.staging_of(path)
 
     def replace() -> None:
         staging.write_text(name + "\n")

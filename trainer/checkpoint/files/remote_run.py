@@ -19,6 +19,7 @@ from ....errors import PacelineError
 from ...storage.locked import locked
 from ...storage.remote import Remote, RemoteError
 from ...utils.paths import as_path
+from . import commit
 from . import format as files
 
 _FOLDER = "checkpoints"
@@ -90,7 +91,7 @@ class RemoteRun:
         On a machine whose rank did not commit it they are in the staging folder, and deleted afterwards.
         """
         names = list(names)
-        staging = files.staging_of(target)
+        staging = commit.staging_of(target)
         at = {name: staging / name if (staging / name).exists() else target / name for name in names}
         self._remote.send({f"{_FOLDER}/{place}/{name}": path for name, path in at.items()})
         for path in at.values():
@@ -186,9 +187,9 @@ class RemoteRun:
             content = self._remote.read(f"{_FOLDER}/{folder}/{files.MANIFEST}")
             if is_here and (local / files.MANIFEST).read_bytes() == content:
                 continue
-            files.delete(local)  # one that was replaced in the store
+            commit.delete(local)  # one that was replaced in the store
             local.mkdir(parents=True)
-            files.write_synced(local / files.MANIFEST, content)
+            commit.write_synced(local / files.MANIFEST, content)
 
     def _here(self) -> list[str]:
         folder = self.folder / _FOLDER
@@ -218,7 +219,7 @@ class RemoteRun:
         self._remote.delete(path for path in parts if PurePosixPath(path).parts[1] not in complete)
         for name in self._here():
             if name not in committed and _step_of(name) < _step_of(checkpoint.name):
-                files.delete(checkpoint.parent / name)
+                commit.delete(checkpoint.parent / name)
 
     def _is_same_run(self) -> bool:
         path = self.folder / _ENVIRONMENT
@@ -240,7 +241,7 @@ class RemoteRun:
         with locked(self.folder):
             is_here = files.is_checkpoint(checkpoint)
             if is_here and manifest is not None and (checkpoint / files.MANIFEST).read_bytes() != manifest:
-                files.delete(checkpoint)  # of an earlier run, or one that was replaced
+                commit.delete(checkpoint)  # of an earlier run, or one that was replaced
                 is_here = False
             if is_here and not _missing(checkpoint):
                 return

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.trainer.checkpoint import weights
+from paceline.trainer.checkpoint.files import commit
 from paceline.trainer.checkpoint.files import format as files
 from paceline.trainer.checkpoint.files.integrity import verify
 from paceline.trainer.checkpoint.writer import CheckpointWriter, Content
@@ -181,7 +182,7 @@ def test_a_committed_checkpoint_is_not_written_over(run, tmp_path):
 def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
     class Full(Net):
         def on_save_checkpoint(self, trainer, state):
-            monkeypatch.setattr(files, "seal", broken)
+            monkeypatch.setattr(commit, "seal", broken)
 
     def broken(folder, manifest, entries):
         raise OSError(28, "No space left on device")
@@ -201,6 +202,7 @@ def test_killed_while_saving_keeps_the_checkpoint_before(tmp_path):
             import os, signal, sys
             sys.path.insert(0, {str(Path(__file__).parent)!r})
             from test_format import train
+            from paceline.trainer.checkpoint.files import commit
             from paceline.trainer.checkpoint.files import format as files
             rename, count = os.rename, 0
             def killed(source, target):

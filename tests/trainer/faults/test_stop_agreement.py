@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from paceline.strategies import Collectives, Environment
-from paceline.trainer.faults.stop import StopController
+from paceline.trainer.faults.stop_agreement import StopController
 from paceline.trainer.state import Clock, Limits, TrainState
 
 
@@ -100,7 +100,7 @@ def test_a_word_is_started_at_one_boundary_and_read_at_the_next():
 
 @pytest.mark.parametrize("called_after", [(1, 2, 8, 9), (1, 2, 3, 8, 9), range(1, 10)])
 def test_words_go_after_the_same_steps_however_often_a_rank_has_events(called_after, monkeypatch):
-    monkeypatch.setattr("paceline.trainer.faults.stop._SECONDS", 0)  # rank 1 says every how many steps
+    monkeypatch.setattr("paceline.trainer.faults.stop_agreement._SECONDS", 0)  # rank 1 says how often
     ranks, state = TwoRanks(), TrainState()
     stop = controller(ranks, state=state)
     stop.begin_stage()
