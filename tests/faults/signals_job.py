@@ -33,7 +33,7 @@ from paceline import Trainer, TrainModule
 from paceline.callbacks import Callback, Checkpoint, EarlyStopping, JSONLogger
 from paceline.common.faultpoints import Fault, arm
 from paceline.trainer.checkpoint.files.integrity import verify
-from paceline.trainer.faults import stop as agreement
+from paceline.trainer.faults import stop_agreement as agreement
 
 SAMPLES, BATCH, EPOCHS = 22, 4, 2  # 6 steps an epoch; the last has two samples
 SECONDS = 120  # for a fit among many; then all stacks are written and the process ends

@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from paceline.__main__ import main
 from paceline.common.faultpoints import Fault, arm
-from paceline.trainer.faults import stop as agreement
+from paceline.trainer.faults import stop_agreement as agreement
 
 
 def norm(self: LlamaRMSNorm, states: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ from paceline import TrainModule
 from paceline.callbacks import Callback
 from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed
 from paceline.strategies.ranks import recursive_doubling
-from paceline.trainer.faults import stop as agreement
+from paceline.trainer.faults import stop_agreement as agreement
 
 BLOCKS, WIDTH, BATCH = 3, 16, 4
 WARM, COUNTED = 5, 2  # steps before counting, and counted; replicas are compared after 1, 2, 4 and 8
