@@ -94,7 +94,7 @@ def test_the_nearest_tests_that_fit_are_selected(tree):
     assert [*whole.run] == ["tests/core/test_runner.py"]  # what mirrors a change runs in any case
 
 
-@pytest.mark.fit  # for its length
+@pytest.mark.launch  # for its length
 def test_a_callback(graph):
     found = graph.distances(["callbacks/averages/ema.py"])
     assert found["tests/callbacks/averages/test_ema.py"] == 0.5
@@ -109,7 +109,7 @@ def test_a_callback(graph):
     )
 
 
-@pytest.mark.fit  # for its length
+@pytest.mark.launch  # for its length
 @pytest.mark.parametrize(
     ("changed", "test", "distance"),
     [
@@ -130,7 +130,7 @@ def test_a_change_affects_a_test(graph, changed, test, distance):
     assert graph.distances([changed])[test] <= distance
 
 
-@pytest.mark.fit  # for its length
+@pytest.mark.launch  # for its length
 def test_a_change_of_the_core_says_that_it_affects_nearly_everything(graph):
     changed = ["trainer/loops/training_loop.py"]
     selection = affected.select(graph, changed, budget=100)
@@ -142,7 +142,7 @@ def test_a_change_of_the_core_says_that_it_affects_nearly_everything(graph):
     assert "make check ALL=1" in shown
 
 
-@pytest.mark.fit  # for its length
+@pytest.mark.launch  # for its length
 def test_every_test_file_but_a_few_is_reached_from_the_package(graph):
     """What the graph does not see would never be selected."""
     product = [path for path in graph.files if affected.is_product(path)]

@@ -207,7 +207,7 @@ def test_a_save_that_fails_is_a_note_on_the_error(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writer.files, "commit", full, raising=True)
+    monkeypatch.setattr(writer.commit, "commit", full, raising=True)
     with pytest.raises(Breaks) as found:
         fit(tmp_path, "on_step_boundary")
     assert "No space left on device" in " ".join(found.value.__notes__)
@@ -222,7 +222,7 @@ def test_the_error_of_a_save_does_not_start_another(tmp_path, monkeypatch):
         tried.append(1)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writer.files, "commit", full, raising=True)
+    monkeypatch.setattr(writer.commit, "commit", full, raising=True)
     trainer = Trainer(
         max_epochs=1, run_dir=tmp_path, progress=False, callbacks=Checkpoint(2, background=False)
     )

@@ -44,6 +44,7 @@ def test_seeds_decide_episodes_alone_and_among_others():
     assert len(observations[1].unique(dim=0)) > 3  # not one observation many times
 
 
+@pytest.mark.launch  # for its length
 def test_it_learns_to_balance(tmp_path):
     trainer = {"run_dir": None, "progress": False, "validate_every": 25}
     experiment = build(Config(steps=25, held_out=25, trainer=trainer))

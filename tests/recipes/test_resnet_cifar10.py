@@ -117,7 +117,7 @@ def test_the_bias_of_the_whitening_layer_is_trained_for_three_epochs():
     assert changed == [True, True, False, False]
 
 
-@pytest.mark.parametrize("preset", ["94", "tiny"])
+@pytest.mark.parametrize("preset", [pytest.param("94", marks=pytest.mark.launch), "tiny"])  # it takes long
 def test_a_preset_takes_steps_on_digits(tmp_path, preset):
     trainer = PRESETS[preset].get("trainer", {}) | {
         "accelerator": "cpu",

@@ -444,6 +444,7 @@ def test_a_script_under_paceline_launch_joins_and_its_failure_is_the_launcher_s(
     assert "printed above by 1" not in job.printed()
 
 
+@pytest.mark.launch  # for its length
 def test_a_process_group_that_exists_is_used_and_ranks_that_differ_are_named(tmp_path):
     """Two processes that nobody launched: the script itself says where they stand."""
     options = {"differs": True, "trainers": [{"devices": "auto"}]}
