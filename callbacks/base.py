@@ -48,10 +48,11 @@ class Callback(Hooks):
     def next_due(self, at: StepPosition) -> float:
         """The next step after which ``on_step_end`` or ``on_step_boundary`` has anything to do.
 
-        A class that overrides it beside these hooks has them called after that step, and after others with
-        which something is due anyway: a log point, a validation, the last one of an epoch. Then it is asked
-        again; until then its answer holds. Where a hook itself ends the epoch or requests a validation,
-        ``on_step_boundary`` alone is called. All other classes have both called after every step.
+        A class that overrides it beside these hooks has them called after that step, and after the first
+        step of a fit and the last one of each epoch; ``on_step_boundary`` after each validation of the fit
+        too. It is asked after steps with which anything is due; until then its answer holds. Ranks call the
+        hooks after the same steps where the answer follows from ``at`` alone. All other classes have both
+        hooks called after every step.
 
         Args:
             at: Where the run is.

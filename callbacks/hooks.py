@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError, nearest, shown
@@ -136,7 +137,8 @@ class HookTable:
     ) -> None:
         self._table: dict[str, tuple[Callable[..., None], ...]] = {}
         self.each_step: dict[str, tuple[Callable[..., None], ...]] = {}
-        self._after_steps: dict[str, list[tuple[Any, Callable[..., None]]]] = {}
+        self._owners: dict[str, list[Any]] = {}  # None: one that is called after every step
+        self._due: dict[str, list[float]] = {}
         watchers = list(callbacks)
         for name in HOOKS:
             arity = len(_given(name))
@@ -149,11 +151,9 @@ class HookTable:
             ]
             self._table[name] = tuple(hook for _, hook in found)
             if name in _AFTER_STEPS:
-                waits = [owner is not module and _says_when(owner, name) for owner, _ in found]
-                self._after_steps[name] = [
-                    (owner if waiting else None, hook)
-                    for (owner, hook), waiting in zip(found, waits, strict=True)
-                ]
+                waits = [owner is not module and _says_when_for(owner, name) for owner, _ in found]
+                self._owners[name] = [o if w else None for (o, _), w in zip(found, waits, strict=True)]
+                self._due[name] = [0.0] * len(found)
                 self.each_step[name] = self._table[name]
 
     def next_due(self, at: StepPosition) -> float:
@@ -164,23 +164,18 @@ class HookTable:
         Raises:
             PacelineError: for an answer that is no number.
         """
-        earliest = math.inf
-        for name, found in self._after_steps.items():
-            each_step = []
-            for owner, hook in found:
-                due = 0.0 if owner is None else owner.next_due(at)
-                if not isinstance(due, (int, float)):
-                    raise PacelineError(
-                        f"{type(owner).__name__}.next_due must return the next step that it acts after",
-                        got=shown(due),
-                        fix="return a number of steps, math.inf or 0; or rename the method, if it is yours",
-                    )
-                if due > at.global_step:
-                    earliest = min(earliest, due)
-                else:
-                    each_step.append(hook)
-            self.each_step[name] = tuple(each_step)
-        return earliest
+        asked = {id(o): o for owners in self._owners.values() for o in owners if o is not None}
+        answers = {key: _answer(owner, at) for key, owner in asked.items()}
+        later = {key: due for key, due in answers.items() if due > at.global_step}
+        for name, owners in self._owners.items():
+            self._due[name] = [later.get(id(owner), 0.0) for owner in owners]
+            self.each_step[name] = self.after(name, at.global_step)
+        return min(later.values(), default=math.inf)
+
+    def after(self, name: str, step: int) -> tuple[Callable[..., None], ...]:
+        """Of one of the two hooks after a step, those that are due with this one."""
+        pairs = zip(self._table[name], self._due[name], strict=True)
+        return tuple(hook for hook, due in pairs if due <= step)
 
     def __getitem__(self, name: str) -> tuple[Callable[..., None], ...]:
         return self._table[name]
@@ -196,12 +191,28 @@ def _overrides(owner: Any, name: str) -> bool:
     return found is not None and getattr(found, "__func__", found) is not getattr(Hooks, name)
 
 
-def _says_when(owner: Any, name: str) -> bool:
+def says_when(callback: Any) -> bool:
+    """Whether ``next_due`` of a callback is asked."""
+    return any(_overrides(callback, name) and _says_when_for(callback, name) for name in _AFTER_STEPS)
+
+
+def _says_when_for(owner: Any, name: str) -> bool:
     """Whether it overrides a hook, and the same class or one derived from it overrides ``next_due``."""
     for place in (owner, *type(owner).__mro__):
         if "next_due" in vars(place) or name in vars(place):
             return callable(vars(place).get("next_due")) and _overrides(owner, name)
     return False
+
+
+def _answer(owner: Any, at: StepPosition) -> float:
+    due = with_arity(owner.next_due, 1)(at)
+    if isinstance(due, bool) or not isinstance(due, Real) or math.isnan(due):
+        raise PacelineError(
+            f"{type(owner).__name__}.next_due must return the next step that it acts after",
+            got=shown(due),
+            fix="return a number of steps, math.inf or 0; or rename the method, if it is yours",
+        )
+    return float(due)
 
 
 def with_arity(hook: Callable[..., Any], given: int) -> Callable[..., Any]:

@@ -144,7 +144,7 @@ class StopController:
         """To be called after steps, and before each batch of an evaluation, on all ranks.
 
         Args:
-            batches: So many batches of an evaluation are done since the last call; steps are counted here.
+            batches: So many batches of an evaluation begin here; steps are counted by this method.
         """
         steps, self._counted = self._state.global_step - self._counted, self._state.global_step
         if self._agreement is not None:
@@ -189,7 +189,7 @@ class _Agreement:
         self._sent_at = (time.perf_counter(), 0)
 
     def at_boundary(self, boundaries: int) -> None:
-        """So many boundaries have passed, not more than ``next_boundary`` had; on all ranks."""
+        """So many boundaries have passed, on all ranks; a word is due where they are ``next_boundary``."""
         self._count += boundaries
         if self._count < self._next:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from ...common.faultpoints import faultpoint, with_faultpoint
 from ...durations import Cadence, Duration
@@ -36,8 +37,7 @@ class TrainLoop:
             retry = MemoryRetry(context, self.optimizer_step)
             self.read, self.run_step = retry.steps, retry.run
         self.run_step = with_faultpoint("step.end", self.run_step, after=True)
-        self.hooks = hooks = context.hooks
-        self.on_step_end, self.each_step = hooks["on_step_end"], hooks.each_step
+        self.hooks = context.hooks
         length = context.limits.steps_in(context.state.epoch)
         log_every = Duration.parse(settings.log_every or _LOG_EVERY, where="log_every")
         self.log_cadence = Cadence(log_every, length)
@@ -60,6 +60,7 @@ class TrainLoop:
         stop.agree()
         while not stop.done:
             self.epoch()
+            self.step.begin([], [], None)  # what follows may need the memory
         self.step.between_steps = False  # not before it is known that the last update was made
         self.optimizer_step.finish()
         self.step.between_steps = True
@@ -77,6 +78,7 @@ class TrainLoop:
     def epoch(self) -> None:
         """One epoch, or what is left of it."""
         trainer, state, feed, stop, step = self.trainer, self.state, self.feed, self.stop, self.step
+        each_step = self.hooks.each_step
         stop.epoch_over = False
         step.next_event = 0.0  # an epoch may have another length than the one before
         feed.prepare(state.epoch)
@@ -94,16 +96,16 @@ class TrainLoop:
             state.position += advance
             state.samples += advance
             due = feed.ended or state.global_step >= step.next_event
-            for hook in self.on_step_end if due else self.each_step["on_step_end"]:
+            for hook in self.hooks_after("on_step_end", feed.ended) if due else each_step["on_step_end"]:
                 hook(trainer, outputs)
             ended = feed.ended or stop.epoch_over
-            if due or stop.epoch_over or step.validates:
+            if ended or step.validates or state.global_step >= step.next_event:
                 self.events(ended)
                 if ended or state.validating or stop.done:
                     return
             else:
                 step.between_steps = True
-                for hook in self.each_step["on_step_boundary"]:
+                for hook in each_step["on_step_boundary"]:
                     hook(trainer)
                 if (self.ends_by_time or stop.requested is not None) and stop.done:
                     return
@@ -118,7 +120,6 @@ class TrainLoop:
         """What does not follow every step: a log point, a validation, the end of the epoch, checkpoints."""
         state, at = self.state, self.state.after_step(epoch_ended, self.context.limits)
         repeated = bool(state.validating)
-        self.stop.at_boundary()
         if state.global_step >= self.next_comparison:
             self.replicas.compare(state.global_step)
         if self.logged_step != state.global_step and (
@@ -144,9 +145,14 @@ class TrainLoop:
         if repeated:  # a checkpoint of this step is of before its validation
             self.context.checkpoints.allow_again(state.global_step)
         self.step.between_steps = True
-        for hook in self.hooks["on_step_boundary"]:
+        self.stop.at_boundary()
+        for hook in self.hooks_after("on_step_boundary", bool(validates) or epoch_ended):
             hook(self.trainer)
         self.step.next_event = self.find_next_event()
+
+    def hooks_after(self, name: str, every: bool) -> tuple[Callable[..., None], ...]:
+        """The hooks that are due with the step that was just counted; or ``every`` one."""
+        return self.hooks[name] if every else self.hooks.after(name, self.state.global_step)
 
     def validate(self, epoch_ended: bool) -> bool:
         """A validation, its values published; False where a signal cut it short."""

@@ -27,3 +27,4 @@ def test_ranks_whose_events_differ_end_together_and_evaluate_alike(found, case):
     assert 60 < first["step"] < 120
     assert first["evaluated"] == second["evaluated"]
     assert len(first["evaluated"]) > 7
+    assert first["called"] == second["called"] == [1, 1]  # in both hooks of the first step

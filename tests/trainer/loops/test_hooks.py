@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
@@ -495,20 +497,20 @@ class Setting(EveryThird):
 
 
 class Undecided(EveryThird):
-    """Waits for something from step 3 on, until it is asked again."""
+    """Waits for something from step 1 on, until it is asked again."""
 
     def next_due(self, at):
-        return 0 if at.global_step == 3 else super().next_due(at)
+        return 0 if at.global_step == 1 else super().next_due(at)
 
 
 @pytest.mark.parametrize(
     ("kind", "steps", "ends"),
     [
-        # The first and the last step of each epoch, a log point and what is due.
-        (EveryThird, [1, 3, 4, 5, 6, 7, 8], [1, 3, 4, 5, 6, 7, 8]),
-        (Undecided, [1, 3, 4, 5, 6, 7, 8], [1, 3, 4, 5, 6, 7, 8]),
-        (Overriding, [1, 2, 3, 4, 5, 6, 7, 8], [1, 3, 4, 5, 6, 7, 8]),
-        (Setting, [1, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8]),
+        # The first step, the last ones of epochs, and what is due; not the log point.
+        (EveryThird, [1, 3, 4, 6, 8], [1, 3, 4, 6, 8]),
+        (Undecided, [1, 2, 3, 4, 6, 8], [1, 2, 3, 4, 6, 8]),
+        (Overriding, [1, 2, 3, 4, 5, 6, 7, 8], [1, 3, 4, 6, 8]),
+        (Setting, [1, 3, 4, 6, 8], [1, 2, 3, 4, 5, 6, 7, 8]),
     ],
 )
 def test_a_callback_that_says_when_it_is_due_is_not_called_in_between(kind, steps, ends, tmp_path):
@@ -546,17 +548,42 @@ class Own(Callback):
         self.steps.append(trainer.global_step)
 
 
-class Forgets(Own):
-    def next_due(self, at):
-        return None
+class Answers(Own):
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def next_due(self):  # trailing arguments may be left out, as everywhere
+        return self.answer
 
     def on_step_end(self, trainer):
+        super().on_step_end(trainer)
+
+
+class AtEpochs(Callback):
+    """Has a method of the name that nobody asks for its answer."""
+
+    def next_due(self, trainer, every):
+        raise AssertionError
+
+    def on_train_epoch_end(self, trainer):
         pass
 
 
-def test_an_attribute_of_the_name_is_the_users_and_no_answer_is_an_error():
+def test_an_attribute_of_the_name_that_nobody_asks_is_the_users():
     own = Own()
-    quiet(callbacks=own, max_steps=4).fit(Module(), loader(16))
+    quiet(callbacks=[own, AtEpochs()], max_steps=4).fit(Module(), loader(16))
     assert own.steps == [1, 2, 3, 4]
-    with pytest.raises(PacelineError, match=r"Forgets\.next_due must return the next step"):
-        quiet(callbacks=Forgets(), max_steps=4).fit(Module(), loader(16))
+
+
+@pytest.mark.parametrize("answer", [6, 6.0, Fraction(11, 2)])
+def test_an_answer_is_a_number_of_any_kind(answer):
+    callback = Answers(answer)
+    quiet(callbacks=callback, max_steps=8).fit(Module(), loader(32))
+    assert callback.steps == [1, 6, 7, 8]  # from then on its answer is past
+
+
+@pytest.mark.parametrize("answer", [None, True, math.nan, "2"])
+def test_another_answer_is_an_error(answer):
+    with pytest.raises(PacelineError, match=r"Answers\.next_due must return the next step"):
+        quiet(callbacks=Answers(answer), max_steps=4).fit(Module(), loader(16))

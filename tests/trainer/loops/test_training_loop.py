@@ -1,10 +1,13 @@
 """The loop: limits, validation within it, modes, accumulation, clipping, data sources, first lines."""
 
 import copy
+import gc
 import math
 import pickle
 import random
 import time
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +89,8 @@ class At(Callback):
 # -- limits ------------------------------------------------------------------------------------
 
 
-def test_max_time(capsys, monkeypatch):
+@pytest.mark.parametrize("samples", [8, 40])  # also where no epoch ends before, and nothing is logged
+def test_max_time(capsys, monkeypatch, samples):
     clock = PlantedClock()
     monkeypatch.setattr(time, "perf_counter", clock)
 
@@ -95,7 +99,7 @@ def test_max_time(capsys, monkeypatch):
             clock.now += 0.04
             return super().training_step(batch)
 
-    trainer = fitted(Slow(), loader(), max_time="0.1s")
+    trainer = fitted(Slow(), loader(samples), max_time="0.1s", log_every="1000st")
     assert trainer.global_step == 3  # the first after which 0.1 s are over
     assert "max_time=0.1s reached" in trainer.stop_reason
     assert "unknown in total (until 0.1s)" in capsys.readouterr().out
@@ -129,6 +133,34 @@ def test_the_first_limit_reached_ends_the_run(limits, end, reason):
 def test_a_time_limit_comes_before_many_epochs_and_steps():
     trainer = fitted(Line(), loader(), max_epochs=9**9, max_steps=9**9, max_time="0.02s")
     assert "max_time" in trainer.stop_reason
+
+
+def test_the_memory_of_a_step_is_free_when_its_epoch_has_ended():
+    class Keeps(Line):
+        def training_step(self, batch):
+            if self.fails and self.batches:
+                raise ArithmeticError("on purpose")
+            self.batch, loss = weakref.ref(batch[0]), super().training_step(batch)
+            self.loss = weakref.ref(loss)
+            return loss
+
+    class Looks(Callback):
+        def on_train_epoch_start(self, trainer):
+            if trainer.epoch:
+                found.append((module.batch(), module.loss()))
+
+        def on_fit_end(self, trainer):
+            found.append((module.batch(), module.loss()))
+
+    found, module = [], Keeps()
+    module.fails = False
+    trainer = fitted(module, loader(), max_epochs=2, callbacks=Looks(), accumulate=2)
+    assert found == [(None, None), (None, None)]
+    module.fails, module.batches = True, []
+    with suppress(ArithmeticError):
+        trainer.fit(module, loader())
+    gc.collect()
+    assert (len(module.batches), module.batch(), module.loss()) == (1, None, None)
 
 
 def test_fit_twice_trains_again_from_the_module_as_it_stands():

@@ -14,7 +14,13 @@ from ..replicas import Replicas
 from .checkpoint_setup import make_checkpoints, state_to_save
 from .fit_data import FindMicroBatch, FitData, FitFeeds, Resumption, choose_micro_batch, schedule_of
 from .monitored_values import check_monitored_phases, monitored, report_late_validation
-from .optimizer_setup import build_optimizers, make_guard, manual_optimization, slow, trained_parameters
+from .optimizer_setup import (
+    build_optimizers,
+    make_guard,
+    manual_optimization,
+    too_slow_schedules,
+    trained_parameters,
+)
 from .rank_check import check_ranks
 from .resume_source import Source
 from .startup_report import first_lines, report_restart
@@ -61,7 +67,8 @@ def prepare(
     run_state = state_to_save(context, feed, optimization, trained, config)
     if feed.reloads:
         state.epoch_lengths = context.limits.lengths
-    inexact = source.other_seed(settings.seed) + source.restore(run_state) + slow(context, optimization)
+    inexact = source.other_seed(settings.seed) + source.restore(run_state)
+    inexact += too_slow_schedules(context, optimization)
     if source.path is None:  # none of the checkpoints was whole
         source.place(state)
     state.decay_start, state.decay_steps = decay

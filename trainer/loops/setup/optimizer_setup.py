@@ -90,7 +90,7 @@ def manual_optimization(
     return ManualOptimization(optimizers, strategy, guard, module.automatic_optimization)
 
 
-def slow(context: StageContext, optimization: Optimization) -> list[str]:
+def too_slow_schedules(context: StageContext, optimization: Optimization) -> list[str]:
     """Schedules that step too rarely for their length, in words."""
     automatic = context.module.automatic_optimization
     return slow_schedules(optimization.schedules, _length(context)) if automatic else []

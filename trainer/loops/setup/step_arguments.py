@@ -9,7 +9,7 @@ from typing import Any
 
 from ....callbacks import Callback
 from ....callbacks.hook_arguments import Problem, wrong_arguments
-from ....callbacks.hooks import OF_MODULES, hook_problems
+from ....callbacks.hooks import OF_MODULES, hook_problems, says_when
 from ....errors import report
 from ....other_trainers.methods import CALLBACK_METHODS, DATAMODULE_METHODS, MODULE_METHODS, Method
 from ...batch_hooks import BATCH_HOOKS
@@ -83,7 +83,8 @@ def _of_datamodule(stage: str, datamodule: Any) -> Iterator[Problem]:
 def _of_callback(callback: Callback) -> Iterator[Problem]:
     yield from hook_problems(callback)
     yield from _never_called(callback, Callback, CALLBACK_METHODS)
-    yield from _called(callback, _STATE | {"evaluation": ("trainer",), "next_due": ("at",)})
+    due: dict[str, tuple[str, ...]] = {"next_due": ("at",)} if says_when(callback) else {}
+    yield from _called(callback, _STATE | {"evaluation": ("trainer",)} | due)
 
 
 def _dataloaders(stage: str) -> dict[str, tuple[str, ...]]:
