@@ -137,9 +137,10 @@ class HookTable:
     ) -> None:
         self._table: dict[str, tuple[Callable[..., None], ...]] = {}
         self.each_step: dict[str, tuple[Callable[..., None], ...]] = {}
-        self._owners: dict[str, list[Any]] = {}  # None: one that is called after every step
-        self._due: dict[str, list[float]] = {}
         watchers = list(callbacks)
+        self._askers = {id(one): _asker(one) for one in watchers if says_when(one)}
+        self._waiting: dict[str, list[int]] = {}  # whose each hook is; 0: it is called after every step
+        self._due: dict[int, float] = {}
         for name in HOOKS:
             arity = len(_given(name))
             opening = name.endswith("_start") or name in _OPENING
@@ -151,9 +152,8 @@ class HookTable:
             ]
             self._table[name] = tuple(hook for _, hook in found)
             if name in _AFTER_STEPS:
-                waits = [owner is not module and _says_when_for(owner, name) for owner, _ in found]
-                self._owners[name] = [o if w else None for (o, _), w in zip(found, waits, strict=True)]
-                self._due[name] = [0.0] * len(found)
+                asked = [id(o) in self._askers and _says_when_for(o, name) for o, _ in found]
+                self._waiting[name] = [id(o) if a else 0 for (o, _), a in zip(found, asked, strict=True)]
                 self.each_step[name] = self._table[name]
 
     def next_due(self, at: StepPosition) -> float:
@@ -164,18 +164,16 @@ class HookTable:
         Raises:
             PacelineError: for an answer that is no number.
         """
-        asked = {id(o): o for owners in self._owners.values() for o in owners if o is not None}
-        answers = {key: _answer(owner, at) for key, owner in asked.items()}
-        later = {key: due for key, due in answers.items() if due > at.global_step}
-        for name, owners in self._owners.items():
-            self._due[name] = [later.get(id(owner), 0.0) for owner in owners]
+        answers = {key: ask(at) for key, ask in self._askers.items()}
+        self._due = {key: due for key, due in answers.items() if due > at.global_step}
+        for name in _AFTER_STEPS:
             self.each_step[name] = self.after(name, at.global_step)
-        return min(later.values(), default=math.inf)
+        return min(self._due.values(), default=math.inf)
 
     def after(self, name: str, step: int) -> tuple[Callable[..., None], ...]:
         """Of one of the two hooks after a step, those that are due with this one."""
-        pairs = zip(self._table[name], self._due[name], strict=True)
-        return tuple(hook for hook, due in pairs if due <= step)
+        pairs = zip(self._table[name], self._waiting[name], strict=True)
+        return tuple(hook for hook, key in pairs if self._due.get(key, 0.0) <= step)
 
     def __getitem__(self, name: str) -> tuple[Callable[..., None], ...]:
         return self._table[name]
@@ -193,7 +191,7 @@ def _overrides(owner: Any, name: str) -> bool:
 
 def says_when(callback: Any) -> bool:
     """Whether ``next_due`` of a callback is asked."""
-    return any(_overrides(callback, name) and _says_when_for(callback, name) for name in _AFTER_STEPS)
+    return any(_says_when_for(callback, name) for name in _AFTER_STEPS)
 
 
 def _says_when_for(owner: Any, name: str) -> bool:
@@ -204,15 +202,21 @@ def _says_when_for(owner: Any, name: str) -> bool:
     return False
 
 
-def _answer(owner: Any, at: StepPosition) -> float:
-    due = with_arity(owner.next_due, 1)(at)
-    if isinstance(due, bool) or not isinstance(due, Real) or math.isnan(due):
-        raise PacelineError(
-            f"{type(owner).__name__}.next_due must return the next step that it acts after",
-            got=shown(due),
-            fix="return a number of steps, math.inf or 0; or rename the method, if it is yours",
-        )
-    return float(due)
+def _asker(callback: Any) -> Callable[[StepPosition], float]:
+    """``next_due`` of a callback, with its answer checked."""
+    ask = with_arity(callback.next_due, 1)
+
+    def checked(at: StepPosition) -> float:
+        due = ask(at)
+        if isinstance(due, bool) or not isinstance(due, Real) or math.isnan(due):
+            raise PacelineError(
+                f"{type(callback).__name__}.next_due must return the next step that it acts after",
+                got=shown(due),
+                fix="return a number of steps, math.inf or 0; or rename the method, if it is yours",
+            )
+        return float(due)
+
+    return checked
 
 
 def with_arity(hook: Callable[..., Any], given: int) -> Callable[..., Any]:

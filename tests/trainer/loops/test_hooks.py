@@ -553,7 +553,7 @@ class Answers(Own):
         super().__init__()
         self.answer = answer
 
-    def next_due(self):  # trailing arguments may be left out, as everywhere
+    def next_due(self):  # trailing arguments are optional, as everywhere
         return self.answer
 
     def on_step_end(self, trainer):
