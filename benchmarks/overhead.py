@@ -5,9 +5,10 @@
 "like for like" is the hand-written loop with what ours does in every step: it reads each loss, looks for
 losses and gradients that are not finite, counts samples, and asks whether a log is due.
 "off": no progress bar, no loggers, no checkpoint, no record of steps. "typical": a progress bar,
-TensorBoard, metrics.jsonl and one value logged per step. "full": that with three loggers and five
-callbacks. Peers that are installed run too (``peers.py``). "iterable": nothing on, the same batches in a
-list, from an object with ``__iter__`` and ``__len__``, and from one whose ``__iter__`` is a generator.
+TensorBoard, metrics.jsonl and one value logged per step, with the record of steps and without it. "full":
+that with three loggers and five callbacks. Peers that are installed run too (``peers.py``). "iterable":
+nothing on, the same batches in a list, from an object with ``__iter__`` and ``__len__``, and from one whose
+``__iter__`` is a generator.
 The loops run interleaved, round by round; medians are shown.
 """
 
@@ -44,6 +45,7 @@ from paceline.callbacks import (
     Throughput,
     Timer,
 )
+from paceline.callbacks.pictures.curves import wait_for_pictures
 
 
 def raw(batches: list) -> float:
@@ -122,14 +124,17 @@ def off(batches: list | Batches) -> float:
     return watch.seconds
 
 
-def typical(batches: list) -> float:
+def typical(batches: list, record: bool = True) -> float:
     """Ours with what is on by default, and one value."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(Terminal()):
-        trainer = Trainer(accelerator="cpu", checkpoint=False, callbacks=[watch], run_dir=folder)
+        trainer = Trainer(
+            accelerator="cpu", checkpoint=False, record=record, callbacks=[watch], run_dir=folder
+        )
         names = {type(c) for c in trainer.callbacks}
         assert {Progress, TensorBoard, ModelSummary, Curves} <= names
         trainer.fit(Logging(), batches)
+        wait_for_pictures()  # else they are drawn beside the next loop
     return watch.seconds
 
 
@@ -208,7 +213,9 @@ def main() -> None:
     own = {"raw": raw, "like for like": like_for_like}
     tables = {
         "off": own | {"paceline": off} | peers.found(typical=False),
-        "typical": own | {"paceline": typical} | peers.found(typical=True),
+        "typical": own
+        | {"paceline": typical, "record=False": lambda batches: typical(batches, record=False)}
+        | peers.found(typical=True),
         "full": own | {"paceline": full},
         "iterable": own
         | {
