@@ -134,9 +134,13 @@ def serve(address: str, ready: socket.socket | None = None) -> None:
         found, _, _ = select.select([listener, 0], [], [], 1.0)
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                more = next((name for name, process in servers.items() if process == ended[0]), None)
+                if more is not None:  # the next job that asks for it gets a new one
+                    del servers[more]
+                    Path(f"{address}-{more}").unlink(missing_ok=True)
                 if ended[1]:
-                    how = os.waitstatus_to_exitcode(ended[1])
-                    print(f"supervisor {ended[0]} ended with {how}", file=sys.stderr, flush=True)
+                    how, what = os.waitstatus_to_exitcode(ended[1]), more or "supervisor"
+                    print(f"{what} {ended[0]} ended with {how}", file=sys.stderr, flush=True)
         if 0 in found:
             for process in servers.values():
                 os.waitpid(process, 0)

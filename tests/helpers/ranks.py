@@ -329,25 +329,25 @@ class _Server:
             time.sleep(0.01)
 
     def address(self, more: str) -> str:
-        if more not in self._addresses:
-            connection = self._connected(self._addresses[""])
-            connection.sendall(json.dumps(f"address with {more}").encode() + b"\n")
-            self._addresses[more] = json.loads(connection.makefile().readline())["address"]
-            connection.close()
+        if more and not os.path.exists(self._addresses.get(more, "")):  # not asked for yet, or it has ended
+            with self.connected("") as connection:
+                connection.sendall(json.dumps(f"address with {more}").encode() + b"\n")
+                answer = connection.makefile().readline()
+            if not answer:
+                raise ConnectionRefusedError(f"the server with {more} ended before it was ready")
+            self._addresses[more] = json.loads(answer)["address"]
         return self._addresses[more]
 
     def connected(self, more: str) -> socket.socket:
-        return self._connected(self.address(more))
-
-    def _connected(self, address: str) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(_START)
         deadline = time.monotonic() + _START
         while True:  # the socket exists once the server has bound it, and refuses until the server listens
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(_START)
             try:
-                connection.connect(address)
+                connection.connect(self.address(more))
                 return connection
             except (ConnectionRefusedError, FileNotFoundError):
+                connection.close()
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
