@@ -34,6 +34,9 @@ class Contrast(TrainModule):
         labels = torch.arange(len(one)) + self.trainer.rank * len(one)
         return F.cross_entropy(one @ everyone.T / 0.5, labels)
 
+    def on_fit_end(self):
+        self.weights = self.all_gather(self.net[0].weight)
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.5)
 
@@ -100,7 +103,9 @@ def train(folder: Path, strategy: str, devices: int, sync_grads: bool = True) ->
     )
     module = Contrast(sync_grads)
     trainer.fit(module, DataLoader(samples(), GLOBAL // devices))
-    trainer.export(folder / (strategy if sync_grads else f"{strategy}-detached"))
+    found = folder / (strategy if sync_grads else f"{strategy}-detached")
+    trainer.export(found)
+    save_file({"weight": module.weights}, found / f"gathered-{trainer.rank}.safetensors")
 
 
 if __name__ == "__main__":

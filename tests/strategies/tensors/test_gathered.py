@@ -29,6 +29,13 @@ def test_it_is_the_gradient_of_one_device(weights, strategy):
         torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_of_a_sharded_weight_each_rank_gets_the_whole_of_every_rank(weights, strategy):
+    for rank in range(2):
+        gathered = load_file(weights["folder"] / strategy / f"gathered-{rank}.safetensors")["weight"]
+        assert torch.equal(gathered, torch.stack([weights[strategy]["net.0.weight"].to(gathered)] * 2))
+
+
 def test_ranks_with_other_numbers_of_samples_are_refused(weights):
     (refused,) = {path.read_text() for path in weights["folder"].glob("refused-*")}
     assert "takes tensors of one shape" in refused
