@@ -59,7 +59,7 @@ class OptimizerStep:
         self.schedules = context.optimization.of_interval("step") if module.automatic_optimization else []
         self.loss_weights = LossWeights(context)
         reads = strategy.device.type == "cpu" or (self.guard is not None and self.guard.reads_losses)
-        self.record_loss = self.read_loss if reads else self.keep_loss
+        self.record_loss = self.record_on_host if reads else self.record_on_device
         self.before_step = context.hooks["on_step_start"]
         if context.ranks.tensor_parallel_size > 1:
             self.before_step = (SameSamples(context.ranks), *self.before_step)
@@ -177,7 +177,7 @@ class OptimizerStep:
         loss, weight = read_training_output(output, weight, self.store, place)
         return self.record_loss(loss, weight, size, index), weight
 
-    def read_loss(self, loss: Tensor, weight: Any, size: int, index: int) -> Tensor:
+    def record_on_host(self, loss: Tensor, weight: Any, size: int, index: int) -> Tensor:
         """Log a micro-batch's loss; what is not finite makes all gradients so, for the guard to find."""
         value = loss.item()
         if size:
@@ -187,10 +187,10 @@ class OptimizerStep:
         self.loss_value.add(value, size if weight is None else float(weight))
         return loss
 
-    def keep_loss(self, loss: Tensor, weight: Any, size: int, index: int) -> Tensor:
+    def record_on_device(self, loss: Tensor, weight: Any, size: int, index: int) -> Tensor:
         """The same of a loss on an accelerator, which is not waited for."""
         if loss.is_cpu:
-            return self.read_loss(loss, weight, size, index)
+            return self.record_on_host(loss, weight, size, index)
         if size:
             self.step.losses.append((loss.detach(), size if weight is None else weight))
         self.store.log("loss", loss, weight=weight)
