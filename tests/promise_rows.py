@@ -54,8 +54,8 @@ ROWS = [
         "overhead",
         2,
         "Little per-step overhead over a hand-written loop, also with a progress bar, TensorBoard and a "
-        "logged value: 26 and 50 µs of 136 and 145 (8 and 12 are the aim), and 16 µs for the record of "
-        "each step, unless `record=False`; the Python calls of a step are counted in CI",
+        "logged value: 5 and 28 µs over one that makes the same checks (8 and 12 are the aim), 10 with "
+        "`record=False`; the Python calls of a step are counted in CI",
         {
             "test_calls.py": [
                 "test_with_everything_off",
@@ -310,8 +310,8 @@ ROWS = [
     Row(
         "pause of a save",
         7,
-        "Background saves stop training for about 11 % of the time of a synchronous save (10 % is the "
-        "aim), and verification adds nothing to a load from the disk (0.3 s per GB where the files are in "
+        "Background saves stop training for about 12 % of the time of a synchronous save (10 % is the "
+        "aim), and verification adds nothing to a load from the disk (0.13 s per GB where the files are in "
         "the page cache)",
         {},
         ("python benchmarks/checkpoint.py --rounds 9 --json benchmarks/results/checkpoint.json",),

@@ -93,6 +93,7 @@ def test_no_file_over_400_lines():
     assert not long
 
 
+@pytest.mark.fit  # for its length
 def test_no_function_over_60_lines():
     long = [
         f"{name_of(path)}:{node.lineno} {node.name}"
@@ -197,6 +198,7 @@ def own_names(tree: ast.AST) -> set[str]:
 MARKS = {"_crossed_fit", "_render_traceback_", "_configured", "_hparams"}
 
 
+@pytest.mark.fit  # for its length
 def test_private_names_of_libraries_are_in_one_file_each():
     own = set.union(MARKS, *(own_names(tree) for path, tree in trees() if name_of(path) not in PRIVATE))
     found = {name_of(path): private_names(tree) - own for path, tree in trees()}

@@ -16,6 +16,7 @@ from paceline.trainer.counters import RunCounters
 from paceline.trainer.loop_controls import LoopControls
 from paceline.trainer.run.directory import RunLog
 
+pytestmark = pytest.mark.launch  # for its length
 WITHOUT_EXAMPLE = {
     "TrainModule.untoggle_optimizer": "the example of toggle_optimizer calls it",
     "Trainer.fit": "the example of Trainer calls it",

@@ -96,6 +96,7 @@ def log_probability(model, row) -> torch.Tensor:
     return torch.stack(found).sum()
 
 
+@pytest.mark.fit  # for its length
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_dropout_of_the_model_is_off_for_both(method, build, tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM

@@ -86,6 +86,7 @@ def test_the_adapters_alone_are_trained(base, few):
     assert all("lora_" in name for name in names)
 
 
+@pytest.mark.fit  # for its length
 def test_a_file_is_split_and_its_chat_template_used(base, tmp_path):
     records = [{"instruction": f"Say {n}.", "output": f"{n}."} for n in range(40)]
     (tmp_path / "data.json").write_text(json.dumps(records))

@@ -47,6 +47,7 @@ def small(tmp_path_factory):
     return found
 
 
+@pytest.mark.fit  # for its length
 @pytest.mark.parametrize(
     ("recipe", "kind"), [("llm_finetune", "llama"), ("dpo", "llama"), ("classify_text", "bert")]
 )

@@ -14,6 +14,7 @@ from helpers.ranks import run_ranks
 
 from paceline import Run
 
+pytestmark = pytest.mark.launch  # for its length
 VALIDATION = 37
 JOB = Path(__file__).with_name("parity_job.py")
 ZERO = [f"deepspeed_stage_{stage}" for stage in range(4)]

@@ -144,6 +144,7 @@ def server(published, tmp_path):
         thread.join(timeout=10)
 
 
+@pytest.mark.fit  # for its length
 def test_download_resumes_where_it_broke_off(server, tmp_path):
     url, archive, handler = server
     data = tmp_path / "data"
@@ -157,6 +158,7 @@ def test_download_resumes_where_it_broke_off(server, tmp_path):
     assert handler.asked == ["bytes=1000-"]
 
 
+@pytest.mark.fit  # for its length
 def test_of_several_processes_one_downloads(server, tmp_path):
     url, archive, handler = server
     given = tmp_path / "data", url, hashlib.md5(archive).hexdigest()
@@ -170,6 +172,7 @@ def test_of_several_processes_one_downloads(server, tmp_path):
     cifar10.load(tmp_path / "data", train=True)
 
 
+@pytest.mark.fit  # for its length
 def test_a_damaged_download_is_removed(server, tmp_path):
     url, _, _ = server
     with pytest.raises(PacelineError, match="damaged"):

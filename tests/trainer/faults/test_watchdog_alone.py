@@ -81,6 +81,7 @@ class Clock:
             time.sleep(0.005)
 
 
+@pytest.mark.fit  # for its length
 def test_counters_and_beats_are_progress(made, monkeypatch):
     """More than four seconds pass, of which none is without progress."""
     clock = Clock()

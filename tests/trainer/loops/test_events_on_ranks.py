@@ -20,6 +20,7 @@ def found(tmp_path_factory):
     return run_cases(JOB, tmp_path_factory.mktemp("events"), CASES, one_pair=True, seconds=120)
 
 
+@pytest.mark.launch  # for its length
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_whose_events_differ_end_together_and_evaluate_alike(found, case):
     first, second = found[case]
