@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,26 +90,31 @@ def fit(
             typer.echo(f"best {monitor} {score:.4g}, kept in {shown_path(run.best)}")
 
 
-def validate(
-    target: TARGET,
-    settings: SETTINGS = None,
-    config: CONFIG = None,
-    weights: _WEIGHTS = None,
-    as_json: _JSON = False,
-) -> None:
-    """Evaluate weights on the validation data."""
-    _evaluate("validate", target, config, settings, weights, as_json)
+def _evaluation(verb: str, about: str) -> Callable[..., None]:
+    """The command that evaluates: ``validate`` or ``test``."""
+
+    def evaluate(
+        target: TARGET,
+        settings: SETTINGS = None,
+        config: CONFIG = None,
+        weights: _WEIGHTS = None,
+        as_json: _JSON = False,
+    ) -> None:
+        experiment, run = _experiment(target, config, settings)
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():  # the run's own lines
+            found = weights_for(experiment, weights, run)
+            values: dict[str, Any] = experiment.evaluate(verb, found)
+            if experiment.trainer.is_global_zero:
+                _name_weights(found)
+        if as_json and experiment.trainer.is_global_zero:
+            typer.echo(json.dumps(values, indent=1))
+
+    evaluate.__name__, evaluate.__doc__ = verb, about
+    return evaluate
 
 
-def test(
-    target: TARGET,
-    settings: SETTINGS = None,
-    config: CONFIG = None,
-    weights: _WEIGHTS = None,
-    as_json: _JSON = False,
-) -> None:
-    """Evaluate weights on the test data; on the validation data where there is none."""
-    _evaluate("test", target, config, settings, weights, as_json)
+validate = _evaluation("validate", "Evaluate weights on the validation data.")
+test = _evaluation("test", "Evaluate weights on the test data; on the validation data where there is none.")
 
 
 def predict(
@@ -134,24 +140,6 @@ def _experiment(
     loaded = load_target(target, config, settings)
     experiment: Experiment = loaded.recipe.build_experiment(loaded.checked())
     return experiment, loaded.run
-
-
-def _evaluate(
-    verb: str,
-    target: str,
-    config: list[Path] | None,
-    settings: list[str] | None,
-    weights: str | None,
-    as_json: bool,
-) -> None:
-    experiment, run = _experiment(target, config, settings)
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # the run's own lines
-        found = weights_for(experiment, weights, run)
-        values: dict[str, Any] = experiment.evaluate(verb, found)
-        if experiment.trainer.is_global_zero:
-            _name_weights(found)
-    if as_json and experiment.trainer.is_global_zero:
-        typer.echo(json.dumps(values, indent=1))
 
 
 def _name_weights(path: Path) -> None:

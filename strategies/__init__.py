@@ -14,6 +14,7 @@ from .launch.launcher import launch, start_ranks  # "launch" is the name of thei
 from .settings import StrategySettings
 
 if TYPE_CHECKING:
+    from .auto import choose_strategy, states_per_rank
     from .blocks.repeated_blocks import find_units
     from .ddp import DDP
     from .deepspeed.engine import DeepSpeed
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .estimate.model_bytes import ModelBytes, Moment
     from .fsdp import FSDP, HSDP
     from .launch.environment import Environment, find_environment
-    from .memory_estimate import choose_strategy, states_per_rank
     from .ranks.collectives import Collectives
     from .ranks.group_collectives import GroupCollectives
     from .single import Single
@@ -85,8 +85,8 @@ _HOMES = {
     "HSDP": "fsdp",
     "Environment": "launch.environment",
     "find_environment": "launch.environment",
-    "choose_strategy": "memory_estimate",
-    "states_per_rank": "memory_estimate",
+    "choose_strategy": "auto",
+    "states_per_rank": "auto",
     "AutocastBF16": "dtypes.precision",
     "AutocastFP16": "dtypes.precision",
     "Full": "dtypes.precision",

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import PacelineError, Trainer, TrainModule
 from paceline.callbacks import Callback
-from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, memory_estimate
+from paceline.strategies import DDP, FSDP, HSDP, DeepSpeed, auto
 from paceline.strategies.tensors.tensor_state import module_tensors
 
 GLOBAL, STEPS, SAMPLES = 16, 6, 91  # the last step takes 11 samples, an odd number
@@ -605,7 +605,7 @@ def observe(name: str, devices: int, folder: Path, strategy: Any = None) -> dict
     loader = DataLoader(data(case, dtype), case.micro if strategy is None else GLOBAL)
     trainer = None
     if case.memory is not None:
-        memory_estimate.device_memory = lambda device: case.memory
+        auto.device_memory = lambda device: case.memory
     try:
         trainer = Trainer(
             strategy=given if strategy is None else strategy,

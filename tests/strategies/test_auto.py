@@ -17,11 +17,11 @@ from paceline.strategies import (
     FSDP,
     Environment,
     Single,
+    auto,
     choose_strategy,
     make_strategy,
-    memory_estimate,
 )
-from paceline.strategies.memory_estimate import state_bytes
+from paceline.strategies.auto import state_bytes
 
 JOB = Path(__file__).with_name("options_job.py")
 SECONDS = 120
@@ -126,7 +126,7 @@ class Line(TrainModule):
 
 
 def test_auto_is_single_on_one_device_however_little_it_has(monkeypatch):
-    monkeypatch.setattr(memory_estimate, "device_memory", lambda device: 1)
+    monkeypatch.setattr(auto, "device_memory", lambda device: 1)
     trainer = Trainer(accelerator="cpu", devices=1, max_steps=1, progress=False, checkpoint=False)
     assert type(trainer.strategy) is Single
     trainer.fit(Line(), [torch.ones(4, 2)])
@@ -181,7 +181,7 @@ def placed(device: str, ranks: int) -> SimpleNamespace:
     ],
 )
 def test_states_must_leave_room_for_the_rest(monkeypatch, device, there, shards):
-    monkeypatch.setattr(memory_estimate, "device_memory", lambda device: there)
+    monkeypatch.setattr(auto, "device_memory", lambda device: there)
     strategy = placed(device, 2)
     chosen, why = choose_strategy(strategy, nn.Linear(3, 3))
     assert (type(chosen) is FSDP) == shards

@@ -10,8 +10,8 @@ import torch
 from ...common.argument_checks import COUNT_OR_NONE, check_arguments
 from ...errors import PacelineError
 from ...strategies import Description, Layout, ModelBytes, Strategy
+from ...strategies.auto import DECISION, estimated_strategies
 from ...strategies.machine.devices import accelerator_here, device_memory
-from ...strategies.memory_estimate import DECISION, estimated_strategies
 from ..module import TrainModule
 from .devices import Device, device_here, find_device, parse_bytes
 from .findings import EstimateRow

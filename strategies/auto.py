@@ -1,4 +1,4 @@
-"""Whether a model's states fit a device, as the strategies describe themselves."""
+"""What ``strategy="auto"`` becomes: whether a model's states fit a device, as strategies describe it."""
 
 from __future__ import annotations
 
