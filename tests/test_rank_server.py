@@ -1,11 +1,13 @@
-"""The process that forks the ranks of jobs lives through the end of those that have imported more."""
+"""The process that forks the ranks of jobs, and what must live on when other parts of the tests end."""
 
 import json
 import os
+import subprocess
 
 import psutil
 import pytest
 from helpers import ranks
+from helpers.browser import chromium
 from helpers.rank_server import descendants
 
 
@@ -29,3 +31,17 @@ def test_a_server_that_was_killed_is_replaced_for_the_next_job(tmp_path, monkeyp
         assert server.address("s3") == address
     finally:
         server.close()
+
+
+@pytest.mark.launch
+@pytest.mark.browser
+def test_a_browser_that_ends_takes_no_other_process_with_it():
+    with chromium() as driver:
+        browser = psutil.Process(driver.service.process.pid)
+        other = subprocess.Popen(["sleep", "1000"])  # as the server of ranks is, for a job of another test
+    try:
+        assert other.poll() is None
+        assert not browser.is_running()
+    finally:
+        other.kill()
+        other.wait(10)

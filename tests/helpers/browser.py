@@ -40,7 +40,6 @@ def chromium(width: int = 1360, height: int = 900) -> Iterator[Any]:
     for argument in (*_ARGUMENTS, f"--window-size={width},{height}"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    before = set(psutil.Process().children(recursive=True))
     folder = tempfile.mkdtemp()  # Chromium leaves some in the folder for temporary files
     service = webdriver.ChromeService(driver_file, env=os.environ | {"TMPDIR": folder})
     driver = None
@@ -51,12 +50,22 @@ def chromium(width: int = 1360, height: int = 900) -> Iterator[Any]:
         driver.command_executor.client_config.timeout = SECONDS
         yield driver
     finally:
-        started = set(psutil.Process().children(recursive=True)) - before
+        started = _started_by(service)
         with suppress(Exception):  # a browser that does not answer is killed
             driver.quit() if driver else service.stop()
         for process in psutil.wait_procs(started, timeout=5)[1]:
             process.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started_by(service: Any) -> list[psutil.Process]:
+    """The driver's process and the browser's; the server of ranks is a child of this process too."""
+    if getattr(service, "process", None) is None:
+        return []
+    with suppress(psutil.NoSuchProcess):
+        driver = psutil.Process(service.process.pid)
+        return [driver, *driver.children(recursive=True)]
+    return []
 
 
 def wait_for(driver: Any, script: str) -> Any:
