@@ -1,7 +1,5 @@
 """The process that forks the ranks of jobs, and what must live on when other parts of the tests end."""
 
-import json
-import os
 import subprocess
 
 import psutil
@@ -15,20 +13,17 @@ from helpers.rank_server import descendants
 def test_a_server_that_was_killed_is_replaced_for_the_next_job(tmp_path, monkeypatch):
     monkeypatch.delenv(ranks._SHARED, raising=False)
     server = ranks._Server()
+    monkeypatch.setattr(ranks, "_servers", [server])
     try:
-        address = server.address("s3")
+        server.address("s3")
         (killed,) = descendants(server._process.pid)
         process = psutil.Process(killed)
         process.kill()
         process.wait(timeout=20)
-        order = {"function": "os:_exit", "arguments": [7], "script": "none", "is_module": False, "ranks": 0}
-        order |= {"environment": dict(os.environ), "environments": [{}], "folder": str(tmp_path)}
-        order |= {"seconds": 20, "stdout": str(tmp_path / "out"), "stderr": str(tmp_path / "err")}
-        with server.connected("s3") as connection:
-            connection.sendall(json.dumps(order).encode() + b"\n")
-            answers = [json.loads(line) for line in connection.makefile()]
-        assert {"rank": 0, "code": 7} in answers, answers
-        assert server.address("s3") == address
+        job = tmp_path / "job.py"
+        job.write_text("raise SystemExit(7)")
+        outcome = ranks.run_ranks(job, 1, folder=tmp_path, s3=True, check=False)
+        assert outcome.codes == [7], outcome.output
     finally:
         server.close()
 

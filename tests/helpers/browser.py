@@ -60,9 +60,7 @@ def chromium(width: int = 1360, height: int = 900) -> Iterator[Any]:
 
 def _started_by(service: Any) -> list[psutil.Process]:
     """The driver's process and the browser's; the server of ranks is a child of this process too."""
-    if getattr(service, "process", None) is None:
-        return []
-    with suppress(psutil.NoSuchProcess):
+    with suppress(AttributeError, psutil.NoSuchProcess):  # it was not started; it has ended
         driver = psutil.Process(service.process.pid)
         return [driver, *driver.children(recursive=True)]
     return []

@@ -134,12 +134,12 @@ def serve(address: str, ready: socket.socket | None = None) -> None:
         found, _, _ = select.select([listener, 0], [], [], 1.0)
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                more = next((name for name, process in servers.items() if process == ended[0]), None)
-                if more is not None:  # the next job that asks for it gets a new one
-                    del servers[more]
-                    Path(f"{address}-{more}").unlink(missing_ok=True)
+                gone = next((name for name, process in servers.items() if process == ended[0]), None)
+                if gone is not None:  # the next job that asks for it gets a new one
+                    del servers[gone]
+                    Path(f"{address}-{gone}").unlink(missing_ok=True)
                 if ended[1]:
-                    how, what = os.waitstatus_to_exitcode(ended[1]), more or "supervisor"
+                    how, what = os.waitstatus_to_exitcode(ended[1]), gone or "supervisor"
                     print(f"{what} {ended[0]} ended with {how}", file=sys.stderr, flush=True)
         if 0 in found:
             for process in servers.values():
