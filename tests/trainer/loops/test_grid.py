@@ -15,6 +15,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from paceline import Run
 
+pytestmark = pytest.mark.launch  # for its length
 JOB = Path(__file__).with_name("grid_job.py")
 SECONDS = 120
 SAMPLES, GLOBAL, TAIL, EPOCHS = 232, 48, 40, 3
