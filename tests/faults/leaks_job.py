@@ -89,14 +89,13 @@ def held(module, temporary, folder, rank, earlier=None):
     """
     gc.collect()
     tasks = Path("/proc/self/task")
-    descriptors = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     others = (".lock", f".stacks-rank-{1 - rank}.txt")
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     return {
         "threads": threads(earlier),
         "tasks": number_of_tasks(tasks, earlier),
-        "descriptors": len(descriptors),
+        "descriptors": number_of_descriptors(earlier),
         "children": [
             child for task in tasks.iterdir() for child in (task / "children").read_text().split()
         ],
@@ -125,6 +124,14 @@ def threads(earlier):
 def number_of_tasks(tasks, earlier):
     """Threads: one that has been joined takes a moment to go."""
     return least(lambda: len(list(tasks.iterdir())), None if earlier is None else earlier["tasks"], int)
+
+
+def number_of_descriptors(earlier):
+    """Open files and pipes: a thread that ends closes some."""
+    descriptors = Path("/proc/self/fd")
+    return least(
+        lambda: len(list(descriptors.iterdir())), None if earlier is None else earlier["descriptors"], int
+    )
 
 
 def least(look, earlier, size):
