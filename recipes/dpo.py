@@ -35,7 +35,12 @@ from paceline.recipes.data.preferences import (
     read_pairs,
     shuffled_pairs,
 )
-from paceline.recipes.data.text import IGNORED
+from paceline.recipes.networks.causal_lm import (
+    Abilities,
+    abilities_of,
+    hidden_and_head,
+)
+from paceline.recipes.networks.head_loss import token_losses
 from paceline.schedules import Cosine
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -92,6 +97,7 @@ class DPO(TrainModule):
     ) -> None:
         super().__init__()
         self.model = load_causal_model(**model, dropout=False)  # the reference has none either
+        self.able = Abilities() if model["load_in_4bit"] else abilities_of(self.model)
         self.reference = None
         if model["lora"] is None:
             self.reference = copy.deepcopy(self.model).requires_grad_(False).eval()
@@ -115,17 +121,16 @@ class DPO(TrainModule):
 
     test_step = validation_step
 
-    @staticmethod
-    def log_probabilities(model: nn.Module, batch: dict[str, dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+    def log_probabilities(
+        self, model: nn.Module, batch: dict[str, dict[str, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
         """Of the chosen and the rejected answers, (pairs) each: sums over their tokens."""
         both = {
             name: torch.cat([batch["chosen"][name], batch["rejected"][name]]) for name in batch["chosen"]
         }
-        found = model(input_ids=both["input_ids"], position_ids=both["position_ids"], use_cache=False)
-        logits, targets = found.logits, both["targets"]
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        losses = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=IGNORED, reduction="none")
-        chosen, rejected = losses.sum(1).neg().chunk(2)
+        targets = both.pop("targets")
+        hidden, head = hidden_and_head(model, self.able, **both)
+        chosen, rejected = token_losses(hidden, head, targets).sum(1).neg().chunk(2)
         return chosen, rejected
 
     def configure_optimizers(self) -> Any:

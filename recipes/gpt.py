@@ -14,16 +14,17 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from paceline import TrainModule
 from paceline.callbacks import Checkpoint, Curves
 from paceline.config import Experiment, RunConfig
 from paceline.optimizers import MuonWithAdamW
-from paceline.recipes.data.text import IGNORED, PackedText, english, read_tokens
+from paceline.recipes.data.hugging_face import require_packages
+from paceline.recipes.data.text import PackedText, collate_packed, english, read_tokens
 from paceline.recipes.data.tiny_models import no_folder_too
 from paceline.recipes.networks.decoder import Decoder
+from paceline.recipes.networks.head_loss import mean_loss
 from paceline.schedules import WSD, Cosine
 
 Part = Annotated[float, Field(ge=0, lt=1)]
@@ -58,7 +59,9 @@ class Config(RunConfig):
     shift: bool = True
     """Begin rows at other places in each epoch: for a text that is read often."""
     separate: bool = True
-    """No token sees another document than its own. Without it attention is faster on GPUs."""
+    """No token sees another document than its own."""
+    liger: bool = False
+    """Compute the loss by the kernel of liger-kernel, on GPUs."""
     batch_size: PositiveInt = 16
     """Rows on each device."""
     steps: PositiveInt = 400
@@ -101,6 +104,7 @@ class GPT(TrainModule):
     Args:
         model: Arguments of ``Decoder``.
         separate: Keep the documents of a row apart.
+        liger: Compute the loss by the kernel of liger-kernel.
         bytes_per_token: Of the text to validate on, for bits per byte.
         end: The token before each document.
     """
@@ -109,6 +113,7 @@ class GPT(TrainModule):
         self,
         model: dict[str, Any],
         separate: bool = True,
+        liger: bool = False,
         optimizer: str = "muon",
         learning_rate: float = 3e-3,
         muon_rate: float = 0.02,
@@ -122,18 +127,18 @@ class GPT(TrainModule):
         super().__init__()
         self.model = Decoder(**model)
 
-    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.model(tokens, documents)
-        return logits
+    def forward(self, tokens: Tensor, starts: Tensor | None = None, targets: Tensor | None = None) -> Any:
+        """Logits; or with targets the mean loss, and over how many tokens."""
+        if targets is None:
+            return self.model(tokens, starts)
+        return mean_loss(
+            self.model.hidden(tokens, starts), self.model.head, targets, liger=self.hparams["liger"]
+        )
 
     def training_step(self, batch: Any) -> dict[str, Tensor]:
-        tokens, targets, documents = batch
-        logits = self(tokens, documents if self.hparams["separate"] else None).flatten(0, 1).float()
-        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED)
-        return {
-            "loss": loss,
-            "weight": (targets != IGNORED).sum(),
-        }  # a mean over tokens, on any number of ranks
+        tokens, targets, starts = batch
+        loss, count = self(tokens, starts if self.hparams["separate"] else None, targets)
+        return {"loss": loss, "weight": count}  # a mean over tokens, on any number of ranks
 
     def validation_step(self, batch: Any) -> dict[str, Tensor]:
         found = self.training_step(batch)
@@ -174,6 +179,8 @@ class GPT(TrainModule):
 
 def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
+    if config.liger:
+        require_packages("gpt liger=true", "liger_kernel")
     corpus = english() if config.data == "english" else read_tokens(Path(config.data))
     monitor = "val/loss" if corpus.bytes_per_token is None else "val/bits_per_byte"
     trainer = config.make_trainer(
@@ -187,11 +194,15 @@ def build(config: Config) -> Experiment:
     rates = {"optimizer", "learning_rate", "muon_rate", "weight_decay", "schedule", "warmup", "decay"}
     module = GPT(
         config.model.model_dump() | {"vocabulary": corpus.vocabulary},
-        **config.model_dump(include=rates | {"separate"}),
+        **config.model_dump(include=rates | {"separate", "liger"}),
         bytes_per_token=corpus.bytes_per_token,
         end=corpus.end,
     )
-    shared: dict[str, Any] = {"batch_size": config.batch_size, "num_workers": config.workers}
+    shared: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "num_workers": config.workers,
+        "collate_fn": collate_packed,
+    }
     return Experiment(
         trainer,
         module,

@@ -15,10 +15,9 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from paceline import TrainModule
+from paceline import PacelineError, TrainModule
 from paceline.callbacks import Checkpoint
 from paceline.config import Experiment
 from paceline.recipes.data.conversations import (
@@ -35,10 +34,16 @@ from paceline.recipes.data.hugging_face import (
     check_vocabulary,
     load_causal_model,
     load_tokenizer,
+    require_packages,
+)
+from paceline.recipes.data.tiny_models import tiny_conversations
+from paceline.recipes.networks.causal_lm import (
+    Abilities,
+    abilities_of,
+    hidden_and_head,
     refuse_packing_where_rows_mix,
 )
-from paceline.recipes.data.text import IGNORED
-from paceline.recipes.data.tiny_models import tiny_conversations
+from paceline.recipes.networks.head_loss import mean_loss
 from paceline.schedules import Cosine
 
 
@@ -65,6 +70,8 @@ class Config(LanguageModelConfig):
     """The part of the run in which the learning rate rises."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Of AdamW."""
+    liger: bool = False
+    """Compute the loss by the kernel of liger-kernel, on GPUs."""
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -84,6 +91,7 @@ class FineTune(TrainModule):
 
     Args:
         model: Arguments of ``load_causal_model``.
+        liger: Compute the loss by the kernel of liger-kernel.
     """
 
     def __init__(
@@ -92,21 +100,28 @@ class FineTune(TrainModule):
         learning_rate: float = 2e-3,
         warmup: str = "3%",
         weight_decay: float = 0.0,
+        liger: bool = False,
     ) -> None:
         super().__init__()
         self.model = load_causal_model(**model)
+        self.able = Abilities() if model["load_in_4bit"] else abilities_of(self.model)
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
-        found = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False)
-        logits: Tensor = found.logits
-        return logits
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        starts: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> Any:
+        """Logits; or with targets the mean loss, and over how many tokens."""
+        hidden, head = hidden_and_head(self.model, self.able, input_ids, position_ids, starts)
+        if targets is None:
+            return head(hidden)
+        return mean_loss(hidden, head, targets, liger=self.hparams["liger"])
 
     def training_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        targets = batch["targets"]
-        logits = self(batch["input_ids"], batch["position_ids"]).flatten(0, 1).float()
-        count = (targets != IGNORED).sum()
-        total = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
-        return {"loss": total / count.clamp(min=1), "weight": count}  # a mean over the tokens of answers
+        loss, count = self(**batch)
+        return {"loss": loss, "weight": count}  # a mean over the tokens of answers
 
     def validation_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.training_step(batch)
@@ -127,6 +142,8 @@ class FineTune(TrainModule):
 def build(config: Config) -> Experiment:
     """The Trainer, the module and its data."""
     config.check("llm-finetune")
+    if config.liger:
+        require_packages("llm-finetune liger=true", "liger_kernel")
     tokenizer = load_tokenizer(config)
     if config.data is None:
         parts = tiny_conversations()
@@ -151,7 +168,15 @@ def build(config: Config) -> Experiment:
             f"{train.left_out + val.left_out} conversations have no answer within their length"
         )
     torch.manual_seed(trainer.settings.seed)
-    module = FineTune(config.model_arguments(), config.learning_rate, config.warmup, config.weight_decay)
+    module = FineTune(
+        config.model_arguments(), config.learning_rate, config.warmup, config.weight_decay, config.liger
+    )
+    if config.liger and not module.able.split:
+        raise PacelineError(
+            f"the kernel of liger-kernel cannot compute the loss of a {type(module.model).__name__}: it "
+            "scales or caps the logits of its head, or is loaded in 4 bits",
+            fix="liger=false",
+        )
     check_vocabulary(tokenizer, module.model, config.model)
     if config.packing and not config.load_in_4bit:
         refuse_packing_where_rows_mix(module.model)

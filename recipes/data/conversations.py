@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from paceline import PacelineError
-from paceline.recipes.data.text import IGNORED
+from paceline.recipes.networks.document_attention import starts_of
+from paceline.recipes.networks.head_loss import IGNORED
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -298,10 +299,11 @@ class ConversationRows(Dataset[list[Encoded]]):
 
 
 def collate(rows: Sequence[list[Encoded]], length: int = 0) -> dict[str, Tensor]:
-    """Rows as int64 tensors (rows, length): ``input_ids``, ``targets``, ``position_ids``.
+    """Rows as int64 tensors (rows, length): ``input_ids``, ``targets``, ``position_ids``; and ``starts``.
 
-    Positions restart at 0 with each conversation, and with what fills a row up. Models of transformers keep
-    such sequences apart where they get ``position_ids``, no ``attention_mask``, and ``use_cache=False``.
+    Positions restart at 0 with each conversation, and with what fills a row up; ``starts`` says where, as
+    ``starts_of`` gives it. Models of transformers keep such sequences apart by their positions too, where
+    they get no ``attention_mask``, and ``use_cache=False``.
 
     Args:
         rows: What ``ConversationRows`` gives.
@@ -318,4 +320,5 @@ def collate(rows: Sequence[list[Encoded]], length: int = 0) -> dict[str, Tensor]
             targets[number, its] = torch.frombuffer(one.targets, dtype=torch.int32)
             positions[number, its] = torch.arange(len(one.tokens))
         positions[number, begin:] = torch.arange(length - begin)
-    return {"input_ids": tokens, "targets": targets, "position_ids": positions}
+    starts = starts_of((positions == 0).cumsum(1))
+    return {"input_ids": tokens, "targets": targets, "position_ids": positions, "starts": starts}

@@ -85,7 +85,7 @@ def require_packages(recipe: str, *packages: str) -> None:
             importlib.import_module(package)
         except ImportError:
             known = package in ("transformers", "peft")
-            fix = "pip install 'paceline[hf]'" if known else f"pip install {package}"
+            fix = "pip install 'paceline[hf]'" if known else f"pip install {package.replace('_', '-')}"
             raise PacelineError(f"{recipe} needs {package}", fix=fix) from None
 
 
@@ -151,29 +151,6 @@ def leave_out_of_checkpoints(model: nn.Module) -> None:
         if type(module).__name__ == "Linear4bit":
             module.register_state_dict_post_hook(drop)
             module.register_load_state_dict_pre_hook(keep)
-
-
-def refuse_packing_where_rows_mix(model: nn.Module) -> None:
-    """Compare two short texts in one row with the same alone.
-
-    Raises:
-        PacelineError: for a model that does not keep them apart by their positions.
-    """
-    model.eval()
-    device = next(model.parameters()).device
-    first, second = torch.arange(1, 13, device=device).view(2, 1, 6)
-    places = torch.arange(6, device=device)[None]
-    with torch.no_grad():
-        row = {"input_ids": torch.cat([first, second], 1), "position_ids": torch.cat([places, places], 1)}
-        packed = model(**row, use_cache=False).logits[:, 6:]
-        alone = model(input_ids=second, position_ids=places, use_cache=False).logits
-    model.train()
-    rounding = 1e-3 if alone.dtype == torch.float32 else 0.05
-    if (packed - alone).abs().max() > rounding * alone.abs().max():
-        raise PacelineError(
-            f"conversations in one row would see each other in a {type(model).__name__}",
-            fix="packing=false",
-        )
 
 
 def load_tokenizer(config: LanguageModelConfig) -> Any:

@@ -103,6 +103,7 @@ class PairRows(Dataset[tuple[Encoded, Encoded]]):
 
 def collate_pairs(pairs: Sequence[tuple[Encoded, Encoded]]) -> dict[str, dict[str, Tensor]]:
     """``collate`` of the chosen and of the rejected, rows of the same length."""
-    longest = max(len(one.tokens) for pair in pairs for one in pair)
-    chosen, rejected = (collate([[one] for one in part], longest) for part in zip(*pairs, strict=True))
+    rows = [[one] for part in zip(*pairs, strict=True) for one in part]
+    both = collate(rows)
+    chosen, rejected = ({name: part.chunk(2)[n] for name, part in both.items()} for n in (0, 1))
     return {"chosen": chosen, "rejected": rejected}

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from paceline import PacelineError
+from paceline.recipes.networks.document_attention import starts_of
+from paceline.recipes.networks.head_loss import IGNORED
 
-IGNORED = -100
-"""A target that is none, as ``F.cross_entropy`` leaves it out."""
 MEASURED_TEXT = "2a95af4ac93f5b71"
 """Of which text the recipes' figures were measured; it differs between versions of Python."""
 _LOOKED_AT = 2**20  # tokens of a file of any size
@@ -95,6 +95,19 @@ class PackedText(Dataset[tuple[Tensor, Tensor, Tensor]]):
         tokens[: len(row) - 1], targets[: len(row) - 1] = row[:-1], row[1:]
         targets[len(row) - 1 :] = IGNORED
         return tokens, targets, (tokens == self.end).cumsum(0)
+
+
+def collate_packed(rows: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of ``PackedText`` as tokens and targets, (rows, length), and where documents begin in each.
+
+    Example:
+        >>> rows = PackedText(np.array([0, 7, 0, 8, 9, 4, 0], np.uint8), 3, end=0)
+        >>> collate_packed([rows[0], rows[1]])[2]  # as ``starts_of`` gives it
+        tensor([[0, 2],
+                [0, 3]], dtype=torch.int32)
+    """
+    tokens, targets, documents = zip(*rows, strict=True)
+    return torch.stack(tokens), torch.stack(targets), starts_of(documents)
 
 
 def english_documents() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

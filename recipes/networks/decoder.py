@@ -7,6 +7,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline import PacelineError
+from paceline.recipes.networks.document_attention import (
+    Documents,
+    attend,
+    documents_in,
+    fastest,
+    positions_in,
+)
 
 
 class Decoder(nn.Module):
@@ -43,22 +50,31 @@ class Decoder(nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.02)
         nn.init.zeros_(self.head.weight)
 
-    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Logits of the token that follows each.
+    def forward(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
+        """Logits of the token that follows each. Arguments as of ``hidden``."""
+        logits: Tensor = self.head(self.hidden(tokens, starts))
+        return logits
+
+    def hidden(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
+        """What the head takes, (batch, length, width).
 
         Args:
             tokens: (batch, length).
-            documents: A number for the document of each token, (batch, length); none: each row is one.
+            starts: Where documents begin in each row, as ``starts_of`` gives them; none: each row is one.
         """
-        mask = None if documents is None else causal_mask(documents)
-        if documents is None:
-            documents = torch.zeros_like(tokens)
-        rotation = rotations(positions_in(documents), self.head_width)
         x = self.embedding(tokens)
+        length, kind = tokens.shape[1], x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        documents = documents_in(starts, length, fastest(x.device, dtype))
+        if starts is None:
+            positions = torch.arange(length, device=x.device)[None]
+        else:
+            positions = positions_in(starts, length)
+        rotation = rotations(positions, self.head_width)
         for block in self.blocks:
-            x = block(x, rotation, mask)
-        logits: Tensor = self.head(self.norm(x))
-        return logits
+            x = block(x, rotation, documents)
+        found: Tensor = self.norm(x)
+        return found
 
 
 class Block(nn.Module):
@@ -76,33 +92,20 @@ class Block(nn.Module):
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.down.weight)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], documents: Documents) -> Tensor:
         qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
-        query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))  # (batch, head, token, number)
+        query, key, value = qkv.unbind(2)  # (batch, token, head, number)
         query, key = (rotated(F.rms_norm(part, part.shape[-1:]), *rotation) for part in (query, key))
-        attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
-        attended = attended.transpose(1, 2).flatten(2)
+        attended = attend(query, key, value, documents).flatten(2)
         x = x + F.dropout(self.out(attended), self.dropout, self.training)
         hidden = F.relu(self.up(self.mlp_norm(x))).square()
         return x + F.dropout(self.down(hidden), self.dropout, self.training)
 
 
-def positions_in(documents: Tensor) -> Tensor:
-    """The position of each token within its document, which is one run of the same number.
-
-    Example:
-        >>> positions_in(torch.tensor([[3, 3, 4, 4, 4]]))
-        tensor([[0, 1, 0, 1, 2]])
-    """
-    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
-    return places - (places * begins).cummax(1).values
-
-
 def rotations(positions: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (batch, 1, length, width / 2), in float32."""
+    """Cosines and sines (batch, length, 1, width / 2), in float32."""
     rates = 10000.0 ** (-torch.arange(0, width, 2, device=positions.device) / width)
-    angles = positions[:, None, :, None] * rates
+    angles = positions[:, :, None, None] * rates
     return angles.cos(), angles.sin()
 
 
@@ -111,9 +114,3 @@ def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     first, second = x.chunk(2, -1)
     turned = torch.cat((first * cosines - second * sines, first * sines + second * cosines), -1)
     return turned.to(x.dtype)
-
-
-def causal_mask(documents: Tensor) -> Tensor:
-    """Which tokens see which, (batch, 1, length, length): those of their document, up to themselves."""
-    same = documents[:, None, :, None] == documents[:, None, None, :]
-    return same.tril()

@@ -12,7 +12,7 @@ import torch
 from paceline import PacelineError
 from paceline.recipes.data.conversations import Encoded
 from paceline.recipes.data.preferences import PairRows, collate_pairs, pair_of, read_pairs, shuffled_pairs
-from paceline.recipes.data.text import IGNORED
+from paceline.recipes.networks.head_loss import IGNORED
 
 USER, ANSWER = "user", "assistant"
 

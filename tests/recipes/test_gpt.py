@@ -1,6 +1,7 @@
 """The decoder keeps documents apart; the recipe reports bits per byte and continues texts."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from paceline import PacelineError
 from paceline.recipes.data.text import write_tokens
 from paceline.recipes.gpt import GPT, Config, build
-from paceline.recipes.networks.decoder import Decoder, positions_in
+from paceline.recipes.networks.decoder import Decoder
+from paceline.recipes.networks.document_attention import starts_of
 
 SMALL = {"vocabulary": 32, "width": 32, "depth": 2, "heads": 2}
 
@@ -28,7 +30,7 @@ DOCUMENTS = torch.tensor([[0] * 5 + [1] * 7 + [2] * 4])
 
 def test_what_shares_a_row_does_not_change_a_document(decoder):
     tokens = torch.randint(32, (1, 16))
-    packed = decoder(tokens, DOCUMENTS)
+    packed = decoder(tokens, starts_of(DOCUMENTS))
     for number in range(3):
         its = DOCUMENTS[0] == number
         torch.testing.assert_close(packed[:, its], decoder(tokens[:, its]), rtol=0, atol=1e-12)
@@ -37,7 +39,7 @@ def test_what_shares_a_row_does_not_change_a_document(decoder):
 
 def test_one_document_needs_no_mask(decoder):
     tokens = torch.randint(32, (2, 16))
-    masked = decoder(tokens, torch.zeros_like(tokens))
+    masked = decoder(tokens, starts_of(torch.zeros_like(tokens)))
     torch.testing.assert_close(decoder(tokens), masked, rtol=0, atol=1e-12)
 
 
@@ -54,18 +56,14 @@ def test_a_width_that_heads_do_not_divide_is_refused():
         Decoder(32, width=100, depth=1, heads=3)
 
 
-def test_positions_begin_anew():
-    assert positions_in(DOCUMENTS)[0].tolist() == [*range(5), *range(7), *range(4)]
-
-
 def test_before_training_each_byte_needs_eight_bits():
     module = GPT(SMALL | {"vocabulary": 256}, bytes_per_token=1.0)
     targets = torch.tensor([[7, 8, -100], [9, -100, -100]])
-    found = module.validation_step((targets.clamp(0), targets, torch.zeros_like(targets)))
+    found = module.validation_step((targets.clamp(0), targets, starts_of(torch.zeros_like(targets))))
     assert found["bits_per_byte"].item() == pytest.approx(8)
     assert found["weight"] == 3
     longer = GPT(SMALL | {"vocabulary": 256}, bytes_per_token=4.0)
-    found = longer.validation_step((targets.clamp(0), targets, torch.zeros_like(targets)))
+    found = longer.validation_step((targets.clamp(0), targets, starts_of(torch.zeros_like(targets))))
     assert found["bits_per_byte"].item() == pytest.approx(2)
 
 
@@ -108,3 +106,11 @@ def test_a_folder_of_tokens_is_trained_on(tmp_path):
     assert experiment.module.model.embedding.num_embeddings == 50304
     assert "val/loss" in run.metrics
     assert "val/bits_per_byte" not in run.metrics
+
+
+def test_the_kernel_of_liger_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    with pytest.raises(
+        PacelineError, match=r"gpt liger=true needs liger_kernel(.|\n)*pip install liger-kernel"
+    ):
+        build(Config(liger=True))

@@ -143,6 +143,27 @@ def test_four_bits_are_for_adapters(base, monkeypatch):
             build(Config(load_in_4bit=True, **RATE, **more))
 
 
+def test_the_kernel_of_liger_is_for_models_whose_head_makes_the_logits(few, tmp_path, monkeypatch):
+    import sys
+    from types import ModuleType
+
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    with pytest.raises(PacelineError, match=r"liger_kernel(.|\n)*pip install liger-kernel"):
+        build(Config(liger=True))
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    GraniteForCausalLM(GraniteConfig(vocab_size=1024, logits_scaling=8.0, **small)).save_pretrained(
+        tmp_path
+    )
+    tiny_tokenizer().save_pretrained(tmp_path)
+    monkeypatch.setitem(sys.modules, "liger_kernel", ModuleType("liger_kernel"))
+    settings = SETTINGS | RATE | {"model": str(tmp_path), "data": few}
+    with pytest.raises(PacelineError, match=r"GraniteForCausalLM(.|\n)*liger=false"):
+        build(Config(**settings, liger=True))
+    assert build(Config(**settings)).train is not None
+
+
 def test_what_cannot_learn_is_counted(base, tmp_path, capsys):
     records = [{"instruction": "word " * (200 if n % 2 else 1), "output": "So."} for n in range(40)]
     (tmp_path / "data.json").write_text(json.dumps(records))

@@ -10,18 +10,22 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import LinearCrossEntropyOptions
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import Trainer, TrainModule
-from paceline.strategies import DeepSpeed
+from paceline.recipes.networks.head_loss import mean_loss
+from paceline.strategies import FSDP, DeepSpeed
 
 SHARDED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
 CASES = {
     "single": lambda: "single",
     "ddp": lambda: "ddp",
     "fsdp": lambda: "fsdp",
+    "gathered": lambda: FSDP(tensor=2),  # the head is split over ranks, and its logits are whole
+    "split": lambda: FSDP(tensor=2),
     "deepspeed_stage_2": lambda: "deepspeed_stage_2",
     "deepspeed_stage_3": lambda: DeepSpeed(3, SHARDED),  # small parameters too
 }
@@ -37,7 +41,9 @@ class Block(nn.Module):
 
 
 class Language(TrainModule):
-    def __init__(self, chunk: int | None, tied: bool = False, words: int = 40, width: int = 16):
+    def __init__(
+        self, chunk: int | None, tied: bool = False, words: int = 40, width: int = 16, split: bool = False
+    ):
         super().__init__()
         torch.manual_seed(0)
         self.words = nn.Embedding(words, width)
@@ -51,11 +57,18 @@ class Language(TrainModule):
         x = self.words(tokens)
         for block in self.blocks:
             x = block(x)
-        x, following, chunk = x.flatten(0, 1), following.flatten(), self.hparams["chunk"]
-        if chunk is None:
-            return F.cross_entropy(self.head(x), following)
-        options = LinearCrossEntropyOptions(batch_chunk_size=chunk)
-        return F.linear_cross_entropy(x, self.head.weight, following, options=options)
+        if self.hparams["chunk"] is None:
+            return F.cross_entropy(self.head(x).flatten(0, 1), following.flatten())
+        loss, count = mean_loss(
+            x, self.head, following, most=4 * len(self.words.weight) * self.hparams["chunk"]
+        )
+        return {"loss": loss, "weight": count}
+
+    def parallelize(self, mesh):
+        as_they_are = (
+            {"use_local_output": False} if self.hparams["split"] else {"output_layouts": Replicate()}
+        )
+        parallelize_module(self, mesh, {"head": ColwiseParallel(**as_they_are)})
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=0.02, eps=1e-3)
@@ -80,7 +93,11 @@ def train(folder: Path, name: str, devices: int, **options) -> None:
         loggers=False,
         run_dir=None,
     )
-    trainer.fit(Language(**options), DataLoader(text(40), batch_size=4 // devices, shuffle=True))
+    module, apart = (
+        Language(**options, split=name == "split"),
+        1 if name in ("gathered", "split") else devices,
+    )
+    trainer.fit(module, DataLoader(text(40), batch_size=4 // apart, shuffle=True))
     trainer.export(folder / name)
 
 

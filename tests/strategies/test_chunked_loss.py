@@ -1,4 +1,4 @@
-"""The loss of a head in chunks (``F.linear_cross_entropy``): the same numbers in less memory."""
+"""The loss of a head in chunks under each strategy: the same numbers in less memory."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from paceline import Trainer
 
 JOB = Path(__file__).with_name("chunked_loss_job.py")
 STRATEGIES = ["ddp", "fsdp", "deepspeed_stage_2", "deepspeed_stage_3"]
-CASES = [*STRATEGIES, "fsdp@tied", "deepspeed_stage_3@tied"]
+CASES = [*STRATEGIES, "gathered", "split", "fsdp@tied", "deepspeed_stage_3@tied"]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from paceline.recipes.data.conversations import (
     read_conversations,
     split_off,
 )
-from paceline.recipes.data.text import IGNORED
+from paceline.recipes.networks.head_loss import IGNORED
 
 USER, ANSWER, SYSTEM = "user", "assistant", "system"
 
