@@ -13,13 +13,11 @@ from torch.nn import functional as F
 varlen_attn: Any
 try:
     from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # since torch 2.10
-    varlen_attn = None
 
-CAUSAL: dict[str, Any] = {"window_size": (-1, 0)}
-"""What makes ``varlen_attn`` causal."""
-if varlen_attn is not None and "is_causal" in inspect.signature(varlen_attn).parameters:  # torch 2.10
-    CAUSAL = {"is_causal": True}
+    if "window_size" not in inspect.signature(varlen_attn).parameters:
+        varlen_attn = None  # of torch 2.10, which takes no scale
+except ImportError:
+    varlen_attn = None
 
 Kind = Literal["varlen", "flex", "mask"]
 
@@ -72,7 +70,7 @@ def fastest(device: torch.device, dtype: torch.dtype) -> Kind:
     """Which way of computing attention a device has for tensors of a type.
 
     ``varlen``: FlashAttention over packed sequences (``torch.nn.attention.varlen``), of 16 bits on an
-    NVIDIA GPU since Ampere, with a torch that has it. ``flex``: ``flex_attention`` with a block mask, in
+    NVIDIA GPU since Ampere, since torch 2.11. ``flex``: ``flex_attention`` with a block mask, in
     code that is compiled on a GPU. ``mask``: scaled dot-product attention with a dense mask, which needs
     length times length bytes for each row.
 
@@ -147,12 +145,15 @@ def attend(
         True
     """
     kind, extent = documents
+    query, key = query.to(value.dtype), key.to(value.dtype)  # autocast leaves norms in float32
     if kind == "varlen":
         groups, length = query.shape[2] // key.shape[2], query.shape[1]
-        if groups > 1:  # before torch 2.11 it has no other way
+        if groups > 1:  # before torch 2.12 it has no other way
             key, value = (part.repeat_interleave(groups, 2) for part in (key, value))
         flat = (part.flatten(0, 1) for part in (query, key, value))
-        packed: Tensor = varlen_attn(*flat, extent, extent, length, length, scale=scale, **CAUSAL)
+        packed: Tensor = varlen_attn(
+            *flat, extent, extent, length, length, scale=scale, window_size=(-1, 0)
+        )
         return packed.view_as(query)
     shared: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[2] != key.shape[2]}
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))

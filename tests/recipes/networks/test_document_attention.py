@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from paceline.recipes.networks import document_attention
+from paceline.recipes.networks import decoder, document_attention
+from paceline.recipes.networks.decoder import Decoder
 from paceline.recipes.networks.document_attention import (
     attend,
     documents_in,
@@ -27,6 +28,7 @@ def numbered(lengths) -> torch.Tensor:
 def varlen(query, key, value, bounds, others, most, most_of_others, *, scale, window_size):
     """What torch's documentation says of ``varlen_attn``, sequence by sequence; it runs on GPUs only."""
     assert (scale, window_size) == (None, (-1, 0))
+    assert query.dtype == key.dtype == value.dtype
     assert (bounds is others, most, bounds.dtype) == (True, most_of_others, torch.int32)
     found = torch.empty_like(query)
     for begin, end in zip(bounds.tolist(), bounds.tolist()[1:], strict=False):
@@ -83,6 +85,21 @@ def test_block_masks_are_attention_within_documents(lengths):
         for kind in ("flex", "mask")
     )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("with_varlen")
+@pytest.mark.parametrize("kind", ["mask", "varlen"])
+def test_the_decoder_has_one_dtype_under_autocast(kind, monkeypatch):
+    torch.manual_seed(0)
+    model = Decoder(vocabulary=32, width=32, depth=2, heads=2)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    tokens, starts = torch.randint(32, (2, 12)), starts_of(numbered(LENGTHS["two rows"]))
+    expected = model(tokens, starts)
+    monkeypatch.setattr(decoder, "fastest", lambda device, dtype: kind)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(tokens, starts)
+    assert (found - expected).norm() < 0.02 * expected.norm()
 
 
 def test_rows_without_starts_are_one_document():
@@ -148,9 +165,10 @@ def test_a_cpu_takes_the_mask():
     assert fastest(torch.device("cpu"), torch.bfloat16) == "mask"
 
 
+@pytest.mark.skipif(document_attention.varlen_attn is None, reason="torch has it since 2.11")
 def test_packed_attention_takes_the_arguments_of_this_torch():
     signature = inspect.signature(document_attention.varlen_attn)
-    signature.bind(*range(7), **document_attention.CAUSAL)
+    signature.bind(*range(7), scale=None, window_size=(-1, 0))
 
 
 @pytest.mark.gpu
